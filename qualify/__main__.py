@@ -1,0 +1,5 @@
+"""``python -m qualify``: the same as the ``qualify`` command."""
+
+from qualify.cli import main
+
+main()

@@ -1,0 +1,29 @@
+"""Where the four card folders live: in the checkout, in the wheel, or in folders given by --cards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qualify.errors import UsageError
+
+FOLDERS = ("kernels", "matrices", "canaries", "reports")
+
+
+def shipped(folder: str) -> Path:
+    """The shipped folder of that name: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).resolve().parent
+    inside = package / "_shipped" / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def extra(folder: str, cards: tuple[Path, ...]) -> list[Path]:
+    """The places in the user's ``--cards`` folders that hold cards of this kind.
+
+    ``--cards DIR`` may hold the cards directly or in a subfolder of the shipped name.
+    """
+    places = []
+    for root in cards:
+        if not root.is_dir():
+            raise UsageError(f"--cards {root}: no such folder. Give the folder that holds your card files.")
+        places += [root / folder] if (root / folder).is_dir() else [root]
+    return places

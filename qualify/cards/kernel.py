@@ -1,0 +1,245 @@
+"""The kernel card: a claim about one shipped attention kernel."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from qualify.cards.words import (
+    AccuracyClass,
+    Card,
+    Count,
+    Flag,
+    Mask,
+    Name,
+    Positive,
+    Several,
+    Some,
+    Text,
+    Where,
+    refuse,
+)
+from qualify.facts.case import Dtype
+
+Generation = Literal["ampere", "hopper", "blackwell", "portable", "cpu"]
+Layout = Literal["packed", "paged"]
+Feature = Literal["gqa", "softcap", "sinks", "lse", "ragged", "empty"]
+CALL = "call"
+
+
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement as error:
+        cause = str(error).partition("\n")[0]
+        raise ValueError(f"must be a PEP 508 requirement such as vllm>=0.24 ({cause})") from None
+    return text
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        hint = "put a backslash before a character that is meant as it is"
+        raise ValueError(f"must be a regular expression ({error}); {hint}") from None
+    return text
+
+
+def _scalar(value: object) -> object:
+    if not isinstance(value, str | int | float):
+        raise ValueError("must be one text, number, true or false")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+def _as_word(value: object) -> object:
+    """YAML reads 0, .nan and -.inf as numbers; the card means the words."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return str(int(value)) if math.isfinite(value) and value == int(value) else str(float(value))
+
+
+Regex = Annotated[Text, AfterValidator(_regex)]
+Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
+Capability = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")]
+EmptyOut = Annotated[
+    Literal["0", "nan", "any"],
+    BeforeValidator(_as_word, json_schema_input_type=Literal[0, "0", "nan", "any"]),
+]
+EmptyLse = Annotated[Literal["-inf", "inf", "any"], BeforeValidator(_as_word)]
+
+
+class Requires(Card):
+    """The hardware that the kernel needs."""
+
+    device: Literal["cpu", "cuda", "any"]
+    """cpu, cuda or any"""
+    compute_capability: Some[Capability] = ()
+    """CUDA compute capabilities as quoted text, for example "9.0"; left out = every one"""
+
+
+class HeadDimClaim(Card):
+    """Elements per query and key vector."""
+
+    min: Count = 1
+    """smallest head_dim"""
+    max: Count
+    """largest head_dim"""
+    multiple_of: Count = 1
+    """head_dim is a multiple of this"""
+
+
+class PageSizeClaim(Card):
+    """Keys per page of a paged KV cache."""
+
+    min: Count = 1
+    """smallest page"""
+    max: Count | None = None
+    """largest page; left out = no limit"""
+    multiple_of: Count = 1
+    """page_size is a multiple of this"""
+
+
+class BatchClaim(Card):
+    """Sequences in one call."""
+
+    max: Count
+    """most sequences in one call"""
+
+
+class LseClaim(Card):
+    """How exact the returned log-sum-exp is."""
+
+    rel: Annotated[Positive, Field(le=1)] = 1e-5
+    """worst |lse - golden| / max(1, |golden|)"""
+
+
+class EmptyRow(Card):
+    """What a query row that sees no key gives."""
+
+    out: EmptyOut
+    """0, nan or any"""
+    lse: EmptyLse
+    """-inf, inf or any"""
+
+
+class Claims(Card):
+    """What the kernel claims to compute; anything else is refused before device time."""
+
+    dtypes: Some[Dtype]
+    """element types of q, k, v and out"""
+    head_dim: HeadDimClaim
+    """range of head_dim"""
+    head_dim_v: Literal["same", "any"] = "same"
+    """same: value vectors are as long as key vectors; any: they need not be"""
+    layouts: Some[Layout]
+    """packed, paged or both"""
+    page_size: PageSizeClaim | None = None
+    """range of page sizes; left out = every size"""
+    batch: BatchClaim | None = None
+    """limit of the batch; left out = none"""
+    masks: Some[Mask]
+    """full, causal, window"""
+    features: Several[Feature]
+    """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0)"""
+    lse: LseClaim = LseClaim()
+    """accuracy of the returned log-sum-exp"""
+    deterministic: Flag
+    """equal inputs give equal bits"""
+    batch_invariant: Flag = False
+    """a sequence's result does not depend on the others in the batch"""
+    alignment: Literal["bottom_right", "top_left"] = "bottom_right"
+    """corner of the causal diagonal where seqlen_q differs from seqlen_k"""
+    empty_row: EmptyRow
+    """result of a row that sees no key"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Claims:
+        problems = _range_problems("head_dim", self.head_dim.min, self.head_dim.max, self.head_dim.multiple_of)
+        if self.page_size:
+            page = self.page_size
+            problems += _range_problems("page_size", page.min, page.max, page.multiple_of)
+            if "paged" not in self.layouts:
+                problems.append((("page_size",), "is claimed although layouts has no paged; add paged or remove it"))
+        refuse(problems)
+        return self
+
+
+def _range_problems(name: str, low: int, high: int | None, step: int) -> list[tuple[Where, str]]:
+    if high is not None and high < low:
+        return [((name, "max"), f"is {high}, which is less than min = {low}")]
+    if high is not None and high // step * step < low:
+        return [((name, "max"), f"leaves no {name}: none from {low} to {high} is a multiple of {step}")]
+    return []
+
+
+class Witness(Card):
+    """Names by which the profiler proves that this kernel ran; searched in the demangled name."""
+
+    must_match: Some[Regex]
+    """regular expressions of the attention kernels that prove it"""
+    may_match: Several[Regex] = ()
+    """regular expressions of auxiliary kernels that may run beside it"""
+
+
+class KernelCard(Card):
+    """A claim about one shipped attention kernel."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"adapter": {"const": CALL}}},
+            "then": {"required": ["entry"]},
+            "else": {"required": ["shipped_by"], "not": {"required": ["entry"]}},
+        }
+    )
+
+    kernel: Name
+    """name of the kernel; equals the file's name without .yaml"""
+    generation: Generation
+    """ampere, hopper, blackwell, portable or cpu"""
+    shipped_by: Some[Annotated[Text, AfterValidator(_requirement)]] = ()
+    """PEP 508 requirements, any one of which carries the kernel; may be left out with adapter: call"""
+    adapter: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
+    """name of an adapter module, or call together with entry"""
+    entry: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")] | None = None
+    """only with adapter: call: package.module:function that takes one AttentionCall"""
+    options: Mapping[str, Scalar] = Field(default_factory=dict)
+    """settings that the adapter understands"""
+    requires: Requires
+    """hardware that it needs"""
+    claims: Claims
+    """what it claims to compute"""
+    accuracy: Mapping[Dtype, AccuracyClass]
+    """accuracy class of each claimed dtype"""
+    witness: Witness
+    """how to prove that it ran"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> KernelCard:
+        problems: list[tuple[Where, str]] = []
+        if self.adapter == CALL and self.entry is None:
+            problems.append((("adapter",), 'is call, so entry: "package.module:function" must say what to call'))
+        if self.adapter != CALL and self.entry is not None:
+            problems.append((("entry",), f"is used only with adapter: call, and the adapter is {self.adapter}"))
+        if self.adapter != CALL and not self.shipped_by:
+            problems.append((("adapter",), f"is {self.adapter}, so shipped_by must say what carries it"))
+        if self.requires.device == "cpu" and self.requires.compute_capability:
+            problems.append((("requires", "compute_capability"), "belongs to CUDA devices, and device is cpu"))
+        refuse(problems + self._accuracy_problems())
+        return self
+
+    def _accuracy_problems(self) -> list[tuple[Where, str]]:
+        claimed = set(self.claims.dtypes)
+        extra = [dtype for dtype in self.accuracy if dtype not in claimed]
+        missing = [dtype for dtype in self.claims.dtypes if dtype not in self.accuracy]
+        problems: list[tuple[Where, str]] = [
+            (("accuracy", dtype), "has no counterpart in claims.dtypes; add it there or remove it") for dtype in extra
+        ]
+        lacks = "lacks {0}, which claims.dtypes names; add {0}: {0}"
+        return problems + [(("accuracy",), lacks.format(dtype)) for dtype in missing]

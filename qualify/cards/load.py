@@ -1,0 +1,225 @@
+"""Names and paths to loaded cards: the shipped ones and those in the folders given by ``--cards``.
+
+A user's folder may add cards, but never silently replace a shipped one: equal names are an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from qualify import assets
+from qualify.cards.kernel import KernelCard
+from qualify.cards.matrix import MatrixCard
+from qualify.cards.model import ModelCard
+from qualify.cards.problems import Problem, in_order, meant, validate
+from qualify.cards.references import reference_problems
+from qualify.cards.source import LIMIT_BYTES, Source, parse, read
+from qualify.cards.words import Where, content_hash
+from qualify.errors import CardError, Place, UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedKernel:
+    """A kernel card and where it came from."""
+
+    card: KernelCard
+    path: Path
+    content_hash: str
+    """sha256 over the card's canonical JSON"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedModel:
+    """A model card and where it came from."""
+
+    card: ModelCard
+    path: Path
+    content_hash: str
+    """sha256 over the card's canonical JSON"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedMatrix:
+    """A matrix whose models and kernels all exist, with its text."""
+
+    card: MatrixCard
+    path: Path
+    source: str
+    """the text as it was read"""
+    content_hash: str
+    """sha256 of the text"""
+    models: Mapping[str, ModelCard]
+    """geometry of each model that the matrix names, explicit geometries included"""
+    lines: Mapping[Where, int]
+    """line of every value in the file, from 1"""
+
+    def line(self, where: Where) -> int:
+        """Line of a value, or of what encloses it: ``line(("phases", "prefill", "seqlen", 2))``."""
+        while where not in self.lines and where:
+            where = where[:-1]
+        return self.lines.get(where, 0)
+
+
+def kernel_names(extra: tuple[Path, ...] = ()) -> list[str]:
+    """Names of all kernel cards, sorted, without loading them."""
+    return sorted(_kernel_paths(extra))
+
+
+def load_kernels(extra: tuple[Path, ...] = ()) -> dict[str, LoadedKernel]:
+    """All kernel cards by name: the shipped ones and those in the ``--cards`` folders.
+
+    Raises CardError with the problems of all cards, and for two cards of one name.
+    """
+    loaded: dict[str, LoadedKernel] = {}
+    problems: list[Problem] = []
+    for name, path in sorted(_kernel_paths(extra).items()):
+        try:
+            loaded[name] = _kernel(path)
+        except CardError as error:
+            problems += error.problems
+    if problems:
+        raise CardError(in_order(problems))
+    return loaded
+
+
+def load_models(extra: tuple[Path, ...] = ()) -> dict[str, LoadedModel]:
+    """All model cards by name. Raises CardError with the problems of all."""
+    loaded: dict[str, LoadedModel] = {}
+    problems: list[Problem] = []
+    for name, path in sorted(_model_paths(extra).items()):
+        try:
+            loaded[name] = _model(path)
+        except CardError as error:
+            problems += error.problems
+    if problems:
+        raise CardError(in_order(problems))
+    return loaded
+
+
+def load_model(name: str, extra: tuple[Path, ...] = ()) -> LoadedModel:
+    """One model card by name. Raises UsageError for an unknown name, CardError for a wrong card."""
+    paths = _model_paths(extra)
+    if name not in paths:
+        raise UsageError(_unknown("model", name, paths, "Make one with: qualify model CONFIG"))
+    return _model(paths[name])
+
+
+def matrix_names(extra: tuple[Path, ...] = ()) -> list[str]:
+    """Names of all matrices, sorted, without loading them."""
+    return sorted(_matrix_paths(extra))
+
+
+def load_matrix(name_or_path: str, extra: tuple[Path, ...] = ()) -> LoadedMatrix:
+    """A matrix by its name or by the path of its file.
+
+    Raises UsageError for an unknown name, CardError for a file that is wrong or that names unknown
+    models or kernels.
+    """
+    source = read(_matrix_path(name_or_path, extra))
+    card = validate(source, MatrixCard)
+    kernels, models = kernel_names(extra), _model_paths(extra)
+    if problems := reference_problems(card, source, kernels, sorted(models)):
+        raise CardError(in_order(problems))
+    geometries = {entry.model: entry.card() or _model(models[entry.model]).card for entry in card.models}
+    return LoadedMatrix(
+        card=card,
+        path=source.path,
+        source=source.text,
+        content_hash=hashlib.sha256(source.text.encode()).hexdigest(),
+        models=MappingProxyType(geometries),
+        lines=MappingProxyType({where: line for where, (line, _) in source.values.items()}),
+    )
+
+
+def parse_matrix(text: str, path: str) -> MatrixCard:
+    """A matrix from its stored text, without looking up what it names: the policy that a past run was made under."""
+    return validate(parse(Path(path), text), MatrixCard)
+
+
+def _kernel(path: Path) -> LoadedKernel:
+    source = read(path)
+    card = validate(source, KernelCard)
+    _check_stem(source, "kernel", card.kernel)
+    return LoadedKernel(card=card, path=path, content_hash=content_hash(card))
+
+
+def _model(path: Path) -> LoadedModel:
+    source = read(path)
+    card = validate(source, ModelCard)
+    _check_stem(source, "model", card.model)
+    return LoadedModel(card=card, path=path, content_hash=card.content_hash)
+
+
+def _check_stem(source: Source, key: str, name: str) -> None:
+    """Cards are found by file name, so the name inside must be the same."""
+    if name != source.path.stem:
+        message = f"{key}: is {name}, but the file is {source.path.name}; call the file {name}{source.path.suffix}"
+        raise CardError([(source.place((key,)), message)])
+
+
+def _kernel_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
+    own = assets.shipped("kernels").glob("*.yaml")
+    found = (path for place in assets.extra("kernels", extra) for path in place.glob("*.yaml"))
+    return _by_name("kernel", own, (path for path in found if _declares(path, "kernel")))
+
+
+def _matrix_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
+    own = assets.shipped("matrices").glob("*.yaml")
+    found = (path for place in assets.extra("matrices", extra) for path in place.glob("*.yaml"))
+    return _by_name("matrix", own, (path for path in found if _declares(path, "matrix")))
+
+
+def _model_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
+    own = (assets.shipped("matrices") / "models").glob("*.json")
+    found = (path for place in assets.extra("matrices", extra) for path in (place / "models").glob("*.json"))
+    return _by_name("model", own, (path for path in found if _declares(path, "model")))
+
+
+def _declares(path: Path, key: str) -> bool:
+    """Whether a file in a user's folder is meant as such a card: it has the key at its top level.
+
+    Decided on the text, so that a card with a syntax error is reported and a foreign file is not.
+    """
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(LIMIT_BYTES)
+    except OSError:
+        return True  # so that loading it says why it cannot be read
+    pattern = rf'"{key}"\s*:' if path.suffix == ".json" else rf"""^(\{{\s*)?["']?{key}["']?\s*:"""
+    return re.search(pattern.encode(), content, re.MULTILINE) is not None
+
+
+def _by_name(kind: str, own: Iterable[Path], extra: Iterable[Path]) -> dict[str, Path]:
+    """Paths by file stem. The same file found twice is one; two files of one name are an error."""
+    paths = {path.stem: path for path in own}
+    problems: list[Problem] = []
+    for path in sorted(extra):
+        first = paths.setdefault(path.stem, path)
+        if first.resolve() != path.resolve():
+            message = f"{kind} {path.stem} exists already in {first}; give this one another name"
+            problems.append((Place(path=str(path)), message))
+    if problems:
+        raise CardError(problems)
+    return paths
+
+
+def _matrix_path(name_or_path: str, extra: tuple[Path, ...]) -> Path:
+    looks_like_path = "/" in name_or_path or name_or_path.endswith((".yaml", ".yml"))
+    if looks_like_path:
+        return Path(name_or_path)
+    paths = _matrix_paths(extra)
+    if name_or_path not in paths:
+        raise UsageError(_unknown("matrix", name_or_path, paths, "Or give the path of a .yaml file"))
+    return paths[name_or_path]
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], command: str) -> str:
+    names = ", ".join(sorted(known)) or "none"
+    return f"no {kind} is called {name!r}{meant(name, known)}. There are: {names}. {command}."

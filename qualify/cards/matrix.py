@@ -1,0 +1,216 @@
+"""The matrix card: models × phases × shapes × dtypes × masks × kernels, with expectations and policy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from qualify.cards.model import Geometry, ModelCard
+from qualify.cards.words import (
+    INT32_MAX,
+    Card,
+    Count,
+    Name,
+    Positive,
+    Several,
+    Some,
+    Text,
+    Where,
+    Whole,
+    distinct,
+    refuse,
+)
+from qualify.facts.case import Dtype
+
+CONTIGUOUS = "contiguous"
+MASK = r"^(model|full|causal|window[1-9][0-9]{0,8})$"
+
+
+def _page_size(value: object) -> object:
+    """A page size as the workload has it: 0 where the cache is contiguous."""
+    if value == CONTIGUOUS:
+        return 0
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    hint = f"; perhaps you meant {CONTIGUOUS}" if difflib.get_close_matches(str(value), [CONTIGUOUS]) else ""
+    raise ValueError(f"must be {CONTIGUOUS} or the keys per page, at least 1{hint}")
+
+
+def _nested(value: object) -> object:
+    if isinstance(value, list) and any(isinstance(item, int) for item in value):
+        raise ValueError("must be a list of lists, one for each packed batch; write [[1, 17, 4096]]")
+    return value
+
+
+def _mask(value: str) -> str:
+    if re.search(MASK, value):
+        return value
+    close = difflib.get_close_matches(value, ["model", "full", "causal", "window"], n=1)
+    hint = f"; perhaps you meant {close[0]}{'4096' if close[0] == 'window' else ''}" if close else ""
+    raise ValueError(f"must be model, full, causal or window<N> with N keys, for example window4096{hint}")
+
+
+def _some_token(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    total = sum(lengths)
+    if not 1 <= total <= INT32_MAX:
+        raise ValueError(f"must add up to 1 to {INT32_MAX} tokens, and the sum is {total}")
+    return lengths
+
+
+PageSize = Annotated[
+    int,
+    BeforeValidator(_page_size, json_schema_input_type=Literal["contiguous"] | Count),
+    Field(le=INT32_MAX),
+]
+Lengths = Annotated[tuple[Whole, ...], Field(min_length=1), AfterValidator(_some_token)]
+MaskName = Annotated[str, AfterValidator(_mask), Field(json_schema_extra={"pattern": MASK})]
+
+
+class ModelEntry(Card):
+    """One model of the matrix."""
+
+    model: Name
+    """name of a model card, or of the model that geometry describes"""
+    tensor_parallel: Some[Count] = (1,)
+    """GPUs that share the heads, as serving engines divide them"""
+    geometry: Geometry | None = None
+    """attention geometry of a model that has no card"""
+
+    def card(self) -> ModelCard | None:
+        """The model card that an explicit geometry stands for; None where the name refers to a card."""
+        if self.geometry is None:
+            return None
+        return ModelCard(model=self.model, layers=self.geometry.layers, groups=self.geometry.groups)
+
+
+def _entry(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
+
+
+class Prefill(Card):
+    """Whole prompts: seqlen_q = seqlen_k = seqlen."""
+
+    batch: Some[Count] = (1,)
+    """sequences in one call"""
+    seqlen: Some[Count]
+    """tokens of each sequence"""
+
+
+class Chunked(Card):
+    """A chunk of a prompt after its context: seqlen_q = chunk, seqlen_k = context + chunk."""
+
+    chunk: Some[Count]
+    """new tokens of each sequence"""
+    context: Some[Whole]
+    """tokens that are in the cache already"""
+    batch: Some[Count] = (1,)
+    """sequences in one call"""
+
+
+class Varlen(Card):
+    """Packed batches of whole prompts: seqlens_q = seqlens_k = lengths."""
+
+    lengths: Annotated[tuple[Lengths, ...], Field(min_length=1), BeforeValidator(_nested), AfterValidator(distinct)]
+    """one list of sequence lengths for each packed batch; a length may be 0"""
+
+
+class Decode(Card):
+    """One new token for each sequence: seqlen_q = 1, seqlen_k = context."""
+
+    batch: Some[Count] = (1,)
+    """sequences in one call"""
+    context: Some[Count]
+    """keys of each sequence, the new token's included"""
+    page_size: Some[PageSize] = (0,)
+    """keys per page of the cache, or contiguous"""
+
+
+class Phases(Card):
+    """The shapes of each phase; at least one phase."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    prefill: Prefill | None = None
+    """whole prompts"""
+    chunked: Chunked | None = None
+    """chunks of prompts"""
+    varlen: Varlen | None = None
+    """packed batches of different lengths"""
+    decode: Decode | None = None
+    """one token at a time"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Phases:
+        if not (self.prefill or self.chunked or self.varlen or self.decode):
+            refuse([((), "has no phase; give at least one of prefill, chunked, varlen, decode")])
+        return self
+
+
+class Expectation(Card):
+    """Which kernel shall serve the selected cases."""
+
+    select: Text
+    """glob over case ids: model/phase/shape/dtype/mask/kernel"""
+    kernel: Name
+    """kernel that shall serve them"""
+    fallback: Text = "forbid"
+    """forbid, record, or the kernel that may serve instead"""
+
+
+class Policy(Card):
+    """How cases are run and judged."""
+
+    reference: Literal["fp64", "fp32"] = "fp64"
+    """precision of the golden result"""
+    timeout_s: Annotated[Positive, Field(le=86400)] = 60
+    """seconds without a sign of life after which a case is killed"""
+    compile_timeout_s: Annotated[Positive, Field(le=86400)] = 600
+    """the same while a library compiles"""
+    fallback: Literal["forbid", "record"] = "forbid"
+    """what a substituted kernel means where no expectation says so"""
+    claims: Literal["enforce", "ignore"] = "enforce"
+    """ignore: also run what the cards do not claim, only to learn what happens"""
+    limit_cases: Count = 200000
+    """a matrix that expands to more cases is an error"""
+
+
+class MatrixCard(Card):
+    """What shall be qualified."""
+
+    matrix: Name
+    """name of the matrix"""
+    models: Annotated[
+        tuple[Annotated[ModelEntry, BeforeValidator(_entry, json_schema_input_type=Name | ModelEntry)], ...],
+        Field(min_length=1),
+    ]
+    """names of model cards, or mappings with tensor_parallel and geometry"""
+    phases: Phases
+    """shapes of each phase"""
+    dtypes: Some[Dtype]
+    """element types"""
+    masks: Some[MaskName] = ("model",)
+    """model (each layer's own), full, causal, window<N> (N keys with the diagonal, causal)"""
+    kernels: Some[Text]
+    """names of kernel cards, or globs"""
+    expect: tuple[Expectation, ...] = ()
+    """which kernel shall serve which cases"""
+    exclude: Several[Text] = ()
+    """globs over case ids that are left out"""
+    policy: Policy = Policy()
+    """how cases are run and judged"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> MatrixCard:
+        first: dict[str, int] = {}
+        problems: list[tuple[Where, str]] = []
+        for index, entry in enumerate(self.models):
+            if entry.model in first:
+                where: Where = ("models", index)
+                earlier = first[entry.model]
+                problems.append((where, f"names {entry.model} again, after models[{earlier}]; keep one"))
+            first.setdefault(entry.model, index)
+        refuse(problems)
+        return self

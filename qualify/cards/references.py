@@ -1,0 +1,54 @@
+"""What a matrix names and does not define itself: models and kernels must exist."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from qualify.cards.matrix import MatrixCard
+from qualify.cards.problems import Problem, meant
+from qualify.cards.source import Source, dotted
+from qualify.cards.words import Where
+
+LIST_KERNELS = "`qualify kernels` lists them"
+
+
+def reference_problems(card: MatrixCard, source: Source, kernels: list[str], models: list[str]) -> list[Problem]:
+    """Every model and kernel that the matrix names and that does not exist, with its place."""
+    found = [*_models(card, models), *_kernels(card, kernels), *_expectations(card, kernels)]
+    return [(source.place(where), f"{dotted(source.nearest(where))}: {message}") for where, message in found]
+
+
+def _models(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:
+    problems: list[tuple[Where, str]] = []
+    for index, entry in enumerate(card.models):
+        where: Where = ("models", index, "model")
+        if entry.geometry is None and entry.model not in known:
+            names = ", ".join(known)
+            problems.append((where, f"unknown model {entry.model}{meant(entry.model, known)}. There are: {names}"))
+        if entry.geometry is not None and entry.model in known:
+            problems.append((where, f"{entry.model} has a card already; name the explicit geometry differently"))
+    return problems
+
+
+def _kernels(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:
+    return [
+        (("kernels", index), f"no kernel matches {glob}{meant(glob, known)}; {LIST_KERNELS}")
+        for index, glob in enumerate(card.kernels)
+        if not any(fnmatchcase(name, glob) for name in known)
+    ]
+
+
+def _expectations(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:
+    problems: list[tuple[Where, str]] = []
+    for index, expectation in enumerate(card.expect):
+        kernel, fallback = expectation.kernel, expectation.fallback
+        where: Where = ("expect", index, "kernel")
+        if kernel not in known:
+            problems.append((where, f"unknown kernel {kernel}{meant(kernel, known)}; {LIST_KERNELS}"))
+        elif not any(fnmatchcase(kernel, glob) for glob in card.kernels):
+            problems.append((where, f"{kernel} is not among this matrix's kernels, so nothing can meet it"))
+        words = ["forbid", "record", *known]
+        if fallback not in words:
+            message = f"must be forbid, record or a kernel, but is {fallback}{meant(fallback, words)}; {LIST_KERNELS}"
+            problems.append((("expect", index, "fallback"), message))
+    return problems

@@ -1,0 +1,93 @@
+"""What the cards share: strict scalar types, lists that may be written as one value, hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from qualify.facts.case import Dtype
+
+T = TypeVar("T")
+Where = tuple[str | int, ...]
+"""The way to a value in a file: keys and list indices from the top."""
+
+INT32_MAX = 2**31 - 1
+NAME = r"^[a-z0-9][a-z0-9.-]*$"
+
+Mask = Literal["full", "causal", "window"]
+AccuracyClass = Dtype
+"""An accuracy class is named after the dtype whose rounding it allows."""
+
+Name = Annotated[str, Field(pattern=NAME, max_length=100)]
+Text = Annotated[str, Field(min_length=1, max_length=1000)]
+Count = Annotated[int, Field(strict=True, ge=1, le=INT32_MAX)]
+Whole = Annotated[int, Field(strict=True, ge=0, le=INT32_MAX)]
+Flag = Annotated[bool, Field(strict=True)]
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
+
+class Misfit(ValueError):
+    """Values that are right alone and wrong together; each problem has the way to the value to change."""
+
+    def __init__(self, *problems: tuple[Where, str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(message for _, message in problems))
+
+
+def refuse(problems: list[tuple[Where, str]]) -> None:
+    """Raise one :class:`Misfit` with all problems; do nothing where there are none."""
+    if problems:
+        raise Misfit(*problems)
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values. Raises Misfit where one is repeated."""
+    first: dict[Any, int] = {}
+    problems: list[tuple[Where, str]] = []
+    for index, value in enumerate(values):
+        if value in first:
+            problems.append(((index,), f"repeats entry {first[value]} of the list; remove one of them"))
+        first.setdefault(value, index)
+    refuse(problems)
+    return values
+
+
+class ScalarOrList:
+    """Annotation of a tuple: the file may hold one value instead of a list; no value twice."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Wrap a lone value before the tuple's own validation, look for repeats after it."""
+        wrapped = core_schema.no_info_before_validator_function(_as_list, handler(source))
+        return core_schema.no_info_after_validator_function(distinct, wrapped)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Either one item or the array."""
+        array = handler(schema)
+        return {"anyOf": [array["items"], {**array, "uniqueItems": True}]}
+
+
+Some = Annotated[tuple[T, ...], Field(min_length=1), ScalarOrList()]
+"""At least one value."""
+Several = Annotated[tuple[T, ...], ScalarOrList()]
+"""Perhaps none."""
+
+
+class Card(BaseModel):
+    """Base of every mapping in a card: frozen, no unknown keys, docstrings become descriptions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def content_hash(card: BaseModel) -> str:
+    """sha256 over the card's canonical JSON: sorted keys, no spaces, defaults written out."""
+    text = json.dumps(card.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

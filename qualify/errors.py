@@ -1,0 +1,90 @@
+"""The error tree: one class per exit code, so a caller never has to parse a message.
+
+::
+
+    QualifyError
+    ├── UsageError           2    the command line is wrong
+    │   └── CardError        2    a card is wrong: file:line:column, value, cause, next step
+    ├── NothingSelected      3    the selection matched no case
+    ├── InfrastructureError  4    device, driver or database is not there
+    │   ├── DeviceError      4
+    │   └── StoreError       4
+    └── NoVerdict            5    stored evidence is missing, stale or incomplete
+
+Exit codes 0 (qualified) and 1 (not qualified) are verdicts, not errors; 130 is an interrupt.
+
+Every message answers four questions: what happened, with which value, why probably, and what to
+type next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+QUALIFIED = 0
+NOT_QUALIFIED = 1
+USAGE = 2
+NOTHING_SELECTED = 3
+INFRASTRUCTURE = 4
+NO_VERDICT = 5
+INTERRUPTED = 130
+
+
+class QualifyError(Exception):
+    """Anything that qualify reports to its user without a traceback."""
+
+    exit_code = INFRASTRUCTURE
+
+
+class UsageError(QualifyError):
+    """The command line cannot be carried out as it was typed."""
+
+    exit_code = USAGE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where in a file something stands; line and column count from 1, 0 means unknown."""
+
+    path: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        if not self.line:
+            return self.path
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+class CardError(UsageError):
+    """A card (kernel, matrix, model, …) is wrong; carries every problem found in it."""
+
+    def __init__(self, problems: list[tuple[Place, str]]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(f"{place}: {message}" for place, message in problems))
+
+
+class NothingSelected(QualifyError):
+    """The selection matched no case."""
+
+    exit_code = NOTHING_SELECTED
+
+
+class InfrastructureError(QualifyError):
+    """Something that qualify needs and does not own is missing or broken."""
+
+    exit_code = INFRASTRUCTURE
+
+
+class DeviceError(InfrastructureError):
+    """No usable device: absent, driver too old, or lost."""
+
+
+class StoreError(InfrastructureError):
+    """The evidence store cannot be opened, read or written."""
+
+
+class NoVerdict(QualifyError):
+    """There is evidence missing for a verdict."""
+
+    exit_code = NO_VERDICT

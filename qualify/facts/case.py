@@ -1,0 +1,93 @@
+"""What is asked for: the workload of one call, and the case that places it in a matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Dtype = Literal["bf16", "fp16", "fp32"]
+Phase = Literal["prefill", "chunked", "varlen", "decode"]
+Level = Literal["smoke", "full"]
+DeviceKind = Literal["cpu", "cuda"]
+
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """What one attention call computes, without the numbers in its tensors."""
+
+    heads_q: int
+    """query heads"""
+    heads_kv: int
+    """key/value heads; divides ``heads_q``"""
+    head_dim: int
+    """elements per query and key vector"""
+    head_dim_v: int
+    """elements per value vector"""
+    dtype: Dtype
+    causal: bool
+    """aligned to the bottom right corner: query i sees keys up to i + seqlen_k - seqlen_q"""
+    window: tuple[int, int]
+    """(left, right) inclusive distance in keys from the query's position, -1 = unbounded"""
+    softcap: float
+    """scores become softcap * tanh(score / softcap); 0.0 = off"""
+    sinks: bool
+    """whether each query head has an extra logit in its denominator"""
+    scale: float
+    """multiplies q·k"""
+    seqlens_q: tuple[int, ...]
+    """queries of each sequence of the batch"""
+    seqlens_k: tuple[int, ...]
+    """keys of each sequence of the batch"""
+    page_size: int
+    """keys per page of a paged KV cache; 0 = packed, no pages"""
+
+    @property
+    def batch(self) -> int:
+        """Sequences in the call."""
+        return len(self.seqlens_q)
+
+    @property
+    def layout(self) -> Literal["packed", "paged"]:
+        """How keys and values are stored."""
+        return "paged" if self.page_size else "packed"
+
+    @property
+    def mask_kind(self) -> Literal["full", "causal", "window"]:
+        """The family of the mask, the word that cards use in ``claims.masks``."""
+        if self.window != (-1, -1):
+            return "window"
+        return "causal" if self.causal else "full"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One fully resolved cell of a matrix: a production shape and the kernel that shall serve it."""
+
+    id: str
+    """``model/phase/shape/dtype/mask/kernel``: what people type and glob"""
+    model: str
+    """model and tensor parallelism, for example ``llama-3.1-8b.tp1``"""
+    phase: Phase
+    shape: str
+    """for example ``b1.q8192.k8192`` or ``b32.q1.k8192.p16``"""
+    dtype: Dtype
+    mask: str
+    """for example ``causal`` or ``window4096``"""
+    kernel: str
+    """name of the kernel card"""
+    layers: int
+    """layers of the model that make this call"""
+    line: int
+    """line of the matrix file that asked for the shape; 0 = unknown"""
+    content_hash: str
+    """sha256 over the workload and the kernel card: equal hashes need not run twice"""
+    unclaimed: tuple[str, ...]
+    """why the card does not claim this case; filled only where the matrix runs beyond the claims"""
+    workload: Workload
+
+    @property
+    def cell(self) -> str:
+        """The production shape: the id without the kernel."""
+        return self.id.rpartition("/")[0]

@@ -1,0 +1,40 @@
+"""Records to JSON and back. Never pickle: everything that crosses a process or a file goes through here."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+
+@lru_cache(maxsize=64)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_data(record: Any, kind: Any = None) -> Any:
+    """The record as dictionaries, lists, strings and numbers (not-a-number and infinities stay floats)."""
+    chosen: Any = kind or type(record)
+    return _adapter(chosen).dump_python(record, mode="json")
+
+
+def from_data(kind: Any, data: object) -> Any:
+    """The record of that class (or union) from what :func:`to_data` gave.
+
+    Raises:
+        pydantic.ValidationError: the data is not such a record.
+    """
+    return _adapter(kind).validate_python(data)
+
+
+def strict(data: Any) -> Any:
+    """The same data for strict JSON, which knows neither NaN nor infinities: they become None."""
+    if isinstance(data, dict):
+        return {key: strict(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [strict(value) for value in data]
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data

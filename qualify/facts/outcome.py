@@ -1,0 +1,227 @@
+"""What happened: a tagged union of frozen records, so contradictory states cannot be built.
+
+::
+
+    Outcome = Measured     it ran, the witness saw the claimed kernel or could not tell (UNPROVEN)
+            | Refused      nobody ran it: the plan or the library said why not
+            | Substituted  it ran, but another attention kernel did the work
+            | Crashed      an exception, a signal, an exit, or a poisoned CUDA context
+            | TimedOut     killed by the watchdog
+            | NotRun       the run ended before its turn
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+FindingVerdict = Literal["pass", "fail", "inconclusive", "note"]
+Value = str | int | float | bool | None
+Role = Literal["attention", "auxiliary", "gemm", "softmax", "unclassified"]
+WitnessState = Literal["proven", "substituted", "unproven"]
+Bound = Literal["flops", "bytes", "exps", "launch"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What one check says about one outcome, with the values that made it say so."""
+
+    check: str
+    verdict: FindingVerdict
+    detail: str
+    """one sentence for a person: index, both values, limit, count and share where it is numeric"""
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """One device kernel (or, on the CPU, one operator) that one call launched."""
+
+    name: str
+    """raw demangled name, as the profiler gave it"""
+    count: int
+    """launches of this name in one call"""
+    role: Role
+    family: str
+    """library family, for example ``flash-attention-3``; empty where unknown"""
+    generation: str
+    """``ampere``, ``hopper``, ``blackwell``, ``cpu`` or empty where the name does not tell"""
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    registers: int | None
+    """registers per thread"""
+    shared_bytes: int | None
+    """shared memory per block"""
+    stream: int | None
+    duration_us: float
+    """traced time of all ``count`` launches; never quoted as a measurement"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Witness:
+    """Which kernel really ran, and whether that could be proved."""
+
+    state: WitnessState
+    reason: str
+    """why it is unproven or substituted; empty when proven"""
+    expected: tuple[str, ...]
+    """the card's ``must_match`` patterns"""
+    launches: tuple[Launch, ...]
+    calls: int
+    """traced calls that had to agree"""
+
+    @property
+    def attention_names(self) -> tuple[str, ...]:
+        """Names of the attention kernels among the launches."""
+        return tuple(launch.name for launch in self.launches if launch.role == "attention")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statistics:
+    """Error of one call against the golden result, as in docs/numerics.md."""
+
+    inputs: str
+    """input kind, for example ``normal``"""
+    seed: int
+    reference: str
+    """``fp64`` or ``fp32``"""
+    declared_class: str
+    measured_class: str
+    """tightest accuracy class whose limits hold; empty where none does"""
+    rows: int
+    """query rows times heads compared"""
+    E: float
+    E_without_underflow: float
+    """E without the fp16 underflow term; shown so that its effect stays visible"""
+    R: float
+    G: float
+    beta: float
+    beta_limit: float
+    lse_rel: float | None
+    """None where the kernel returns no LSE"""
+    lse_base: Literal["e", "2", ""]
+    """base that the ratio to the golden LSE gives away; empty where unknown"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Time of one call, with all samples."""
+
+    latency_us: float
+    """median of ``samples_us``"""
+    samples_us: tuple[float, ...]
+    """one per block: block time over launches"""
+    launches_per_block: int
+    rotated_bytes: int
+    """footprint of the rotating input copies"""
+    cold: bool
+    """whether that footprint is at least five times the last-level cache"""
+    host_us: float
+    """median time of the host to issue one call, without waiting for it"""
+    flops: int
+    compulsory_bytes: int
+    exps: int
+    roofline_us: float
+    """time that the measured ceilings allow at best"""
+    bound: Bound
+    """which ceiling that is"""
+    ceiling_share: float
+    """roofline over latency: 1.0 is the limit of the card"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Everything observed while a case ran."""
+
+    findings: tuple[Finding, ...]
+    statistics: tuple[Statistics, ...]
+    witness: Witness
+    timing: Timing | None
+    first_call_us: float
+    """first call in its process: compilation, planning, autotuning"""
+    peak_temporary_bytes: int | None
+    """allocator high-water mark of one call minus inputs and output"""
+    wall_s: float
+    """what the case cost"""
+    attempt: int
+    """1, or more where the case was repeated alone in a fresh process"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """It ran."""
+
+    outcome: Literal["measured"] = "measured"
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Substituted:
+    """It ran, and another attention kernel than the card's did the work."""
+
+    outcome: Literal["substituted"] = "substituted"
+    evidence: Evidence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refused:
+    """Nobody ran it; the reasons carry values."""
+
+    outcome: Literal["refused"] = "refused"
+    by: Literal["plan", "library"]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crashed:
+    """An exception, a signal, an exit, or a CUDA context that no longer computes."""
+
+    outcome: Literal["crashed"] = "crashed"
+    stage: str
+    """``load``, ``prepare``, ``call``, ``witness``, ``checks``, ``timing``, ``health``"""
+    error: str
+    """one line: the exception, the signal or the exit status"""
+    log: str
+    """end of the traceback or of the process's stderr"""
+    attempt: int
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedOut:
+    """No sign of life within the limit; the process was killed."""
+
+    outcome: Literal["timed_out"] = "timed_out"
+    stage: str
+    limit_s: float
+    attempt: int
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NotRun:
+    """The run ended before its turn."""
+
+    outcome: Literal["not_run"] = "not_run"
+    reason: str
+
+
+Outcome = Measured | Refused | Substituted | Crashed | TimedOut | NotRun
+OUTCOMES = ("measured", "refused", "substituted", "crashed", "timed_out", "not_run")
+
+
+def findings_of(outcome: Outcome) -> tuple[Finding, ...]:
+    """The findings of an outcome, whichever kind it is."""
+    match outcome:
+        case Measured() | Substituted():
+            return outcome.evidence.findings
+        case Crashed() | TimedOut():
+            return outcome.findings
+        case Refused() | NotRun():
+            return ()
+
+
+def evidence_of(outcome: Outcome) -> Evidence | None:
+    """The evidence of an outcome that ran to its end."""
+    return outcome.evidence if isinstance(outcome, Measured | Substituted) else None

@@ -1,0 +1,84 @@
+"""One execution of a matrix, and what was concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from qualify.facts.case import Case, DeviceKind, Level
+from qualify.facts.outcome import Outcome
+from qualify.facts.stack import Ceilings, Stack
+
+RunState = Literal["running", "completed", "interrupted"]
+Verdict = Literal["PASS", "FAIL", "WAIVED", "INCONCLUSIVE", "NOT_REQUIRED"]
+VERDICTS: tuple[Verdict, ...] = ("PASS", "FAIL", "WAIVED", "INCONCLUSIVE", "NOT_REQUIRED")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One execution of a matrix on one stack."""
+
+    id: str
+    """sortable by time, for example ``20261120T234500Z-1f3a9c``"""
+    matrix: str
+    matrix_hash: str
+    """sha256 of the matrix file"""
+    matrix_source: str
+    """the YAML as it was, so that a verdict can be repeated later"""
+    matrix_path: str
+    level: Level
+    device: DeviceKind
+    select: str
+    """the --select glob; empty = all"""
+    kernel: str
+    """the --kernel name; empty = all"""
+    qualify_version: str
+    started_at: datetime
+    """aware UTC"""
+    finished_at: datetime | None
+    state: RunState
+    stack: Stack | None
+    """None until the first worker has reported"""
+    ceilings: Ceilings | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """A case and its outcome, as committed."""
+
+    case: Case
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """The verdict on one case, with its reasons."""
+
+    case_id: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellJudgement:
+    """The verdict on one production shape: does it have a proven path?"""
+
+    cell: str
+    verdict: Verdict
+    proven_by: tuple[str, ...]
+    """kernels that were measured, witnessed and passed"""
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conclusion:
+    """What the gate says."""
+
+    verdict: Verdict
+    exit_code: int
+    judgements: tuple[Judgement, ...]
+    cells: tuple[CellJudgement, ...]
+    counts: Mapping[str, Mapping[str, int]]
+    """``{"verdicts": {...}, "outcomes": {...}}``"""

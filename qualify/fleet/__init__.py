@@ -1,0 +1,1 @@
+"""Places cases on devices and files what comes back."""

@@ -1,0 +1,120 @@
+"""What the stack is, and what would make a run on it untrustworthy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from qualify.errors import DeviceError
+from qualify.facts.stack import Stack
+from qualify.fleet.local import cache_folder
+from qualify.fleet.probe import find_host
+from qualify.plan.host import installed_version
+
+Severity = Literal["error", "warning", "note"]
+
+ALTERING = {
+    "CUDA_LAUNCH_BLOCKING": "serialises launches: times are not those of production",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "turns float32 products into TF32",
+    "NVIDIA_TF32_OVERRIDE": "changes how float32 products are computed",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "allocates inside every call: times are not those of production",
+    "CUDA_INJECTION64_PATH": "another profiler is attached; the witness needs the only CUPTI subscription",
+    "FLASH_ATTENTION_ARCH": "steers FlashAttention-4 to another generation's kernels",
+}
+"""environment variables that make a run something else than production"""
+
+THROTTLES = {
+    0x08: ("error", "hardware slowdown"),
+    0x40: ("error", "hardware thermal slowdown"),
+    0x80: ("error", "hardware power brake"),
+    0x04: ("note", "software power cap"),
+    0x20: ("note", "software thermal slowdown"),
+}
+"""NVML clock-event reasons: bit, severity, meaning"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Concern:
+    """One thing that a person should know before trusting a run."""
+
+    severity: Severity
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Examination:
+    """The stack (None without torch or a device) and the concerns, worst first."""
+
+    stack: Stack | None
+    concerns: tuple[Concern, ...]
+
+
+def examine() -> Examination:
+    """Look at the machine; imports torch if it is installed."""
+    concerns = [
+        Concern(severity="warning", detail=f"{name}={os.environ[name]}: {meaning}")
+        for name, meaning in ALTERING.items()
+        if os.environ.get(name)
+    ]
+    stack = None
+    if not installed_version("torch"):
+        detail = "torch is not installed: nothing can run (pip install 'attn-qualify[run]'); plan, gate and report work"
+        concerns.append(Concern(severity="error", detail=detail))
+    else:
+        stack, found = _examine_device()
+        concerns += found
+    order = {"error": 0, "warning": 1, "note": 2}
+    return Examination(stack=stack, concerns=tuple(sorted(concerns, key=lambda item: order[item.severity])))
+
+
+def _examine_device() -> tuple[Stack | None, list[Concern]]:
+    from qualify.run.stack import describe_device, describe_stack
+
+    host = find_host("auto")
+    try:
+        stack = describe_stack(describe_device(host.kind), cache_folder() / "sha256.json")
+    except DeviceError as error:
+        return None, [Concern(severity="error", detail=str(error))]
+    if host.kind == "cpu":
+        return stack, [Concern(severity="note", detail="no GPU: only CPU kernels can run here")]
+    return stack, [*_examine_cuda(stack), *_examine_gpu(stack.device.uuid)]
+
+
+def _examine_cuda(stack: Stack) -> list[Concern]:
+    """Known weaknesses of the CUDA runtime under the witness."""
+    version = tuple(int(part) for part in stack.version("cuda").split(".")[:2])
+    if (12, 6) <= version < (13, 0):
+        detail = (
+            f"CUDA {stack.version('cuda')}: its profiler drops events at the start of a session (pytorch#192021); "
+            "traces are repeated in fresh processes, and what stays incomplete is UNPROVEN"
+        )
+        return [Concern(severity="warning", detail=detail)]
+    return []
+
+
+def _examine_gpu(uuid: str) -> list[Concern]:
+    """State of the card as NVML reports it: throttling, other processes, MIG."""
+    try:
+        import pynvml
+    except ImportError:
+        detail = "nvidia-ml-py is not installed: throttling and other processes on the card go unnoticed"
+        return [Concern(severity="warning", detail=detail)]
+    concerns: list[Concern] = []
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+        for bit, (severity, meaning) in THROTTLES.items():
+            if reasons & bit:
+                concerns.append(Concern(severity=severity, detail=f"the card is slowed down: {meaning}"))  # type: ignore[arg-type]
+        others = {item.pid for item in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)} - {os.getpid()}
+        if others:
+            listed = ", ".join(str(pid) for pid in sorted(others))
+            detail = f"other processes use the card (pid {listed}): times are not to be trusted"
+            concerns.append(Concern(severity="warning", detail=detail))
+        if pynvml.nvmlDeviceGetMigMode(handle)[0]:
+            concerns.append(Concern(severity="warning", detail="MIG is on: times are those of a slice"))
+    except pynvml.NVMLError as error:
+        concerns.append(Concern(severity="note", detail=f"NVML does not answer everything: {error}"))
+    return concerns

@@ -1,0 +1,90 @@
+"""What this machine has, found without importing torch: fast enough for every command."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from qualify.cards.load import load_kernels
+from qualify.errors import DeviceError
+from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
+
+QUERY = "index,uuid,name,compute_cap"
+
+
+def find_host(asked: str) -> Host:
+    """The device to plan for.
+
+    Args:
+        asked: ``auto`` (the first visible GPU, else the CPU), ``cpu`` or ``cuda``.
+
+    Raises:
+        DeviceError: cuda was asked for and there is no GPU.
+    """
+    gpu = None if asked == "cpu" else _first_gpu()
+    if gpu is not None:
+        return gpu
+    if asked == "cuda":
+        raise DeviceError(
+            "--device cuda: no NVIDIA GPU is visible here (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES hides it). "
+            "`qualify doctor` checks the machine; --device cpu runs what runs on a CPU."
+        )
+    return Host(kind="cpu", name=_cpu_name(), compute_capability="")
+
+
+def visible_gpus() -> list[dict[str, str]]:
+    """GPUs that nvidia-smi lists, in its order; empty where it is absent or fails."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, f"--query-gpu={QUERY}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = csv.reader(answer.stdout.splitlines(), skipinitialspace=True)
+    return [dict(zip(QUERY.split(","), row, strict=True)) for row in rows if len(row) == len(QUERY.split(","))]
+
+
+def _first_gpu() -> Host | None:
+    """The GPU that a process will see as its first one."""
+    gpus = visible_gpus()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        first = chosen.split(",")[0].strip()
+        gpus = [gpu for gpu in gpus if first and (gpu["index"] == first or gpu["uuid"].startswith(first))]
+    if not gpus:
+        return None
+    return Host(kind="cuda", name=gpus[0]["name"], compute_capability=gpus[0]["compute_cap"])
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def list_kernels(extra: tuple[Path, ...]) -> list[dict[str, Any]]:
+    """Every kernel card with its availability on this machine, for ``qualify kernels``."""
+    host = find_host("auto")
+    found = []
+    for name, loaded in load_kernels(extra).items():
+        card = loaded.card
+        here = Host(kind="cpu", name=host.name, compute_capability="") if card.requires.device == "cpu" else host
+        reasons = device_refusals(card, here) + install_refusals(card)
+        found.append(
+            {
+                "kernel": name,
+                "available": not reasons,
+                "reasons": reasons,
+                "version": shipped_version(card) or (card.entry or ""),
+                "claims": card.claims.model_dump(mode="json"),
+            }
+        )
+    return found

@@ -1,0 +1,73 @@
+"""What a machine offers, as far as a plan needs to know, and what that refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts.case import DeviceKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """The device that a plan is made for."""
+
+    kind: DeviceKind
+    name: str
+    compute_capability: str
+    """for example ``9.0``; empty on a CPU"""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.compute_capability})" if self.compute_capability else f"{self.kind} ({self.name})"
+
+
+def device_refusals(card: KernelCard, host: Host) -> list[str]:
+    """Why the device cannot run the kernel."""
+    needs = card.requires
+    if needs.device not in {"any", host.kind}:
+        return [f"device={host.kind} ({card.kernel} requires {needs.device})"]
+    if host.kind == "cuda" and needs.compute_capability and host.compute_capability not in needs.compute_capability:
+        wanted = " or ".join(needs.compute_capability)
+        return [f"compute_capability={host.compute_capability} ({card.kernel} requires {wanted})"]
+    return []
+
+
+def install_refusals(card: KernelCard) -> list[str]:
+    """Why none of the distributions that carry the kernel is installed as the card asks."""
+    if not card.shipped_by:
+        return []
+    reasons = []
+    for text in card.shipped_by:
+        requirement = Requirement(text)
+        version = installed_version(requirement.name)
+        if version and requirement.specifier.contains(version, prereleases=True):
+            return []
+        if version:
+            reasons.append(f"{requirement.name} {version} is installed, {card.kernel} needs {requirement.specifier}")
+    if reasons:
+        return reasons
+    alternatives = " or ".join(f"pip install '{text}'" for text in card.shipped_by)
+    return [f"not installed ({alternatives})"]
+
+
+@cache
+def installed_version(distribution: str) -> str:
+    """Version of an installed distribution; empty where it is not installed. Nothing is imported."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def shipped_version(card: KernelCard) -> str:
+    """Name and version of the first installed distribution that carries the kernel; empty where none is."""
+    for text in card.shipped_by:
+        name = Requirement(text).name
+        version = installed_version(name)
+        if version:
+            return f"{name} {version}"
+    return ""

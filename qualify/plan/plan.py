@@ -1,0 +1,195 @@
+"""The plan of a run: which cases will use the device, and which are refused beforehand, with reasons."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qualify.cards.load import LoadedKernel, LoadedMatrix
+from qualify.errors import NothingSelected, UsageError
+from qualify.facts.case import Case, Dtype, Workload
+from qualify.plan.geometry import Geometry, expand_geometries
+from qualify.plan.host import Host, device_refusals, install_refusals
+from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
+from qualify.plan.shapes import Shape, count_shapes, expand_shapes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Cases to run and cases refused, in the matrix's order."""
+
+    matrix: str
+    cases: tuple[Case, ...]
+    refused: tuple[tuple[Case, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """What the command line narrows a matrix to."""
+
+    select: str = ""
+    """glob over case ids; empty = all"""
+    kernel: str = ""
+    """name of one kernel; empty = all"""
+
+
+def make_plan(
+    matrix: LoadedMatrix,
+    kernels: dict[str, LoadedKernel],
+    *,
+    host: Host | None = None,
+    selection: Selection = Selection(),
+) -> Plan:
+    """Expand, select and refuse.
+
+    Args:
+        host: the device to plan for; None leaves out refusals that depend on the machine.
+
+    Raises:
+        UsageError: more cases than ``policy.limit_cases``, or an unknown ``--kernel``.
+        NothingSelected: the selection matches no case.
+    """
+    chosen = _chosen_kernels(matrix, kernels, selection)
+    _refuse_explosion(matrix, len(chosen))
+    matches = re.compile(fnmatch.translate(selection.select)).match if selection.select else None
+    excluded = [re.compile(fnmatch.translate(glob)).match for glob in matrix.card.exclude]
+    cases: list[Case] = []
+    refused: list[tuple[Case, tuple[str, ...]]] = []
+    for case, reasons in _expand(matrix, chosen, host):
+        if (matches and not matches(case.id)) or any(match(case.id) for match in excluded):
+            continue
+        if reasons:
+            refused.append((case, reasons))
+        else:
+            cases.append(case)
+    if not cases and not refused:
+        raise NothingSelected(
+            f"no case of {matrix.card.matrix} matches --select {selection.select!r}. A glob must match the whole id "
+            f"(model/phase/shape/dtype/mask/kernel); `qualify plan {matrix.card.matrix}` lists them."
+        )
+    return Plan(matrix=matrix.card.matrix, cases=tuple(cases), refused=tuple(refused))
+
+
+def _chosen_kernels(
+    matrix: LoadedMatrix, kernels: dict[str, LoadedKernel], selection: Selection
+) -> dict[str, LoadedKernel]:
+    """The kernels that the matrix's globs and --kernel leave, in the matrix's order."""
+    chosen: dict[str, LoadedKernel] = {}
+    for glob in matrix.card.kernels:
+        for name in sorted(fnmatch.filter(kernels, glob)):
+            chosen.setdefault(name, kernels[name])
+    if not selection.kernel:
+        return chosen
+    if selection.kernel not in chosen:
+        raise UsageError(
+            f"--kernel {selection.kernel}: not a kernel of matrix {matrix.card.matrix}, which has {', '.join(chosen)}"
+        )
+    return {selection.kernel: chosen[selection.kernel]}
+
+
+def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
+    """Count before expanding: a matrix of ten million cells is a mistake, not a plan."""
+    card = matrix.card
+    groups = sum(len(matrix.models[entry.model].groups) * len(entry.tensor_parallel) for entry in card.models)
+    count = groups * len(card.masks) * count_shapes(card.phases) * len(card.dtypes) * kernels
+    if count > card.policy.limit_cases:
+        raise UsageError(
+            f"{matrix.path}: expands to {count:,} cases, more than policy.limit_cases = {card.policy.limit_cases:,}. "
+            "Shorten an axis, or raise the limit if you mean it."
+        )
+
+
+def _expand(
+    matrix: LoadedMatrix, kernels: dict[str, LoadedKernel], host: Host | None
+) -> Iterator[tuple[Case, tuple[str, ...]]]:
+    """Every case with its reasons for refusal; claims are looked up once per axis, not once per case."""
+    card = matrix.card
+    geometries = list(expand_geometries(card, matrix.models))
+    shapes = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in expand_shapes(card.phases)]
+    ignore = card.policy.claims == "ignore"
+    refusals = _Refusals(kernels, host)
+    for geometry in geometries:
+        call = geometry.canonical
+        for shape, line, lengths in shapes:
+            for dtype in card.dtypes:
+                cell = f"{geometry.model}/{shape.phase}/{shape.label}/{dtype}/{geometry.mask}"
+                workload = _workload(geometry, shape, dtype)
+                for name, kernel in kernels.items():
+                    claims = refusals.claims(name, geometry, shape, dtype)
+                    always = (*geometry.refusals, *refusals.machine[name])
+                    content = f"{call}|{lengths}|{dtype}|{kernel.content_hash}"
+                    case = Case(
+                        id=f"{cell}/{name}",
+                        model=geometry.model,
+                        phase=shape.phase,
+                        shape=shape.label,
+                        dtype=dtype,
+                        mask=geometry.mask,
+                        kernel=name,
+                        layers=geometry.layers,
+                        line=line,
+                        content_hash=hashlib.sha256(content.encode()).hexdigest(),
+                        unclaimed=claims if ignore and not always else (),
+                        workload=workload,
+                    )
+                    yield case, always if ignore else (*always, *claims)
+
+
+class _Refusals:
+    """Reasons by kernel, each found once for each value of the axis that it depends on."""
+
+    def __init__(self, kernels: dict[str, LoadedKernel], host: Host | None) -> None:
+        self.cards = {name: kernel.card for name, kernel in kernels.items()}
+        self.machine = {
+            name: () if host is None else tuple(device_refusals(card, host) or install_refusals(card))
+            for name, card in self.cards.items()
+        }
+        self.parts: dict[tuple[str, object], list[str]] = {}
+
+    def claims(self, name: str, geometry: Geometry, shape: Shape, dtype: str) -> tuple[str, ...]:
+        """What the card does not claim about the case."""
+        card = self.cards[name]
+        parts = self.parts
+        if (name, id(geometry)) not in parts:
+            parts[name, id(geometry)] = geometry_refusals(card, geometry)
+        if (name, id(shape)) not in parts:
+            parts[name, id(shape)] = shape_refusals(card, shape)
+        if (name, dtype) not in parts:
+            parts[name, dtype] = dtype_refusals(card, dtype)
+        reasons = (*parts[name, id(geometry)], *parts[name, id(shape)], *parts[name, dtype])
+        if card.claims.alignment == "bottom_right":
+            return reasons
+        return (*reasons, *alignment_refusals(card, geometry, shape))
+
+
+def _lengths(shape: Shape) -> str:
+    """Lengths for the content hash; runs of equal pairs are counted, so a large batch stays short."""
+    pairs = list(zip(shape.seqlens_q, shape.seqlens_k, strict=True))
+    runs: list[tuple[tuple[int, int], int]] = []
+    for pair in pairs:
+        if runs and runs[-1][0] == pair:
+            runs[-1] = (pair, runs[-1][1] + 1)
+        else:
+            runs.append((pair, 1))
+    return f"{runs}p{shape.page_size}"
+
+
+def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:
+    return Workload(
+        heads_q=geometry.heads_q,
+        heads_kv=geometry.heads_kv,
+        head_dim=geometry.head_dim,
+        head_dim_v=geometry.head_dim_v,
+        dtype=dtype,
+        causal=geometry.causal,
+        window=geometry.window,
+        softcap=geometry.softcap,
+        sinks=geometry.sinks,
+        scale=geometry.scale,
+        seqlens_q=shape.seqlens_q,
+        seqlens_k=shape.seqlens_k,
+        page_size=shape.page_size,
+    )

@@ -1,0 +1,76 @@
+"""Why a kernel card does not claim a case: reasons with values, found before any device time."""
+
+from __future__ import annotations
+
+from qualify.cards.kernel import KernelCard
+from qualify.plan.geometry import Geometry
+from qualify.plan.shapes import Shape
+
+
+def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
+    """Heads, dimensions, mask and features that the card does not claim."""
+    claims, name = card.claims, card.kernel
+    reasons = []
+    dim = geometry.head_dim
+    if dim > claims.head_dim.max:
+        reasons.append(f"head_dim={dim} > {claims.head_dim.max} ({name} claims ≤ {claims.head_dim.max})")
+    if dim < claims.head_dim.min:
+        reasons.append(f"head_dim={dim} < {claims.head_dim.min} ({name} claims ≥ {claims.head_dim.min})")
+    if dim % claims.head_dim.multiple_of:
+        reasons.append(f"head_dim={dim} ({name} claims multiples of {claims.head_dim.multiple_of})")
+    if geometry.head_dim_v != dim and claims.head_dim_v == "same":
+        reasons.append(f"head_dim_v={geometry.head_dim_v} ≠ head_dim={dim} ({name} claims equal ones)")
+    kind = "window" if geometry.window != (-1, -1) else "causal" if geometry.causal else "full"
+    if kind not in claims.masks:
+        reasons.append(f"mask={kind} ({name} claims {', '.join(claims.masks)})")
+    for feature, wanted, value in (
+        ("gqa", geometry.heads_q != geometry.heads_kv, f"heads_q={geometry.heads_q}, heads_kv={geometry.heads_kv}"),
+        ("softcap", geometry.softcap != 0, f"softcap={geometry.softcap:g}"),
+        ("sinks", geometry.sinks, "sinks=true"),
+    ):
+        if wanted and feature not in claims.features:
+            reasons.append(f"{value} ({name} does not claim {feature})")
+    return reasons
+
+
+def dtype_refusals(card: KernelCard, dtype: str) -> list[str]:
+    """A dtype that the card does not claim."""
+    if dtype in card.claims.dtypes:
+        return []
+    return [f"dtype={dtype} ({card.kernel} claims {', '.join(card.claims.dtypes)})"]
+
+
+def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
+    """Layout, page size, batch and lengths that the card does not claim."""
+    claims, name = card.claims, card.kernel
+    reasons = []
+    layout = "paged" if shape.page_size else "packed"
+    if layout not in claims.layouts:
+        reasons.append(f"layout={layout} ({name} claims {', '.join(claims.layouts)})")
+    elif shape.page_size and claims.page_size:
+        page = claims.page_size
+        if shape.page_size % page.multiple_of:
+            reasons.append(f"page_size={shape.page_size} ({name} claims multiples of {page.multiple_of})")
+        if page.max is not None and shape.page_size > page.max:
+            reasons.append(f"page_size={shape.page_size} > {page.max} ({name} claims ≤ {page.max})")
+        if shape.page_size < page.min:
+            reasons.append(f"page_size={shape.page_size} < {page.min} ({name} claims ≥ {page.min})")
+    batch = len(shape.seqlens_q)
+    if claims.batch and batch > claims.batch.max:
+        reasons.append(f"batch={batch} > {claims.batch.max} ({name} claims ≤ {claims.batch.max})")
+    lengths = set(zip(shape.seqlens_q, shape.seqlens_k, strict=True))
+    if not shape.page_size and "ragged" not in claims.features and len(lengths) > 1:
+        reasons.append(f"{len(set(shape.seqlens_k))} different lengths in one batch ({name} does not claim ragged)")
+    if "empty" not in claims.features and (0 in shape.seqlens_q or 0 in shape.seqlens_k):
+        reasons.append(f"an empty sequence ({name} does not claim empty)")
+    return reasons
+
+
+def alignment_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[str]:
+    """A mask aligned to the wrong corner, where the corner matters."""
+    if card.claims.alignment == "bottom_right" or not (geometry.causal or geometry.window != (-1, -1)):
+        return []
+    for seqlen_q, seqlen_k in zip(shape.seqlens_q, shape.seqlens_k, strict=True):
+        if seqlen_q != seqlen_k:
+            return [f"seqlen_q={seqlen_q} ≠ seqlen_k={seqlen_k} ({card.kernel} aligns its mask to the top left)"]
+    return []

@@ -1,0 +1,80 @@
+"""The shapes of a matrix: each phase's axes become lengths, with a label that people can type."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from qualify.cards.matrix import Phases
+from qualify.facts.case import Phase
+
+LONGEST_LABEL = 48
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """The lengths of one call."""
+
+    phase: Phase
+    label: str
+    seqlens_q: tuple[int, ...]
+    seqlens_k: tuple[int, ...]
+    page_size: int
+    """0 = packed"""
+    where: tuple[str | int, ...]
+    """path of the axis in the matrix file"""
+
+
+def expand_shapes(phases: Phases) -> Iterator[Shape]:
+    """Every shape of every phase, in the order of the file's axes."""
+    if phases.prefill:
+        for batch, seqlen in product(phases.prefill.batch, phases.prefill.seqlen):
+            yield _even("prefill", batch, seqlen, seqlen, 0)
+    if phases.chunked:
+        for batch, chunk, context in product(phases.chunked.batch, phases.chunked.chunk, phases.chunked.context):
+            yield _even("chunked", batch, chunk, context + chunk, 0)
+    if phases.varlen:
+        for index, lengths in enumerate(phases.varlen.lengths):
+            where = ("phases", "varlen", "lengths", index)
+            label = varlen_label(lengths)
+            yield Shape(phase="varlen", label=label, seqlens_q=lengths, seqlens_k=lengths, page_size=0, where=where)
+    if phases.decode:
+        decode = phases.decode
+        for batch, context, page_size in product(decode.batch, decode.context, decode.page_size):
+            yield _even("decode", batch, 1, context, page_size)
+
+
+def _even(phase: Phase, batch: int, seqlen_q: int, seqlen_k: int, page_size: int) -> Shape:
+    return Shape(
+        phase=phase,
+        label=f"b{batch}.q{seqlen_q}.k{seqlen_k}" + (f".p{page_size}" if page_size else ""),
+        seqlens_q=(seqlen_q,) * batch,
+        seqlens_k=(seqlen_k,) * batch,
+        page_size=page_size,
+        where=("phases", phase),
+    )
+
+
+def varlen_label(lengths: tuple[int, ...]) -> str:
+    """The lengths themselves, or batch, tokens and a digest where they are too many to type."""
+    label = "l" + "-".join(map(str, lengths))
+    if len(label) <= LONGEST_LABEL:
+        return label
+    digest = hashlib.sha256(label.encode()).hexdigest()[:8]
+    return f"b{len(lengths)}.t{sum(lengths)}.x{digest}"
+
+
+def count_shapes(phases: Phases) -> int:
+    """How many shapes :func:`expand_shapes` yields, without making them."""
+    count = 0
+    if phases.prefill:
+        count += len(phases.prefill.batch) * len(phases.prefill.seqlen)
+    if phases.chunked:
+        count += len(phases.chunked.batch) * len(phases.chunked.chunk) * len(phases.chunked.context)
+    if phases.varlen:
+        count += len(phases.varlen.lengths)
+    if phases.decode:
+        count += len(phases.decode.batch) * len(phases.decode.context) * len(phases.decode.page_size)
+    return count

@@ -1,0 +1,225 @@
+"""The context of the report page: everything that the templates show, and nothing that they must compute."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused, Substituted, TimedOut
+from qualify.facts.run import VERDICTS, Conclusion, Record, Run
+from qualify.facts.stack import Component, Device
+from qualify.report import figures
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.heatmap import HeatMap, heatmap
+from qualify.report.inventory import inventory
+from qualify.report.questions import QUESTIONS, Answer
+from qualify.report.sections import Section, section
+from qualify.report.views import SEVERITY, CaseView, by_model, join
+
+HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
+"""by exit code"""
+WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedOut, Refused)
+"""a wrong result that nothing else reports is worse than a crash that everybody sees"""
+VERSIONS = ("driver", "cuda", "torch", "cudnn")
+"""components that the header names"""
+
+COMPONENTS: tuple[Column[Component], ...] = (
+    Column(key="kind", title="Kind", cell=lambda part: part.kind),
+    Column(key="name", title="Name", cell=lambda part: part.name),
+    Column(key="version", title="Version", cell=lambda part: part.version or "–"),
+    Column(key="digest", title="Digest", cell=lambda part: part.digest or "–", code=True),
+)
+
+ABSENT: tuple[Column[CaseView], ...] = (
+    Column(key="verdict", title="Verdict", cell=lambda view: view.verdict.replace("_", " ").lower()),
+    Column(key="case", title="Case", cell=lambda view: view.case.id, code=True),
+    Column(key="by", title="By", cell=lambda view: view.outcome.by if isinstance(view.outcome, Refused) else "not run"),
+    Column(
+        key="why", title="Reasons", sentence=True, cell=lambda view: "; ".join(view.why) or "no reason was recorded"
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelAnswers:
+    """The answers for one model, in the order of the questions."""
+
+    model: str
+    anchor: str
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportContext:
+    """The page of one run."""
+
+    run: Run
+    conclusion: Conclusion
+    headline: str
+    """the verdict in words"""
+    summary: str
+    """one sentence"""
+    facts: tuple[tuple[str, str], ...]
+    """term and value for the header"""
+    counts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    """what is counted, then name and count, zeros left out"""
+    models: tuple[ModelAnswers, ...]
+    heatmap: HeatMap
+    views: tuple[CaseView, ...]
+    """all cases in the order of the records"""
+    sections: tuple[Section, ...]
+    """cases that ran, worst verdict first"""
+    absent: AnyTable
+    """cases that did not run, with the reasons"""
+    inventory: AnyTable
+    """every launched kernel with its raw name"""
+    components: AnyTable
+    ceilings: tuple[tuple[str, str], ...]
+    device: tuple[tuple[str, str], ...]
+    parameters: tuple[tuple[str, str], ...]
+    repeat: str
+    """command that repeats the run"""
+
+
+def report_context(run: Run, records: Sequence[Record], conclusion: Conclusion) -> ReportContext:
+    """Joins the facts of one run into the page. Raises KeyError where a case or a shape has no verdict."""
+    views = join(records, conclusion)
+    models = by_model(views, conclusion)
+    ranked = sorted(views, key=lambda view: SEVERITY.index(view.verdict))
+    return ReportContext(
+        run=run,
+        conclusion=conclusion,
+        headline=HEADLINES.get(conclusion.exit_code, "No verdict"),
+        summary=_summary(views, conclusion),
+        facts=tuple((term, value) for term, value in _header(run) if value),
+        counts=_counts(conclusion.counts),
+        models=tuple(
+            ModelAnswers(
+                model=model.model,
+                anchor=f"model-{number}",
+                answers=tuple(question.answer(model) for question in QUESTIONS),
+            )
+            for number, model in enumerate(models, 1)
+        ),
+        heatmap=heatmap(models),
+        views=views,
+        sections=tuple(section(view) for view in ranked if view.ran),
+        absent=Table(
+            caption="Cases that did not run",
+            columns=ABSENT,
+            rows=tuple(view for view in ranked if not view.ran),
+            row_anchor=lambda view: view.anchor,
+        ),
+        inventory=inventory(views),
+        components=Table(caption="Components", columns=COMPONENTS, rows=run.stack.components if run.stack else ()),
+        ceilings=_ceilings(run),
+        device=_device(run.stack.device) if run.stack else (),
+        parameters=_parameters(run),
+        repeat=repeat_command(run),
+    )
+
+
+def repeat_command(run: Run) -> str:
+    """The command that repeats a run, quoted for a shell."""
+    words = ["qualify", "run", run.matrix_path, "--level", run.level, "--device", run.device]
+    for option, value in (("--select", run.select), ("--kernel", run.kernel)):
+        words += [option, value] if value else []
+    return shlex.join(words)
+
+
+def _summary(views: Sequence[CaseView], conclusion: Conclusion) -> str:
+    by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
+    required = [cell for cell in conclusion.cells if cell.verdict != "NOT_REQUIRED"]
+    lacking = [cell for cell in required if cell.verdict in ("FAIL", "INCONCLUSIVE")]
+    total = figures.counted(len(views), "case")
+    parts = []
+    if failed := by_verdict["FAIL"]:
+        parts.append(f"{len(failed):,} of {total} {'fails' if len(failed) == 1 else 'fail'}")
+    if unclear := by_verdict["INCONCLUSIVE"]:
+        parts.append(f"{len(unclear):,} of {total} {'is' if len(unclear) == 1 else 'are'} inconclusive")
+    shapes = figures.counted(len(required), "production shape")
+    if lacking:
+        parts.append(f"{len(lacking):,} of {shapes} {'lacks' if len(lacking) == 1 else 'lack'} a proven path")
+    elif required:
+        parts.append(f"{shapes} {'has' if len(required) == 1 else 'have'} a proven path")
+    if not failed:
+        parts.append(f"{len(by_verdict['PASS']):,} of {total} {'passes' if len(by_verdict['PASS']) == 1 else 'pass'}")
+    sentence = f"{HEADLINES.get(conclusion.exit_code, 'No verdict')}: {', '.join(parts)}"
+    worst = _worst(failed or unclear)
+    return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
+
+
+def _worst(views: Sequence[CaseView]) -> str:
+    if not views:
+        return ""
+    rank = {kind: number for number, kind in enumerate(WORST_FIRST)}
+    view = min(views, key=lambda view: rank.get(type(view.outcome), len(rank)))
+    reason = next(iter(view.reasons or view.why), "")
+    return f"{view.case.id} ({reason})." if reason else f"{view.case.id}."
+
+
+def _counts(counts: Mapping[str, Mapping[str, int]]) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    order = {"verdicts": VERDICTS, "outcomes": OUTCOMES}
+    return tuple(
+        (title, tuple((name, counts[title][name]) for name in names if counts.get(title, {}).get(name)))
+        for title, names in order.items()
+    )
+
+
+def _moment(moment: datetime | None) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "not finished"
+
+
+def _header(run: Run) -> list[tuple[str, str]]:
+    facts = [
+        ("Run", run.id),
+        ("Started", _moment(run.started_at)),
+        ("Finished", _moment(run.finished_at) + (" (interrupted)" if run.state == "interrupted" else "")),
+    ]
+    if run.stack is None:
+        return [*facts, ("Device", "no worker reported")]
+    labels = {"driver": "Driver", "cuda": "CUDA", "torch": "PyTorch", "cudnn": "cuDNN"}
+    return [*facts, ("Device", run.stack.device.name), *((labels[name], run.stack.version(name)) for name in VERSIONS)]
+
+
+def _device(device: Device) -> tuple[tuple[str, str], ...]:
+    facts = (
+        ("Name", device.name),
+        ("UUID", device.uuid),
+        ("Compute capability", device.compute_capability),
+        ("Multiprocessors" if device.kind == "cuda" else "Cores", str(device.units)),
+        ("Memory", figures.text(device.memory_bytes, "bytes")),
+        ("Last-level cache", figures.text(device.cache_bytes, "bytes") if device.cache_bytes else ""),
+    )
+    return tuple((term, value) for term, value in facts if value)
+
+
+def _ceilings(run: Run) -> tuple[tuple[str, str], ...]:
+    if run.ceilings is None:
+        return ()
+    return (
+        *(
+            (f"Matrix product, {dtype}", figures.text(flops, "flops_per_s"))
+            for dtype, flops in run.ceilings.matmul_flops_per_s.items()
+        ),
+        ("Copy, read plus write", figures.text(run.ceilings.copy_bytes_per_s, "bytes_per_s")),
+        ("Exponentials", figures.text(run.ceilings.exps_per_s, "exps_per_s")),
+        ("Empty launch", figures.duration(run.ceilings.launch_us)),
+    )
+
+
+def _parameters(run: Run) -> tuple[tuple[str, str], ...]:
+    facts = (
+        ("Matrix file", run.matrix_path),
+        ("Matrix hash", run.matrix_hash),
+        ("Level", run.level),
+        ("Device", run.device),
+        ("Selected", run.select or "all cases"),
+        ("Kernel", run.kernel or "all kernels"),
+        ("State", run.state),
+        ("qualify", run.qualify_version),
+        ("Stack fingerprint", run.stack.fingerprint if run.stack else ""),
+    )
+    return tuple((term, value) for term, value in facts if value)

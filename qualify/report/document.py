@@ -1,0 +1,77 @@
+"""The JSON twin of the page: the same answers and the same evidence, numbers as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pydantic_core
+
+from qualify.report.context import ReportContext
+from qualify.report.questions import QUESTIONS, Answer
+from qualify.report.views import CaseView
+
+SCHEMA = "qualify.report/1"
+
+
+def to_json(context: ReportContext) -> str:
+    """One strict JSON object; a number that JSON cannot hold (NaN, infinity) is null."""
+    run, conclusion = context.run, context.conclusion
+    document = {
+        "schema": SCHEMA,
+        "run": run.id,
+        "matrix": run.matrix,
+        "stack": run.stack,
+        "verdict": conclusion.verdict,
+        "exit_code": conclusion.exit_code,
+        "summary": context.summary,
+        "counts": conclusion.counts,
+        "parameters": _without(run, "id", "matrix", "stack", "ceilings") | {"repeat": context.repeat},
+        "ceilings": run.ceilings,
+        "models": [
+            {
+                "model": model.model,
+                "answers": [
+                    _answer(question.key, question.text, answer)
+                    for question, answer in zip(QUESTIONS, model.answers, strict=True)
+                ],
+            }
+            for model in context.models
+        ],
+        "shapes": conclusion.cells,
+        "cases": [_case(view) for view in context.views],
+    }
+    return pydantic_core.to_json(document, inf_nan_mode="null").decode()
+
+
+def _without(record: Any, *names: str) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record) if field.name not in names}
+
+
+def _answer(key: str, text: str, answer: Answer) -> dict[str, Any]:
+    return {
+        "question": key,
+        "text": text,
+        "state": answer.state,
+        "headline": answer.headline,
+        "lines": answer.lines,
+        "notes": answer.notes,
+        "tables": [{"caption": table.caption, "rows": table.data()} for table in answer.tables],
+        "links": [link.text for link in answer.links],
+    }
+
+
+def _case(view: CaseView) -> dict[str, Any]:
+    details = _without(view.outcome, "outcome", "findings", "evidence")
+    if view.evidence:
+        details |= _without(view.evidence, "findings")
+    return {
+        "id": view.case.id,
+        "outcome": view.outcome.outcome,
+        "verdict": view.verdict,
+        "reasons": view.reasons,
+        "kernel_launched": view.evidence.witness.attention_names if view.evidence else (),
+        "findings": view.findings,
+        "details": details,
+        "case": _without(view.case, "id"),
+    }

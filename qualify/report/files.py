@@ -1,0 +1,52 @@
+"""Writes a report so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from qualify.errors import InfrastructureError
+from qualify.facts.run import Conclusion, Record, Run
+from qualify.report.context import report_context
+from qualify.report.document import to_json
+from qualify.report.page import render_html
+
+READABLE = 0o644
+"""a temporary file is private; a report is for everybody who may read the folder"""
+
+
+def write_report(directory: Path, run: Run, records: Sequence[Record], conclusion: Conclusion) -> Path:
+    """Writes ``report.json`` and ``report.html`` and returns the path of the page.
+
+    Raises InfrastructureError where the folder cannot be made or written.
+    """
+    context = report_context(run, records, conclusion)
+    data, html = to_json(context), render_html(context)
+    page = directory / "report.html"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        replace_text(directory / "report.json", data)
+        replace_text(page, html)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InfrastructureError(
+            f"the report cannot be written to {directory}: {reason}. The evidence of run {run.id} is stored. Free the "
+            f"place or choose another folder: qualify report {run.id} --out DIR"
+        ) from error
+    return page
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Writes a file beside its place and renames it there, so that it is whole or absent."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.chmod(READABLE)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

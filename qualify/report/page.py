@@ -1,0 +1,77 @@
+"""The page as one HTML file: inline style, inline pictures, a few lines of script, and no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from qualify.assets import shipped
+from qualify.report import figures
+from qualify.report.context import ReportContext
+from qualify.report.heatmap import WORDS
+from qualify.report.names import clipped, short_name
+from qualify.report.questions import QUESTIONS
+from qualify.report.sections import LAUNCHES, STATISTICS, kernel_label, values_text
+
+STATES = {
+    "good": ("✓", "proven"),
+    "bad": ("✗", "evidence against"),
+    "open": ("?", "open"),
+    "untested": ("–", "not tested"),
+}
+"""glyph and word for the state of an answer"""
+
+
+def render_html(context: ReportContext) -> str:
+    """The whole page. It loads nothing, and its policy forbids every script and style but its own two."""
+    environment = _environment()
+    style, script = (_asset(name) for name in ("report.css", "report.js"))
+    return environment.get_template("report.html").render(
+        page=context,
+        questions=QUESTIONS,
+        words=WORDS,
+        states=STATES,
+        style=style,
+        script=script,
+        launch_columns=LAUNCHES,
+        statistics_columns=STATISTICS,
+        policy=_policy(style, script),
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(shipped("reports")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        duration=figures.duration,
+        counted=figures.counted,
+        strip_width=figures.STRIP_WIDTH,
+        short_name=short_name,
+        clipped=clipped,
+        kernel_label=kernel_label,
+        values_text=values_text,
+    )
+    return environment
+
+
+def _asset(name: str) -> str:
+    """The text of a static file, with the line ends that a browser hashes."""
+    return (shipped("reports") / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _policy(style: str, script: str) -> str:
+    return (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,151 @@
+"""Which exact attention kernel handles every production shape?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from qualify.facts.case import Phase
+from qualify.facts.outcome import Launch, Substituted
+from qualify.report.columns import Column, Table
+from qualify.report.figures import counted
+from qualify.report.names import short_name
+from qualify.report.questions.interface import Answer, Line, Link, State
+from qualify.report.views import CaseView, ModelView, ShapeView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Path:
+    """A kernel card that proves shapes of one phase, and what it launched there."""
+
+    phase: Phase
+    kernel: str
+    launches: tuple[Launch, ...]
+    """one per distinct name"""
+    proven: int
+    shapes: int
+    """shapes of the phase"""
+    fastest: int
+    """shapes where no other proven kernel was faster"""
+    fallbacks: int
+    """shapes where another kernel than the card's did the work, as the matrix allows"""
+    example: CaseView
+
+    @property
+    def names(self) -> str:
+        """Short names of the launched attention kernels."""
+        return ", ".join(_unique(short_name(launch.name) for launch in self.launches))
+
+    @property
+    def family(self) -> str:
+        """Families of the launched kernels, with their generation."""
+        described = (", ".join(filter(None, (launch.family, launch.generation))) for launch in self.launches)
+        return "; ".join(_unique(described)) or "unknown"
+
+
+COLUMNS: tuple[Column[Path], ...] = (
+    Column(key="phase", title="Phase", cell=lambda path: path.phase),
+    Column(key="kernel", title="Kernel card", cell=lambda path: path.kernel),
+    Column(
+        key="launched",
+        title="Launched attention kernels",
+        cell=lambda path: path.names,
+        link=lambda path: path.example.anchor,
+        code=True,
+    ),
+    Column(key="family", title="Family, generation", cell=lambda path: path.family),
+    Column(key="proven", title="Shapes proven", unit="count", cell=lambda path: path.proven),
+    Column(key="shapes", title="Shapes of the phase", unit="count", cell=lambda path: path.shapes),
+    Column(key="fastest", title="Fastest on", unit="count", cell=lambda path: path.fastest),
+)
+
+
+def answer(model: ModelView) -> Answer:
+    """Per phase: the attention kernels that were launched on a proven path, and the shapes that lack theirs."""
+    paths = {phase: _paths(phase, shapes) for phase, shapes in model.phases()}
+    required = [shape for shape in model.shapes if shape.required]
+    missing = [shape for shape in required if not shape.handled]
+    return Answer(
+        state=_state(required, missing),
+        headline=_headline(required, missing),
+        lines=(*(_line(phase, shapes, paths[phase]) for phase, shapes in model.phases()), *_spare(model, required)),
+        notes=(
+            (
+                "A path is proven where a kernel was measured, the trace showed the card's kernel and nothing foreign, "
+                "and every check passed, or where the matrix allows the fallback that was seen. Where the matrix "
+                "expects a kernel for a shape, only that kernel counts."
+            ),
+        ),
+        tables=(
+            Table(
+                caption="Proven paths by phase and kernel card",
+                columns=COLUMNS,
+                rows=tuple(path for group in paths.values() for path in group),
+            ),
+        ),
+        links_title="Shapes that lack their proven path" if missing else "",
+        links=tuple(Link(text=_missing_text(shape), anchor=shape.anchor) for shape in missing),
+    )
+
+
+def _state(required: Sequence[ShapeView], missing: Sequence[ShapeView]) -> State:
+    if not required:
+        return "untested"
+    if not missing:
+        return "good"
+    return "bad" if any(shape.judgement.verdict == "FAIL" for shape in missing) else "open"
+
+
+def _headline(required: Sequence[ShapeView], missing: Sequence[ShapeView]) -> str:
+    total = counted(len(required), "shape")
+    if not required:
+        return "No shape is required"
+    return f"{len(required) - len(missing):,} of {total} proven" if missing else f"All {total} proven"
+
+
+def _spare(model: ModelView, required: Sequence[ShapeView]) -> list[Line]:
+    spare = len(model.shapes) - len(required)
+    return [Line(term="not required", text=counted(spare, "shape"))] if spare else []
+
+
+def _missing_text(shape: ShapeView) -> str:
+    return f"{shape.label} ({shape.judgement.reasons[0]})" if shape.judgement.reasons else shape.label
+
+
+def _paths(phase: Phase, shapes: Sequence[ShapeView]) -> list[Path]:
+    """The proven paths of a phase; first the kernel that is fastest on most shapes."""
+    by_kernel: dict[str, list[CaseView]] = {}
+    wins: dict[str, int] = {}
+    for shape in shapes:
+        timed = [(view.timing.latency_us, view.case.kernel) for view in shape.proving if view.timing]
+        if timed:
+            winner = min(timed)[1]
+            wins[winner] = wins.get(winner, 0) + 1
+        for view in shape.proving:
+            by_kernel.setdefault(view.case.kernel, []).append(view)
+    paths = [
+        Path(
+            phase=phase,
+            kernel=kernel,
+            launches=tuple({launch.name: launch for view in views for launch in view.attention}.values()),
+            proven=len(views),
+            shapes=len(shapes),
+            fastest=wins.get(kernel, 0),
+            fallbacks=sum(isinstance(view.outcome, Substituted) for view in views),
+            example=views[0],
+        )
+        for kernel, views in by_kernel.items()
+    ]
+    return sorted(paths, key=lambda path: (-path.fastest, -path.proven))
+
+
+def _line(phase: Phase, shapes: Sequence[ShapeView], paths: Sequence[Path]) -> Line:
+    term = f"{phase} {sum(shape.handled for shape in shapes):,}/{len(shapes):,}"
+    if not paths:
+        return Line(term=term, text="no proven path")
+    more = f"; {counted(len(paths) - 1, 'other card')} proven too" if len(paths) > 1 else ""
+    return Line(term=term, text=paths[0].names, note=f"{paths[0].family}{more}", code=True)
+
+
+def _unique(texts: Iterable[str]) -> list[str]:
+    return [text for text in dict.fromkeys(texts) if text]

@@ -1,0 +1,120 @@
+"""Does variable-length packing preserve the intended mask?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qualify.facts.outcome import Finding
+from qualify.report.columns import Column, Table
+from qualify.report.figures import counted
+from qualify.report.questions.interface import Answer, Line, Link, State
+from qualify.report.views import CaseView, ModelView
+
+PROBES = ("census", "needle", "poison", "suffix")
+"""the exact checks that see a wrong mask"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probed:
+    """What the probes say about one kernel card on the packed shapes."""
+
+    kernel: str
+    cases: tuple[CaseView, ...]
+
+    def findings(self, check: str) -> list[Finding]:
+        """What one probe says about the cases; a note is no verdict on the mask."""
+        found = [finding for view in self.cases for finding in view.findings if finding.check == check]
+        return [finding for finding in found if finding.verdict != "note"]
+
+    def text(self, check: str) -> str:
+        """``6 of 6 pass``, with the failures named."""
+        verdicts = [finding.verdict for finding in self.findings(check)]
+        if not verdicts:
+            return "not run"
+        failed = verdicts.count("fail")
+        return f"{verdicts.count('pass')} of {len(verdicts)} pass" + (f", {failed} fail" if failed else "")
+
+
+def _probe(check: str) -> Column[Probed]:
+    def cell(row: Probed) -> str:
+        return row.text(check)
+
+    return Column(key=check, title=check, cell=cell)
+
+
+COLUMNS: tuple[Column[Probed], ...] = (
+    Column(key="kernel", title="Kernel card", cell=lambda row: row.kernel, link=lambda row: row.cases[0].anchor),
+    Column(key="cases", title="Cases run", unit="count", cell=lambda row: len(row.cases)),
+    *(_probe(check) for check in PROBES),
+)
+
+
+def answer(model: ModelView) -> Answer:
+    """What census, needle, poison and suffix say about the cases of the varlen phase."""
+    planned = [view for view in model.cases if view.case.phase == "varlen" and view.claimed]
+    if not planned:
+        return Answer(
+            state="untested", headline="Not tested by this matrix", lines=(Line(term="varlen", text="no such shape"),)
+        )
+    rows = _rows(planned)
+    failed = [view for view in planned if _says(view, "fail")]
+    return Answer(
+        state=_state(rows, failed),
+        headline=_headline(rows, failed),
+        lines=_lines(planned, rows),
+        notes=(
+            (
+                "census reads the visible set of every query back, needle asks for one key bit for bit, poison fills "
+                "everything outside the valid region, suffix changes later keys and other sequences. None of "
+                "them has a tolerance."
+            ),
+        ),
+        tables=(Table(caption="Exact probes on packed shapes", columns=COLUMNS, rows=rows),) if rows else (),
+        links_title="Cases with a wrong mask" if failed else "",
+        links=tuple(Link(text=view.case.id, anchor=view.anchor) for view in failed),
+    )
+
+
+def _rows(planned: Sequence[CaseView]) -> tuple[Probed, ...]:
+    by_kernel: dict[str, list[CaseView]] = {}
+    for view in planned:
+        if view.evidence:
+            by_kernel.setdefault(view.case.kernel, []).append(view)
+    return tuple(Probed(kernel=kernel, cases=tuple(views)) for kernel, views in by_kernel.items())
+
+
+def _says(view: CaseView, verdict: str) -> bool:
+    return any(finding.check in PROBES and finding.verdict == verdict for finding in view.findings)
+
+
+def _open(rows: Sequence[Probed]) -> bool:
+    verdicts = [finding.verdict for row in rows for check in PROBES for finding in row.findings(check)]
+    return not verdicts or "inconclusive" in verdicts
+
+
+def _state(rows: Sequence[Probed], failed: Sequence[CaseView]) -> State:
+    if failed:
+        return "bad"
+    return "open" if _open(rows) else "good"
+
+
+def _headline(rows: Sequence[Probed], failed: Sequence[CaseView]) -> str:
+    if failed:
+        return f"Not for {', '.join(dict.fromkeys(view.case.kernel for view in failed))}"
+    if not rows:
+        return "Not proven: no packed case ran"
+    return "Not proven: probes are missing or inconclusive" if _open(rows) else "Yes, exactly"
+
+
+def _lines(planned: Sequence[CaseView], rows: Sequence[Probed]) -> tuple[Line, ...]:
+    ran = sum(len(row.cases) for row in rows)
+    lines = [Line(term="ran", text=f"{ran:,} of {counted(len(planned), 'packed case')}")]
+    for check in PROBES:
+        verdicts = [finding.verdict for row in rows for finding in row.findings(check)]
+        if verdicts and set(verdicts) != {"pass"}:
+            lines.append(Line(term=check, text=f"{verdicts.count('pass'):,} of {len(verdicts):,} pass"))
+    passed = [check for check in PROBES if {f.verdict for row in rows for f in row.findings(check)} == {"pass"}]
+    if passed:
+        lines.append(Line(term=", ".join(passed), text="all pass"))
+    return tuple(lines)

@@ -1,0 +1,199 @@
+"""What numerical tolerance is accepted across backend upgrades?"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from qualify.facts.outcome import Measured, Statistics
+from qualify.report.columns import Column, Limited, Table
+from qualify.report.figures import counted, text
+from qualify.report.questions.interface import Answer, Line, Link
+from qualify.report.views import CaseView, ModelView
+
+E_LIMIT, R_LIMIT, G_LIMIT = 1.0, 3.0, 1.6
+NUMERIC_CHECKS = ("budget", "lse", "empty_row")
+"""checks that judge numbers; one that fails may leave no statistics, as an output full of NaN does"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """The statistics of one input kind of one case."""
+
+    view: CaseView
+    statistics: Statistics
+
+
+def lse_limit(view: CaseView) -> float:
+    """The LSE limit of the card, as the lse check names it; infinite where it does not."""
+    limits = (finding.values.get("limit") for finding in view.findings if finding.check == "lse")
+    return next((float(limit) for limit in limits if isinstance(limit, int | float)), math.inf)
+
+
+def _lse(sample: Sample) -> Limited | None:
+    value = sample.statistics.lse_rel
+    return None if value is None else Limited(value=value, limit=lse_limit(sample.view))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """One statistic and where its limit comes from."""
+
+    key: str
+    title: str
+    of: Callable[[Sample], Limited | None]
+    varies: bool = False
+    """whether the limit differs from case to case"""
+
+
+LIMITS: tuple[Limit, ...] = (
+    Limit(key="E", title="E ≤ 1", of=lambda sample: Limited(value=sample.statistics.E, limit=E_LIMIT)),
+    Limit(key="R", title="R ≤ 3", of=lambda sample: Limited(value=sample.statistics.R, limit=R_LIMIT)),
+    Limit(key="G", title="G ≤ 1.6", of=lambda sample: Limited(value=sample.statistics.G, limit=G_LIMIT)),
+    Limit(
+        key="beta",
+        title="|β| / limit",
+        varies=True,
+        of=lambda sample: Limited(value=sample.statistics.beta, limit=sample.statistics.beta_limit),
+    ),
+    Limit(key="lse_rel", title="LSE / limit", varies=True, of=_lse),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worst:
+    """The sample that comes closest to a limit, or breaks it most."""
+
+    sample: Sample
+    value: Limited
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """What was accepted for one dtype, and what was seen."""
+
+    dtype: str
+    samples: tuple[Sample, ...]
+    worst: dict[str, Worst]
+    """by key of :data:`LIMITS`"""
+    over: tuple[CaseView, ...]
+    """cases that break a limit, or whose numbers failed a check"""
+
+    @property
+    def declared(self) -> str:
+        """Declared accuracy classes, with the number of input sets."""
+        return _counts(sample.statistics.declared_class for sample in self.samples)
+
+    @property
+    def measured(self) -> str:
+        """Tightest classes that hold, with the number of input sets."""
+        return _counts(sample.statistics.measured_class or "none" for sample in self.samples)
+
+
+def _counts(names: Iterable[str]) -> str:
+    counts = Counter(names)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{name} ({count:,})" for name, count in counts.most_common()) or "unknown"
+
+
+def _column(limit: Limit) -> Column[Accuracy]:
+    def cell(row: Accuracy) -> Limited | None:
+        return row.worst[limit.key].value if limit.key in row.worst else None
+
+    def link(row: Accuracy) -> str:
+        return row.worst[limit.key].sample.view.anchor if limit.key in row.worst else ""
+
+    return Column(
+        key=limit.key, title=f"worst {limit.title}", unit=limit.key, cell=cell, link=link, show_limit=limit.varies
+    )
+
+
+COLUMNS: tuple[Column[Accuracy], ...] = (
+    Column(key="dtype", title="Dtype", cell=lambda row: row.dtype),
+    Column(key="declared", title="Declared class", cell=lambda row: row.declared),
+    Column(key="measured", title="Measured class", cell=lambda row: row.measured),
+    Column(key="input_sets", title="Input sets", unit="count", cell=lambda row: len(row.samples)),
+    *(_column(limit) for limit in LIMITS),
+    Column(key="over", title="Cases over a limit", unit="count", cell=lambda row: len(row.over)),
+)
+
+
+def answer(model: ModelView) -> Answer:
+    """Per dtype: the declared and the measured accuracy class, and the worst of each statistic against its limit."""
+    rows = _rows(model.cases)
+    if not rows:
+        return Answer(state="untested", headline="Not measured", lines=(Line(term="statistics", text="none"),))
+    over = tuple({view.anchor: view for row in rows for view in row.over}.values())
+    judged = {view.anchor for row in rows for view in (*row.over, *(sample.view for sample in row.samples))}
+    total = counted(len(judged), "case")
+    headline = f"{len(over):,} of {total} over a limit" if over else f"All {total} within limits"
+    return Answer(
+        state="bad" if over else "good",
+        headline=headline,
+        lines=tuple(_line(row) for row in rows),
+        notes=(
+            (
+                "Accepted is what these limits allow; they follow from the number formats, not from a former version. "
+                "Error is taken against a golden result in high precision on the exact inputs. The measured class is "
+                "the tightest whose limits hold."
+            ),
+        ),
+        tables=(Table(caption="Accuracy by dtype", columns=COLUMNS, rows=rows),),
+        links_title="Cases over a limit" if over else "",
+        links=tuple(Link(text=view.case.id, anchor=view.anchor) for view in over),
+    )
+
+
+def _rows(views: Sequence[CaseView]) -> tuple[Accuracy, ...]:
+    by_dtype: dict[str, tuple[list[Sample], list[CaseView]]] = {}
+    for view in views:
+        # A substituted case measures another kernel than the one whose tolerance is asked for.
+        if isinstance(view.outcome, Measured) and view.claimed:
+            samples, failed = by_dtype.setdefault(view.case.dtype, ([], []))
+            samples += [Sample(view=view, statistics=item) for item in view.outcome.evidence.statistics]
+            failed += [view] if _failed(view) else []
+    return tuple(_accuracy(dtype, *found) for dtype, found in by_dtype.items() if any(found))
+
+
+def _failed(view: CaseView) -> bool:
+    return any(finding.verdict == "fail" and finding.check in NUMERIC_CHECKS for finding in view.findings)
+
+
+def _accuracy(dtype: str, samples: Sequence[Sample], failed: Sequence[CaseView]) -> Accuracy:
+    worst: dict[str, Worst] = {}
+    over = {view.anchor: view for view in failed}
+    for limit in LIMITS:
+        judged = [Worst(sample=sample, value=value) for sample in samples if (value := limit.of(sample)) is not None]
+        if judged:
+            worst[limit.key] = max(judged, key=lambda entry: _badness(entry.value))
+        over |= {entry.sample.view.anchor: entry.sample.view for entry in judged if entry.value.over}
+    return Accuracy(dtype=dtype, samples=tuple(samples), worst=worst, over=tuple(over.values()))
+
+
+def _badness(value: Limited) -> tuple[float, float]:
+    """Order of badness: NaN first, then the share of the limit, then the value where there is no limit."""
+    if math.isnan(value.value):
+        return (math.inf, math.inf)
+    return (abs(value.value) / value.limit if value.limit else math.inf, abs(value.value))
+
+
+def _line(row: Accuracy) -> Line:
+    """``E 0.62/1 · R 1.70/3 · G 1.20/1.6``, and the rest as shares of their limits."""
+    fixed = [
+        f"{key}\N{NO-BREAK SPACE}{text(worst.value.value)}/{worst.value.limit:g}"
+        for key in ("E", "R", "G")
+        if (worst := row.worst.get(key))
+    ]
+    shares = [
+        f"{name} {text(abs(worst.value.value) / worst.value.limit, 'share')} of its limit"
+        for key, name in (("beta", "|β|"), ("lse_rel", "LSE"))
+        if (worst := row.worst.get(key)) and math.isfinite(worst.value.limit) and worst.value.limit
+    ]
+    return Line(
+        term=f"{row.dtype}, worst",
+        text=" · ".join(fixed) or "no statistics",
+        note="; ".join([*shares, f"declared {row.declared}, measured {row.measured}"]),
+    )

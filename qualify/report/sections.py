@@ -1,0 +1,217 @@
+"""The section of one case: what was launched, how far the numbers are from their limits, and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from qualify.facts.case import Workload
+from qualify.facts.outcome import Crashed, Finding, Launch, Statistics, TimedOut, Timing
+from qualify.report import figures
+from qualify.report.columns import AnyTable, Column, Limited, Table
+from qualify.report.names import clipped, short_name
+from qualify.report.questions.tolerance import E_LIMIT, LIMITS, Limit, Sample
+from qualify.report.views import CaseView, anchor
+
+FINDING_ORDER = ("fail", "inconclusive", "note", "pass")
+LONGEST_RAW = 96
+"""characters of a raw kernel name in a case; the list of kernels holds it whole"""
+
+
+def _triple(size: tuple[int, int, int] | None) -> str:
+    return "–" if size is None else "×".join(map(str, size))
+
+
+LAUNCHES: tuple[Column[Launch], ...] = (
+    Column(key="role", title="Role", cell=lambda launch: launch.role),
+    Column(key="family", title="Family", cell=lambda launch: launch.family or "unknown"),
+    Column(key="generation", title="Generation", cell=lambda launch: launch.generation or "–"),
+    Column(
+        key="name",
+        title="Kernel",
+        cell=lambda launch: clipped(launch.name, LONGEST_RAW),
+        link=lambda launch: anchor("kernel", launch.name),
+        code=True,
+    ),
+    Column(key="count", title="Launches", unit="count", cell=lambda launch: launch.count),
+    Column(key="grid", title="Grid", cell=lambda launch: _triple(launch.grid)),
+    Column(key="block", title="Block", cell=lambda launch: _triple(launch.block)),
+    Column(key="registers", title="Registers", unit="count", cell=lambda launch: launch.registers),
+    Column(key="shared_bytes", title="Shared memory", unit="bytes", cell=lambda launch: launch.shared_bytes),
+    Column(key="duration_us", title="Traced", unit="us", cell=lambda launch: launch.duration_us),
+)
+
+
+def _limit_column(limit: Limit) -> Column[Sample]:
+    cell: Callable[[Sample], Limited | None] = limit.of
+    return Column(key=limit.key, title=limit.title, unit=limit.key, cell=cell, show_limit=limit.varies)
+
+
+STATISTICS: tuple[Column[Sample], ...] = (
+    Column(key="inputs", title="Inputs", cell=lambda row: row.statistics.inputs),
+    Column(key="classes", title="Class, declared → measured", cell=lambda row: _classes(row.statistics)),
+    *(_limit_column(limit) for limit in LIMITS),
+    Column(key="rows", title="Rows", unit="count", cell=lambda row: row.statistics.rows),
+    Column(key="remark", title="Reference", cell=lambda row: _remark(row.statistics)),
+)
+
+
+def _classes(statistics: Statistics) -> str:
+    measured = statistics.measured_class or "none"
+    return f"{statistics.declared_class} → {measured}" if measured != statistics.declared_class else measured
+
+
+def _remark(statistics: Statistics) -> str:
+    remarks = [f"{statistics.reference}, seed {statistics.seed}"]
+    if figures.exceeds(statistics.E_without_underflow, E_LIMIT) and not figures.exceeds(statistics.E, E_LIMIT):
+        remarks.append(f"E {figures.significant(statistics.E_without_underflow)} without the underflow term")
+    if statistics.lse_base == "2":
+        remarks.append("LSE to base 2")
+    return "; ".join(remarks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strip:
+    """All samples of a time as a picture, and the same in words."""
+
+    path: str
+    """SVG path of one tick per sample"""
+    median_px: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """Everything that the page shows about a case that ran."""
+
+    view: CaseView
+    facts: tuple[tuple[str, str], ...]
+    """term and value, empty ones left out"""
+    launches: AnyTable | None
+    statistics: AnyTable | None
+    findings: tuple[Finding, ...]
+    """fail first, pass last"""
+    strip: Strip | None
+    log: str
+    """end of the log of a crash"""
+
+
+def section(view: CaseView) -> Section:
+    """The section of one case."""
+    evidence = view.evidence
+    launches = evidence.witness.launches if evidence else ()
+    samples = tuple(Sample(view=view, statistics=item) for item in evidence.statistics) if evidence else ()
+    return Section(
+        view=view,
+        facts=tuple((term, value) for term, value in _facts(view) if value),
+        launches=Table(caption="Launched kernels", columns=LAUNCHES, rows=launches) if launches else None,
+        statistics=Table(caption="Error against the golden result", columns=STATISTICS, rows=samples)
+        if samples
+        else None,
+        findings=tuple(sorted(view.findings, key=lambda finding: FINDING_ORDER.index(finding.verdict))),
+        strip=_strip(view.timing) if view.timing and view.timing.samples_us else None,
+        log=view.outcome.log if isinstance(view.outcome, Crashed) else "",
+    )
+
+
+def values_text(values: Mapping[str, str | int | float | bool | None]) -> str:
+    """The values of a finding on one line."""
+    return ", ".join(f"{key} = {figures.text(value)}" for key, value in values.items())
+
+
+def _facts(view: CaseView) -> list[tuple[str, str]]:
+    evidence = view.evidence
+    facts = [("Workload", workload_text(view.case.workload)), ("Ended", _ended(view))]
+    if evidence:
+        witness = evidence.witness
+        facts += [
+            ("Witness", " – ".join(filter(None, (f"{witness.state} over {witness.calls} calls", witness.reason)))),
+            ("Card expects", ", ".join(witness.expected)),
+        ]
+    if view.timing:
+        facts += _time_facts(view.timing)
+    if evidence:
+        facts += [
+            ("First call", figures.duration(evidence.first_call_us)),
+            ("Temporary memory", _bytes(evidence.peak_temporary_bytes)),
+            ("Repeated", f"attempt {evidence.attempt}, alone in a fresh process" if evidence.attempt > 1 else ""),
+        ]
+    return [
+        *facts,
+        ("Beyond the card's claims", "; ".join(view.case.unclaimed)),
+        ("Layers", f"{view.case.layers} of the model make this call"),
+        ("Matrix line", str(view.case.line) if view.case.line else ""),
+        ("Content hash", view.case.content_hash),
+    ]
+
+
+def _time_facts(timing: Timing) -> list[tuple[str, str]]:
+    cache = "cold cache" if timing.cold else "warm cache"
+    return [
+        ("Time", f"{figures.duration(timing.latency_us)} median, {cache}; host {figures.duration(timing.host_us)}"),
+        (
+            "Ceiling",
+            (
+                f"{figures.duration(timing.roofline_us)} at best ({timing.bound}-bound): "
+                f"{figures.text(timing.ceiling_share, 'share')} of the ceiling"
+            ),
+        ),
+        (
+            "Work",
+            f"{figures.text(timing.flops, 'flops')}FLOP, at least {figures.text(timing.compulsory_bytes, 'bytes')}",
+        ),
+    ]
+
+
+def _ended(view: CaseView) -> str:
+    match view.outcome:
+        case Crashed(stage=stage, error=error, attempt=attempt):
+            return f"crashed in {stage}, attempt {attempt}: {error}"
+        case TimedOut(stage=stage, limit_s=limit, attempt=attempt):
+            return f"killed in {stage} after {figures.significant(limit)} s without a sign of life, attempt {attempt}"
+    return ""
+
+
+def _bytes(size: int | None) -> str:
+    return "" if size is None else figures.text(size, "bytes")
+
+
+def workload_text(workload: Workload) -> str:
+    """What the call computes, in one line."""
+    window = ", ".join("∞" if side < 0 else str(side) for side in workload.window)
+    parts = [
+        f"{workload.heads_q} query heads, {workload.heads_kv} KV heads",
+        f"head_dim {workload.head_dim}"
+        + (f" (values {workload.head_dim_v})" if workload.head_dim_v != workload.head_dim else ""),
+        f"{workload.batch} × q {_lengths(workload.seqlens_q)}, k {_lengths(workload.seqlens_k)}",
+        "causal" if workload.causal else "",
+        f"window ({window})" if workload.window != (-1, -1) else "",
+        f"softcap {workload.softcap:g}" if workload.softcap else "",
+        "sinks" if workload.sinks else "",
+        f"scale {workload.scale:.6g}",
+        f"pages of {workload.page_size}" if workload.page_size else "packed",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _lengths(lengths: tuple[int, ...], longest: int = 12) -> str:
+    """One number where all are equal, otherwise the first dozen."""
+    if len(set(lengths)) == 1:
+        return str(lengths[0])
+    shown = ", ".join(map(str, lengths[:longest]))
+    return f"[{shown}{', …' if len(lengths) > longest else ''}]"
+
+
+def _strip(timing: Timing) -> Strip:
+    low, high = min(timing.samples_us), max(timing.samples_us)
+    return Strip(
+        path=figures.strip_path(timing.samples_us),
+        median_px=(figures.strip_positions((timing.latency_us,), timing.samples_us) or [0.0])[0],
+        label=f"{figures.counted(len(timing.samples_us), 'sample')} of {timing.launches_per_block} launches, "
+        f"{figures.duration(low)} to {figures.duration(high)}, median {figures.duration(timing.latency_us)}",
+    )
+
+
+def kernel_label(view: CaseView) -> str:
+    """Short names of the launched attention kernels, for one line."""
+    return ", ".join(dict.fromkeys(short_name(launch.name) for launch in view.attention))

@@ -1,0 +1,152 @@
+"""Facts joined for reading: a case with its verdict, a production shape with its cases, a model with its shapes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from qualify.facts.case import Case, Phase
+from qualify.facts.outcome import Evidence, Finding, Launch, NotRun, Outcome, Refused, Timing, evidence_of, findings_of
+from qualify.facts.run import CellJudgement, Conclusion, Record, Verdict
+
+PHASES: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode")
+SEVERITY: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "PASS", "NOT_REQUIRED")
+"""what a reader must see first"""
+
+
+def anchor(kind: str, name: str) -> str:
+    """A fragment that stays the same in every report: it depends on the name alone."""
+    return f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseView:
+    """A case, what happened, and the verdict on it."""
+
+    case: Case
+    outcome: Outcome
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    anchor: str
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What was observed, where the case ran to its end."""
+        return evidence_of(self.outcome)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the checks say."""
+        return findings_of(self.outcome)
+
+    @property
+    def timing(self) -> Timing | None:
+        """Its time, where it was taken."""
+        return self.evidence.timing if self.evidence else None
+
+    @property
+    def attention(self) -> tuple[Launch, ...]:
+        """The attention kernels that were launched."""
+        launches = self.evidence.witness.launches if self.evidence else ()
+        return tuple(launch for launch in launches if launch.role == "attention")
+
+    @property
+    def ran(self) -> bool:
+        """Whether a device was touched for it."""
+        return not isinstance(self.outcome, Refused | NotRun)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether the card claims the case; what lies beyond its claims is evidence against nobody."""
+        return not self.case.unclaimed
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The reasons that explain the outcome or, where it says nothing, the verdict."""
+        match self.outcome:
+            case Refused():
+                return self.outcome.reasons
+            case NotRun():
+                return (self.outcome.reason,)
+        return self.reasons
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShapeView:
+    """A production shape: its verdict, and its cases by kernel."""
+
+    judgement: CellJudgement
+    cases: tuple[CaseView, ...]
+    anchor: str
+
+    @property
+    def label(self) -> str:
+        """The shape without its model."""
+        return self.judgement.cell.partition("/")[2]
+
+    @property
+    def phase(self) -> Phase:
+        """Phase of the shape."""
+        return self.cases[0].case.phase
+
+    @property
+    def required(self) -> bool:
+        """Whether the gate asks for a path."""
+        return self.judgement.verdict != "NOT_REQUIRED"
+
+    @property
+    def handled(self) -> bool:
+        """Whether the shape has its proven path: any kernel, or the expected one where the matrix names it."""
+        return self.judgement.verdict in ("PASS", "WAIVED")
+
+    @property
+    def proving(self) -> tuple[CaseView, ...]:
+        """The cases that prove a path."""
+        return tuple(view for view in self.cases if view.case.kernel in self.judgement.proven_by)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelView:
+    """A model and its production shapes, in the matrix's order."""
+
+    model: str
+    shapes: tuple[ShapeView, ...]
+
+    @property
+    def cases(self) -> tuple[CaseView, ...]:
+        """All cases of the model."""
+        return tuple(view for shape in self.shapes for view in shape.cases)
+
+    def phases(self) -> list[tuple[Phase, tuple[ShapeView, ...]]]:
+        """The phases that the model has, with their shapes."""
+        grouped = [(phase, tuple(shape for shape in self.shapes if shape.phase == phase)) for phase in PHASES]
+        return [(phase, shapes) for phase, shapes in grouped if shapes]
+
+
+def join(records: Iterable[Record], conclusion: Conclusion) -> tuple[CaseView, ...]:
+    """Each record with its verdict, in the order of the records. Raises KeyError where a case has no verdict."""
+    judgements = {judgement.case_id: judgement for judgement in conclusion.judgements}
+    return tuple(
+        CaseView(
+            case=record.case,
+            outcome=record.outcome,
+            verdict=judgements[record.case.id].verdict,
+            reasons=judgements[record.case.id].reasons,
+            anchor=anchor("case", record.case.id),
+        )
+        for record in records
+    )
+
+
+def by_model(views: Sequence[CaseView], conclusion: Conclusion) -> tuple[ModelView, ...]:
+    """The models of a run with their shapes. Raises KeyError where a shape has no verdict."""
+    judgements = {cell.cell: cell for cell in conclusion.cells}
+    cells: dict[str, list[CaseView]] = {}
+    for view in views:
+        cells.setdefault(view.case.cell, []).append(view)
+    models: dict[str, list[ShapeView]] = {}
+    for cell, members in cells.items():
+        shape = ShapeView(judgement=judgements[cell], cases=tuple(members), anchor=anchor("shape", cell))
+        models.setdefault(members[0].case.model, []).append(shape)
+    return tuple(ModelView(model=model, shapes=tuple(shapes)) for model, shapes in models.items())

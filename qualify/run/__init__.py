@@ -1,0 +1,1 @@
+"""Everything that touches a device. The only package, with ``fleet``, that may import torch."""

@@ -1,0 +1,1 @@
+"""One module per library, behind the contract of ``interface``."""

@@ -1,0 +1,149 @@
+"""FlashInfer's batch wrappers, planned outside the timed region.
+
+Packed calls go through the ragged prefill wrapper, whatever their phase. Paged ones go through the decode
+wrapper where each sequence has one query (FlashInfer has no decode kernel for fa3), else through the paged
+prefill wrapper; their block table becomes a list of pages. Kernels are compiled at the first plan of a
+specialisation, which takes from ten seconds to more than a minute. LSE comes in base 2 and is converted.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
+from qualify.run.adapters.packing import left_window, page_list, refusals, refuse
+
+WORKSPACE_BYTES = 128 * 1024 * 1024
+HEAD_DIMS = {
+    "fa2": ((64, 64), (128, 128), (256, 256)),
+    "fa3": ((64, 64), (128, 128), (192, 128), (256, 256)),
+}
+"""(head_dim, head_dim_v) that FlashInfer builds ahead of time: others may not compile"""
+
+
+def create(options: dict[str, Any]) -> Adapter:
+    """The adapter of a card.
+
+    Args:
+        options: ``backend``: fa2 (default) or fa3. ``use_tensor_cores``: false (default) or true, for
+            paged decode with fa2.
+
+    Raises:
+        ImportError: flashinfer is not installed.
+        ValueError: unknown option or backend.
+    """
+    backend = options.get("backend", "fa2")
+    if options.keys() - {"backend", "use_tensor_cores"} or backend not in HEAD_DIMS:
+        raise ValueError(f"flashinfer: options {options}; backend is one of {list(HEAD_DIMS)}")
+    return FlashInfer(
+        library=import_module("flashinfer"), backend=backend, use_tensor_cores=options.get("use_tensor_cores", False)
+    )
+
+
+class FlashInfer:
+    """Three wrappers over one scratch buffer."""
+
+    def __init__(self, *, library: Any, backend: str, use_tensor_cores: bool) -> None:
+        self._library = library
+        self._backend = backend
+        self._use_tensor_cores = use_tensor_cores
+        self._name = f"FlashInfer {backend}"
+        self._workspace: Tensor | None = None
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """Plan the call and run it once.
+
+        Raises:
+            LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
+        """
+        paged = call.block_table is not None
+        refuse(call, self._name, paged=True, window=True, softcap=True, head_dim_v=not paged)
+        dims = (call.q.shape[-1], call.v.shape[-1])
+        if dims not in HEAD_DIMS[self._backend]:
+            raise LibraryRefusal(f"{self._name}: (head_dim, head_dim_v)={dims} not in {HEAD_DIMS[self._backend]}")
+        left_window(call, self._name)
+        with refusals(self._name):
+            launch = self._paged(call) if paged else self._ragged(call)
+            launch()
+        return Prepared(launch=launch, result=_natural_lse)
+
+    def _ragged(self, call: AttentionCall) -> partial[Any]:
+        wrapper = self._library.BatchPrefillWithRaggedKVCacheWrapper(
+            self._scratch(call.q.device), "NHD", backend=self._backend
+        )
+        causal, _ = left_window(call, self._name)
+        wrapper.plan(
+            call.cu_seqlens_q,
+            call.cu_seqlens_k,
+            num_qo_heads=call.q.shape[1],
+            num_kv_heads=call.k.shape[1],
+            head_dim_qk=call.q.shape[-1],
+            head_dim_vo=call.v.shape[-1],
+            causal=causal,
+            **self._parameters(call),
+        )
+        return partial(wrapper.run, call.q, call.k, call.v, return_lse=True)
+
+    def _paged(self, call: AttentionCall) -> partial[Any]:
+        pages = page_list(call)
+        one_query = call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1
+        _, page_size, heads_kv, _ = call.k.shape
+        heads = {"num_qo_heads": call.q.shape[1], "num_kv_heads": heads_kv, "page_size": page_size}
+        wrapper: Any
+        if one_query and self._backend == "fa2":
+            wrapper = self._library.BatchDecodeWithPagedKVCacheWrapper(
+                self._scratch(call.q.device), "NHD", use_tensor_cores=self._use_tensor_cores
+            )
+            wrapper.plan(
+                pages.indptr,
+                pages.indices,
+                pages.last_page_len,
+                head_dim=call.q.shape[-1],
+                **heads,
+                **self._parameters(call),
+            )
+        else:
+            wrapper = self._library.BatchPrefillWithPagedKVCacheWrapper(
+                self._scratch(call.q.device), "NHD", backend=self._backend
+            )
+            causal, _ = left_window(call, self._name)
+            wrapper.plan(
+                call.cu_seqlens_q,
+                pages.indptr,
+                pages.indices,
+                pages.last_page_len,
+                head_dim_qk=call.q.shape[-1],
+                causal=causal,
+                **heads,
+                **self._parameters(call),
+            )
+        return partial(wrapper.run, call.q, (call.k, call.v), return_lse=True)
+
+    def _parameters(self, call: AttentionCall) -> dict[str, Any]:
+        """The keywords that the three ``plan`` methods share."""
+        _, left = left_window(call, self._name)
+        return {
+            "window_left": left,
+            "logits_soft_cap": call.softcap,
+            "sm_scale": call.scale,
+            "q_data_type": call.q.dtype,
+            "kv_data_type": call.k.dtype,
+        }
+
+    def _scratch(self, device: torch.device) -> Tensor:
+        """One buffer for all calls of the adapter; FlashInfer wants it zeroed once."""
+        if self._workspace is None:
+            self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        return self._workspace
+
+
+def _natural_lse(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """``lse`` from (total_q, heads_q) in base 2 to (heads_q, total_q) in base e."""
+    out, lse = native
+    return out, (lse * math.log(2)).transpose(0, 1).contiguous()

@@ -1,0 +1,168 @@
+"""FlexAttention: PyTorch's compiled attention with a mask given as a function.
+
+Sequences of equal length become a dense view. Otherwise the packed tensors are one long sequence, and the
+mask lets a query see only the keys of its own sequence. The mask is ``qualify.masks.visible``; the block
+mask is built, and the kernel compiled, outside the timed region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo import config as dynamo
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
+
+from qualify.masks import UNBOUNDED, visible
+from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
+from qualify.run.adapters.packing import refusals, refuse
+
+LIBRARY = "FlexAttention"
+EAGER_MASK_CELLS = 2**30
+"""queries times keys up to which the mask may exist as a whole while its blocks are counted"""
+PREFILL_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
+"""for several queries: below 128 of them torch 2.11 takes its decode template, and fails on 65 queries with
+NoValidChoicesError"""
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def create(options: dict[str, Any]) -> Adapter:
+    """The adapter of a card; there are no options.
+
+    Raises:
+        ValueError: unknown option.
+    """
+    if options:
+        raise ValueError(f"flex_attention: unknown options {options}")
+    return FlexAttention()
+
+
+class FlexAttention:
+    """One compiled ``flex_attention``; each new shape or mask compiles a kernel."""
+
+    def __init__(self) -> None:
+        self._compiled: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """Build the block mask and compile.
+
+        Raises:
+            LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
+        """
+        refuse(call, LIBRARY, window=True, softcap=True, head_dim_v=True, fp32=True)
+        if not call.q.shape[0] or not call.k.shape[0]:
+            return _nothing_visible(call)
+        count, seqlen_q, seqlen_k = _dense_shape(call)
+        q = _to_batch(call.q, count, seqlen_q)
+        k, v = (_to_batch(tensor, count, seqlen_k) for tensor in (call.k, call.v))
+        mask_mod = mask_of(call)
+        launch = partial(
+            self._compiled,
+            q,
+            k,
+            v,
+            score_mod=_softcap(call.softcap) if call.softcap else None,
+            block_mask=None if mask_mod is None else _block_mask(mask_mod, seqlen_q, seqlen_k, call.q.device),
+            scale=call.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+            kernel_options=PREFILL_KERNEL if seqlen_q > 1 else None,
+            return_aux=AuxRequest(lse=True),
+        )
+        # Every shape is compiled on purpose, so dynamo's guard against endless recompilation is off here.
+        limits = dynamo.patch(recompile_limit=2**20, accumulated_recompile_limit=2**20)
+        with limits, refusals(LIBRARY):
+            launch()
+        return Prepared(launch=launch, result=_from_dense)
+
+
+def mask_of(call: AttentionCall) -> MaskMod | None:
+    """The mask of a packed call as FlexAttention wants it; None where every query sees every key."""
+    count, seqlen_q, seqlen_k = _dense_shape(call)
+    if count == len(call.cu_seqlens_q) - 1:
+        if not call.causal and call.window == (UNBOUNDED, UNBOUNDED):
+            return None
+        return _dense_mask(seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+    assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
+    return _document_mask(call.cu_seqlens_q, call.cu_seqlens_k, causal=call.causal, window=call.window)
+
+
+def _dense_shape(call: AttentionCall) -> tuple[int, int, int]:
+    """(sequences, queries, keys) of the dense form; one sequence that holds all where lengths differ."""
+    assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
+    lengths_q, lengths_k = (set(bounds.diff().tolist()) for bounds in (call.cu_seqlens_q, call.cu_seqlens_k))
+    if len(lengths_q) == 1 and len(lengths_k) == 1:
+        return len(call.cu_seqlens_q) - 1, lengths_q.pop(), lengths_k.pop()
+    return 1, call.q.shape[0], call.k.shape[0]
+
+
+def _to_batch(packed: Tensor, count: int, length: int) -> Tensor:
+    return packed.view(count, length, *packed.shape[1:]).transpose(1, 2)
+
+
+def _dense_mask(seqlen_q: int, seqlen_k: int, *, causal: bool, window: tuple[int, int]) -> MaskMod:
+    def mask_mod(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=causal, window=window)
+        return seen
+
+    return mask_mod
+
+
+def _document_mask(bounds_q: Tensor, bounds_k: Tensor, *, causal: bool, window: tuple[int, int]) -> MaskMod:
+    """Rows and columns of the packed tensors see each other within their own sequence.
+
+    ::
+
+        lengths q 1, 2   k 2, 3          k 0 1 | 0 1 2
+                                    q 0    x x | . . .
+                                      --------------
+                                      0    . . | x x .
+                                      1    . . | x x x
+    """
+    lengths_q, lengths_k = bounds_q.diff(), bounds_k.diff()
+    numbers = torch.arange(len(lengths_q), device=bounds_q.device)
+    sequence_q, sequence_k = numbers.repeat_interleave(lengths_q), numbers.repeat_interleave(lengths_k)
+    index_q = torch.arange(len(sequence_q), device=bounds_q.device) - bounds_q[sequence_q]
+    index_k = torch.arange(len(sequence_k), device=bounds_q.device) - bounds_k[sequence_k]
+    own_q: Any = lengths_q[sequence_q]
+    own_k: Any = lengths_k[sequence_q]
+
+    def mask_mod(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = visible(index_q[i], index_k[j], own_q[i], own_k[i], causal=causal, window=window)
+        together: Tensor = (sequence_q[i] == sequence_k[j]) & seen
+        return together
+
+    return mask_mod
+
+
+def _block_mask(mask_mod: MaskMod, seqlen_q: int, seqlen_k: int, device: torch.device) -> BlockMask:
+    build = create_block_mask
+    if seqlen_q * seqlen_k > EAGER_MASK_CELLS:
+        build = torch.compile(create_block_mask)
+    return build(mask_mod, None, None, seqlen_q, seqlen_k, device=device)
+
+
+def _softcap(softcap: float) -> Callable[..., Tensor]:
+    def score_mod(score: Tensor, _batch: Tensor, _head: Tensor, _i: Tensor, _j: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return score_mod
+
+
+def _from_dense(native: tuple[Tensor, Any]) -> tuple[Tensor, Tensor]:
+    """Packed results from (batch, heads, seqlen, dim) and an AuxOutput with (batch, heads, seqlen)."""
+    out, auxiliary = native
+    return out.transpose(1, 2).flatten(0, 1), auxiliary.lse.transpose(0, 1).flatten(1)
+
+
+def _nothing_visible(call: AttentionCall) -> Prepared:
+    """No query or no key in the whole call: FlexAttention has nothing to launch."""
+    total, heads, _ = call.q.shape
+
+    def result(_: Any) -> tuple[Tensor, Tensor]:
+        out = call.q.new_zeros(total, heads, call.v.shape[-1])
+        return out, torch.full((heads, total), float("-inf"), device=call.q.device)
+
+    return Prepared(launch=lambda: None, result=result)

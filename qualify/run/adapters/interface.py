@@ -1,0 +1,95 @@
+"""Contract 1: the call that every adapter and every third-party kernel receives.
+
+The canonical layout is the packed one that serving engines use: the sequences of a batch stand one
+after another, without padding, and ``cu_seqlens`` says where each begins. A decode cache may be paged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionCall:
+    """One attention call: tensors and parameters.
+
+    A kernel returns ``out`` or ``(out, lse)``: ``out`` has shape (total_q, heads_q, head_dim_v) and dtype
+    ``out_dtype``; ``lse`` has shape (heads_q, total_q), float32, natural logarithm of the sum of
+    exponentials of the scaled (and softcapped) scores, the sink included where there is one. A row that
+    sees no key gives out 0 and lse -inf. Inputs must not be written to.
+    """
+
+    q: Tensor
+    """(total_q, heads_q, head_dim)"""
+    k: Tensor
+    """(total_k, heads_kv, head_dim), or paged (pages, page_size, heads_kv, head_dim)"""
+    v: Tensor
+    """(total_k, heads_kv, head_dim_v), or paged (pages, page_size, heads_kv, head_dim_v)"""
+    cu_seqlens_q: Tensor
+    """(batch + 1,) int32, first query of each sequence; may repeat (empty sequences)"""
+    cu_seqlens_k: Tensor | None
+    """(batch + 1,) int32; None when paged"""
+    seqused_k: Tensor | None
+    """(batch,) int32 keys in use; paged only"""
+    block_table: Tensor | None
+    """(batch, max_pages) int32 page numbers; paged only; entries past the used pages hold any value"""
+    max_seqlen_q: int
+    max_seqlen_k: int
+    scale: float
+    """multiplies q·k"""
+    causal: bool
+    """aligned to the bottom right corner"""
+    window: tuple[int, int] = (-1, -1)
+    """(left, right) inclusive, -1 = unbounded"""
+    softcap: float = 0.0
+    """0.0 = off"""
+    sinks: Tensor | None = None
+    """(heads_q,) float32 logits"""
+    bidirectional_spans: Tensor | None = None
+    """(n, 3) int32 [sequence, start, end): keys that see each other whatever the mask says"""
+    q_descale: Tensor | None = None
+    """(batch, heads_kv) float32, fp8 only"""
+    k_descale: Tensor | None = None
+    """(batch, heads_kv) float32, fp8 only"""
+    v_descale: Tensor | None = None
+    """(batch, heads_kv) float32, fp8 only"""
+    out_dtype: torch.dtype
+
+
+class LibraryRefusal(Exception):
+    """A library said, by itself and cleanly, that it will not run this call; the message is its reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A call in its library's own layout, ready to be launched again and again."""
+
+    launch: Callable[[], Any]
+    """the timed region: launches the kernel on the current stream, returns the library's own result"""
+    result: Callable[[Any], tuple[Tensor, Tensor | None]]
+    """turns that result into (out, lse) of the contract; outside the timed region"""
+
+
+class Adapter(Protocol):
+    """What a library needs to become a kernel. One instance serves one card for a process's life."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """Convert layouts and plan, outside the timed region.
+
+        Raises:
+            LibraryRefusal: the library will not take this call; the message says why, with values.
+        """
+        ...
+
+
+class AdapterFactory(Protocol):
+    """Module-level ``create`` of an adapter module: imports the library and binds the card's options."""
+
+    def __call__(self, options: dict[str, Any]) -> Adapter:
+        """Raises ImportError where the library cannot be imported, ValueError on an unknown option."""
+        ...

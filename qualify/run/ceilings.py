@@ -1,0 +1,79 @@
+"""What this device reaches at best, measured in the session that quotes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+
+from qualify.facts.stack import Ceilings
+from qualify.run.inputs import TORCH_DTYPES
+from qualify.run.timing import Clock
+
+MATMUL_SIZE = {"cuda": 8192, "cpu": 768}
+COPY_BYTES = {"cuda": 2 << 30, "cpu": 128 << 20}
+EXP_ELEMENTS = {"cuda": 1 << 24, "cpu": 1 << 16}
+CHAIN_LENGTH = 256
+EXP_CHAIN = """
+template <typename T> T chain(T x) {
+  float y = x;
+  #pragma unroll 16
+  for (int i = 0; i < 256; i++) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(y));
+  return y;
+}
+"""
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """A large matrix product per dtype on random data, a large copy, exponentials in registers, an empty launch.
+
+    On a CPU a dtype is granted the float32 product where that is faster: a kernel may compute in float32 too.
+    """
+    clock = Clock(device)
+    products = {name: _matmul(clock, device, dtype) for name, dtype in TORCH_DTYPES.items()}
+    if device.type == "cpu":
+        products = {name: max(rate, products["fp32"]) for name, rate in products.items()}
+    return Ceilings(
+        matmul_flops_per_s=products,
+        copy_bytes_per_s=_copy(clock, device),
+        exps_per_s=_exponentials(clock, device),
+        launch_us=_launch(clock, device),
+    )
+
+
+def _best_us(clock: Clock, call: Callable[[], Any], repeats: int) -> float:
+    """Median over blocks of a few calls, after warm-up, in µs per call."""
+    for _ in range(3):
+        call()
+    return median(clock.block_us([call] * 3, ahead_us=200) / 3 for _ in range(repeats))
+
+
+def _matmul(clock: Clock, device: torch.device, dtype: torch.dtype) -> float:
+    size = MATMUL_SIZE[device.type]
+    if device.type == "cuda" and dtype == torch.float32:
+        size //= 2
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    return 2 * size**3 / _best_us(clock, lambda: torch.matmul(a, b), repeats=5) * 1e6
+
+
+def _copy(clock: Clock, device: torch.device) -> float:
+    source = torch.randint(0, 256, (COPY_BYTES[device.type],), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / _best_us(clock, lambda: target.copy_(source), repeats=5) * 1e6
+
+
+def _exponentials(clock: Clock, device: torch.device) -> float:
+    values = torch.rand(EXP_ELEMENTS[device.type], device=device)
+    if device.type == "cuda":
+        chain = torch.cuda.jiterator._create_jit_fn(EXP_CHAIN)
+        return CHAIN_LENGTH * values.numel() / _best_us(clock, lambda: chain(values), repeats=3) * 1e6
+    return values.numel() / _best_us(clock, lambda: torch.exp(values, out=values), repeats=5) * 1e6
+
+
+def _launch(clock: Clock, device: torch.device) -> float:
+    tiny = torch.zeros(1, device=device)
+    for _ in range(3):
+        tiny.add_(1)
+    return median(clock.block_us([lambda: tiny.add_(1)] * 100, ahead_us=2_000) / 100 for _ in range(3))

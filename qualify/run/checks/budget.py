@@ -1,0 +1,209 @@
+"""budget: the error against the fp64 golden result, in the units of the accuracy class (qualify.run.accuracy).
+
+Also here, because they need the golden result: the LSE and its base, rows that see no key, and the traps
+that a NaN sets. ``nan > limit`` is False, so a NaN anywhere would pass a careless comparison: in the
+output, in the LSE and in the golden result itself it is asked for explicitly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding, Statistics, Value
+from qualify.run.accuracy import CLASSES, E_LIMIT, G_LIMIT, R_LIMIT, AccuracyClass, Errors, class_named, judge
+from qualify.run.checks.interface import Result, Subject
+from qualify.run.inputs import InputKind
+from qualify.run.reference import Golden
+
+LseBase = Literal["e", "2", ""]
+LOG2_E = 1 / math.log(2)
+KINDS: dict[Level, tuple[InputKind, ...]] = {
+    "smoke": ("normal",),
+    "full": ("normal", "peaked", "outliers", "offset"),
+}
+
+
+class Budget:
+    """Compares with the golden result; keeps the statistics of each input kind in ``statistics``."""
+
+    name = "budget"
+    levels: tuple[Level, ...] = ("smoke", "full")
+
+    def skips(self, subject: Subject) -> str:
+        """Applies to every kernel."""
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The findings of :meth:`measure`, without the statistics."""
+        return self.measure(subject)[0]
+
+    def measure(self, subject: Subject) -> tuple[list[Finding], list[Statistics]]:
+        """Findings and statistics for every input kind of the level."""
+        findings: list[Finding] = []
+        statistics: list[Statistics] = []
+        for seed, kind in enumerate(KINDS[subject.level]):
+            call = subject.inputs(kind, seed).call
+            golden, result = subject.golden(call), subject.run(call)
+            found, measured = compare(subject, golden, result, kind, seed)
+            findings += found
+            statistics += [measured] if measured else []
+        return findings, statistics
+
+
+def compare(
+    subject: Subject, golden: Golden, result: Result, kind: str, seed: int
+) -> tuple[list[Finding], Statistics | None]:
+    """Judge one result against its golden result."""
+    out = result.out[golden.rows]
+    lse = None if result.lse is None else result.lse.T[golden.rows]
+    traps = not_finite(subject, golden, out, kind)
+    empty = golden.keys == 0
+    findings = traps + empty_rows(subject, out[empty], None if lse is None else lse[empty], kind)
+    seen = _rows(golden, ~empty)
+    if traps or not len(seen.rows):
+        return findings, None
+    out = out[~empty]
+    declared = class_named(subject.card.accuracy[subject.workload.dtype])
+    errors = judge(seen, out, declared)
+    lse_rel, base, lse_findings = compare_lse(subject, seen, None if lse is None else lse[~empty], kind)
+    measured = next((known.name for known in CLASSES if judge(seen, out, known).within), "")
+    statistics = Statistics(
+        inputs=kind,
+        seed=subject.seed + seed,
+        reference="fp64" if subject.reference == torch.float64 else "fp32",
+        declared_class=declared.name,
+        measured_class=measured,
+        rows=out.shape[0] * out.shape[1],
+        E=errors.E,
+        E_without_underflow=judge(seen, out, declared, underflow=False).E,
+        R=errors.R,
+        G=errors.G,
+        beta=errors.beta,
+        beta_limit=errors.beta_limit,
+        lse_rel=lse_rel,
+        lse_base=base,
+    )
+    return [*findings, budget_finding(subject, seen, out, errors, declared, statistics), *lse_findings], statistics
+
+
+def _rows(golden: Golden, keep: Tensor) -> Golden:
+    """The golden result of some of its rows."""
+    if bool(keep.all()):
+        return golden
+    kept: dict[str, Any] = {
+        name: None if getattr(golden, name) is None else getattr(golden, name)[keep]
+        for name in ("rows", "out", "A", "Q", "U", "lse", "row_max", "score_max", "keys")
+    }
+    return replace(golden, **kept)
+
+
+def not_finite(subject: Subject, golden: Golden, out: Tensor, kind: str) -> list[Finding]:
+    """A NaN or infinity where there must be none: in the golden result, or in the output of a row with keys."""
+    seen = golden.keys > 0
+    if not bool(golden.out.isfinite().all()) or not bool(golden.lse[seen].isfinite().all()):
+        detail = f"{kind} inputs: the golden result itself is not finite, so nothing can be compared"
+        return [Finding(check="budget", verdict="fail", detail=detail, values={"inputs": kind})]
+    broken = ~out.isfinite() & seen.view(-1, 1, 1)
+    if not bool(broken.any()):
+        return []
+    row, head, element = (int(x) for x in broken.nonzero()[0])
+    sequence, query = subject.locate(int(golden.rows[row]))
+    count = int(broken.sum())
+    detail = (
+        f"{kind} inputs: {count} of {broken.numel()} output elements are NaN or infinite; first: sequence {sequence}, "
+        f"query {query}, head {head}, element {element}: {float(out[row, head, element])}, golden "
+        f"{float(golden.out[row, head, element]):.6g}"
+    )
+    values: dict[str, Value] = {"inputs": kind, "elements": count, "sequence": sequence, "query": query, "head": head}
+    return [Finding(check="budget", verdict="fail", detail=detail, values=values)]
+
+
+def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, kind: str) -> list[Finding]:
+    """Rows that see no key give what the card's ``empty_row`` says."""
+    policy = subject.card.claims.empty_row
+    wrong = []
+    if len(out):
+        expectations = {"0": out == 0, "nan": out.isnan()}
+        if policy.out in expectations and not bool(expectations[policy.out].all()):
+            wrong.append(f"out is not {policy.out} (for example {float(out[~expectations[policy.out]][0])})")
+        infinities = {"-inf": -math.inf, "inf": math.inf}
+        if lse is not None and policy.lse in infinities and not bool((lse == infinities[policy.lse]).all()):
+            wrong.append(f"lse is not {policy.lse} (for example {float(lse[lse != infinities[policy.lse]][0])})")
+    if not wrong:
+        return []
+    detail = f"{kind} inputs: {len(out)} query rows see no key, and there {' and '.join(wrong)}, as the card claims"
+    return [Finding(check="empty_row", verdict="fail", detail=detail, values={"rows": len(out), "inputs": kind})]
+
+
+def budget_finding(
+    subject: Subject, golden: Golden, out: Tensor, errors: Errors, declared: AccuracyClass, statistics: Statistics
+) -> Finding:
+    """One sentence about E, R, G and β: which limit broke, and where the worst element or row is."""
+    values: dict[str, Value] = {
+        "inputs": statistics.inputs,
+        "E": errors.E,
+        "R": errors.R,
+        "G": errors.G,
+        "beta": errors.beta,
+        "beta_limit": errors.beta_limit,
+        "measured_class": statistics.measured_class,
+    }
+    limits = (("E", errors.E, E_LIMIT), ("R", errors.R, R_LIMIT), ("G", errors.G, G_LIMIT))
+    broken = [f"{name} {value:.3g} > {limit:g}" for name, value, limit in limits if not value <= limit]
+    if not abs(errors.beta) <= errors.beta_limit:
+        broken.append(f"|β| {abs(errors.beta):.3g} > {errors.beta_limit:.3g}")
+    if not broken:
+        better = statistics.measured_class not in {"", declared.name}
+        detail = f"{statistics.inputs} inputs: within the budget of {declared.name}" + (
+            f"; measured {statistics.measured_class}" if better else ""
+        )
+        return Finding(check="budget", verdict="pass", detail=detail, values=values)
+    row, head, element = errors.worst
+    sequence, query = subject.locate(int(golden.rows[row]))
+    row_sequence, row_query = subject.locate(int(golden.rows[errors.worst_row[0]]))
+    values |= {"sequence": sequence, "query": query, "head": head, "element": element, "over": errors.over}
+    measured = statistics.measured_class or "worse than bf16"
+    detail = (
+        f"{statistics.inputs} inputs: declared {declared.name}, measured {measured}: {', '.join(broken)}; worst: "
+        f"sequence {sequence}, query {query}, head {head}, element {element}: {float(out[row, head, element]):.6g}, "
+        f"golden {float(golden.out[row, head, element]):.6g}; worst row: sequence {row_sequence}, query {row_query}, "
+        f"head {errors.worst_row[1]}; {errors.over} of {out.numel()} elements over the limit "
+        f"({errors.over / out.numel():.2%})"
+    )
+    return Finding(check="budget", verdict="fail", detail=detail, values=values)
+
+
+def compare_lse(
+    subject: Subject, golden: Golden, lse: Tensor | None, kind: str
+) -> tuple[float | None, LseBase, list[Finding]]:
+    """Worst relative error of the LSE, the base it is in, and a finding."""
+    claimed = "lse" in subject.card.claims.features
+    if lse is None:
+        detail = "the card claims an LSE and the kernel returned none"
+        missing = Finding(check="lse", verdict="fail", detail=detail)
+        return None, "", [missing] if claimed else []
+    error = (lse.to(golden.lse.dtype) - golden.lse).abs() / golden.lse.abs().clamp(min=1)
+    worst = float(error.nan_to_num(nan=math.inf).max())
+    telling = golden.lse.abs() > 1
+    ratio = float((lse.to(golden.lse.dtype) / golden.lse)[telling].median()) if bool(telling.any()) else math.nan
+    base: LseBase = "2" if abs(ratio - LOG2_E) < 5e-3 else "e" if abs(ratio - 1) < 5e-3 else ""
+    limit = subject.card.claims.lse.rel
+    values: dict[str, Value] = {"inputs": kind, "lse_rel": worst, "limit": limit, "base": base}
+    if worst <= limit:
+        detail = f"{kind} inputs: LSE within {limit:g} relative"
+        return worst, base, [Finding(check="lse", verdict="pass", detail=detail, values=values)]
+    at = int(error.nan_to_num(nan=math.inf).argmax())
+    row, head = at // error.shape[1], at % error.shape[1]
+    sequence, query = subject.locate(int(golden.rows[row]))
+    cause = "; it is in base 2, the contract asks for the natural logarithm" if base == "2" else ""
+    detail = (
+        f"{kind} inputs: LSE is off by {worst:.3g} relative, limit {limit:g}{cause}; worst: sequence {sequence}, query "
+        f"{query}, head {head}: {float(lse[row, head]):.7g}, golden {float(golden.lse[row, head]):.7g}"
+    )
+    return worst, base, [Finding(check="lse", verdict="fail", detail=detail, values=values)]

@@ -1,0 +1,272 @@
+"""census: which keys does each query see? Read back from the output, with no tolerance on the answer.
+
+With q = 0 every visible key has the same weight 1/(n + e^sink), so exp(lse) counts the visible keys, and
+with one-hot values the output tells how many visible keys carry each label. Two labellings of the keys,
+by residue and by block, give every run of keys a fingerprint of its own, so one key more or less, a
+shifted window, a dropped page or a lost split shows. At most ``DENSITY`` keys share a label: then one key is
+worth far more than the rounding of a 16-bit output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, Value
+from qualify.run.checks.interface import Result, Subject, paged_or_ragged
+from qualify.run.inputs import make_inputs, replace_keys, with_tensors
+
+DENSITY = 64
+"""keys that may share a label"""
+WINDOWS: dict[Level, int] = {"smoke": 2, "full": 8}
+"""windows of ``DENSITY * head_dim_v`` keys that are labelled in a very long sequence"""
+BLOCK_ELEMENTS = 1 << 24
+"""output elements compared at a time"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """Every packed query row: where it stands and what it may see."""
+
+    sequence: Tensor
+    """(total_q,) index of its sequence"""
+    query: Tensor
+    """(total_q,) query index within its sequence"""
+    seqlen_q: Tensor
+    seqlen_k: Tensor
+    first_key: Tensor
+    """(total_q,) packed index of the sequence's first key"""
+
+    def visible_range(
+        self, *, causal: bool, window: tuple[int, int], shift: int = 0, top_left: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """First visible key and one past the last, per row; ``shift`` and ``top_left`` describe suspected faults."""
+        position = self.query + (0 if top_left else self.seqlen_k - self.seqlen_q) + shift
+        zero = torch.zeros_like(position)
+        low = zero if window[0] < 0 else position - window[0]
+        high = self.seqlen_k
+        if causal:
+            high = torch.minimum(high, position + 1)
+        if window[1] >= 0:
+            high = torch.minimum(high, position + window[1] + 1)
+        low = torch.minimum(low.clamp(min=0), self.seqlen_k)
+        return low, torch.maximum(high, low)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labelling:
+    """A label in [0, head_dim_v) for each packed key, -1 for none."""
+
+    labels: Tensor
+    start: int
+    """first labelled position of each sequence"""
+    block: int
+    """keys per label; 0 = labels are residues"""
+    dim: int
+
+    def keys(self, label: int) -> str:
+        """The keys of a label, in words."""
+        if self.block:
+            first = self.start + label * self.block
+            return f"keys {first} to {first + self.block - 1}" if self.block > 1 else f"key {first}"
+        return f"keys ≡ {(self.start + label) % self.dim} (mod {self.dim})"
+
+
+class Census:
+    """Counts the visible keys of every query and reads their positions back."""
+
+    name = "census"
+    levels: tuple[Level, ...] = ("smoke", "full")
+
+    def skips(self, subject: Subject) -> str:
+        """Applies to every kernel."""
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """One call per labelling; the first wrong row is described in words."""
+        workload = paged_or_ragged(subject.workload)
+        inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
+        inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
+        rows = rows_of(workload, subject.device)
+        # Keeps the output out of the subnormal range of fp16, and the values within its range.
+        scale = 2.0 ** min(14, math.floor(math.log2(max(workload.seqlens_k))))
+        everything = torch.ones(sum(workload.seqlens_k), dtype=torch.bool, device=subject.device)
+        count = 0
+        for labelling in labellings(workload, subject.level, subject.device):
+            one_hot = torch.zeros(len(everything), workload.head_dim_v, dtype=torch.int16, device=subject.device)
+            labelled = (labelling.labels >= 0).nonzero().squeeze(-1)
+            one_hot[labelled, labelling.labels[labelled]] = 1
+            nothing = torch.zeros(1, device=subject.device)
+            probe = replace_keys(inputs, workload, everything, nothing, (one_hot * scale).unsqueeze(1))
+            result = subject.run(probe.call)
+            reader = Reader(workload, rows, labelling, one_hot, probe.call.sinks, scale)
+            wrong = reader.first_wrong(result, subject)
+            count += 1
+            if wrong:
+                return [Finding(check=self.name, verdict="fail", detail=wrong[0], values=wrong[1])]
+        detail = f"every query of every head sees exactly its keys ({count} labellings)"
+        return [Finding(check=self.name, verdict="pass", detail=detail, values={"labellings": count})]
+
+
+def rows_of(workload: Workload, device: torch.device) -> Rows:
+    """The packed query rows of a workload."""
+    lengths_q = torch.tensor(workload.seqlens_q, device=device)
+    lengths_k = torch.tensor(workload.seqlens_k, device=device)
+    starts = torch.repeat_interleave(torch.cumsum(lengths_q, 0) - lengths_q, lengths_q)
+    return Rows(
+        sequence=torch.repeat_interleave(torch.arange(len(lengths_q), device=device), lengths_q),
+        query=torch.arange(len(starts), device=device) - starts,
+        seqlen_q=torch.repeat_interleave(lengths_q, lengths_q),
+        seqlen_k=torch.repeat_interleave(lengths_k, lengths_q),
+        first_key=torch.repeat_interleave(torch.cumsum(lengths_k, 0) - lengths_k, lengths_q),
+    )
+
+
+def labellings(workload: Workload, level: Level, device: torch.device) -> Iterator[Labelling]:
+    """Residues and blocks, for windows of keys that no label crowds."""
+    dim, longest = workload.head_dim_v, max(workload.seqlens_k)
+    lengths = torch.tensor(workload.seqlens_k, device=device)
+    starts = torch.repeat_interleave(torch.cumsum(lengths, 0) - lengths, lengths)
+    position = torch.arange(int(lengths.sum()), device=device) - starts
+    size = min(longest, DENSITY * dim)
+    windows = range(0, longest, size)
+    chosen = min(len(windows), WINDOWS[level])
+    picked = {round(index * (len(windows) - 1) / max(1, chosen - 1)) for index in range(chosen)}
+    for start in (windows[index] for index in sorted(picked)):
+        inside = (position >= start) & (position < start + size)
+        offset = position - start
+        block = -(-size // dim)
+        for step, labels in ((0, offset % dim), (block, offset // block)):
+            if step == 1:
+                continue
+            yield Labelling(labels=torch.where(inside, labels, -1), start=start, block=step, dim=dim)
+
+
+class Reader:
+    """Compares an output with the label counts that the mask implies."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        rows: Rows,
+        labelling: Labelling,
+        one_hot: Tensor,
+        sinks: Tensor | None,
+        scale: float,
+    ) -> None:
+        self.workload = workload
+        self.rows = rows
+        self.labelling = labelling
+        # Differences of prefix sums are at most DENSITY, so int16 may wrap around harmlessly.
+        self.prefix = torch.nn.functional.pad(one_hot.cumsum(0, dtype=torch.int16), (0, 0, 1, 0))
+        self.sink = 0.0 if sinks is None else sinks.float().exp()
+        self.scale = scale
+
+    def counts(self, low: Tensor, high: Tensor, rows: slice | list[int]) -> Tensor:
+        """(rows, head_dim_v) visible keys of each label."""
+        first = self.rows.first_key[rows]
+        return self.prefix[first + high[rows]] - self.prefix[first + low[rows]]
+
+    def seen(self, out: Tensor, low: Tensor, high: Tensor, rows: slice | list[int]) -> Tensor:
+        """(rows, heads_q, head_dim_v) label counts that the output gives away, if the row saw ``high - low`` keys."""
+        weight = (high - low)[rows].float()[:, None] + self.sink
+        return out[rows].float() * (weight / self.scale).unsqueeze(-1)
+
+    def wrong_rows(self, out: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """(total_q, heads_q) whether a row's counts are off by half a key or more, or not numbers."""
+        step = max(1, BLOCK_ELEMENTS // (out.shape[1] * out.shape[2]))
+        parts = []
+        for first in range(0, len(out), step):
+            rows = slice(first, first + step)
+            off = (self.seen(out, low, high, rows) - self.counts(low, high, rows).unsqueeze(1)).abs()
+            parts.append(~(off < 0.5).all(-1) & (high > low)[rows].unsqueeze(-1))
+        return torch.cat(parts)
+
+    def first_wrong(self, result: Result, subject: Subject) -> tuple[str, dict[str, Value]] | None:
+        """What is wrong with the first wrong row, in words, and the values; None where nothing is."""
+        mask = {"causal": self.workload.causal, "window": self.workload.window}
+        low, high = self.rows.visible_range(**mask)  # type: ignore[arg-type]
+        wrong = self.wrong_rows(result.out, low, high)
+        miscounted = self._miscounted(result, low, high, subject.card.claims.lse.rel)
+        if not bool(wrong.any()):
+            return miscounted
+        row, head = (int(x) for x in wrong.nonzero()[0])
+        counts = self.counts(low, high, [row])[0]
+        seen = self.seen(result.out, low, high, [row])[0, head].nan_to_num(nan=-1.0)
+        label = int((seen - counts).abs().argmax())
+        sequence, query = int(self.rows.sequence[row]), int(self.rows.query[row])
+        values: dict[str, Value] = {
+            "sequence": sequence,
+            "query": query,
+            "head": head,
+            "visible_first": int(low[row]),
+            "visible_last": int(high[row]) - 1,
+            "label": self.labelling.keys(label),
+            "expected": int(counts[label]),
+            "actual": float(seen[label]),
+            "rows": int(wrong.any(1).sum()),
+            "share": float(wrong.float().mean()),
+        }
+        looks_like = self._looks_like(result.out)
+        detail = (
+            f"{values['share']:.2%} of the rows see other keys than the mask says; first: sequence {sequence}, query "
+            f"{query}, head {head} must see keys {values['visible_first']} to {values['visible_last']}; of "
+            f"{values['label']} it sees {values['actual']:.3g} instead of {values['expected']}"
+        ) + (f"; all rows look like {looks_like}" if looks_like else "")
+        return detail, values | {"looks_like": looks_like}
+
+    def _miscounted(
+        self, result: Result, low: Tensor, high: Tensor, limit: float
+    ) -> tuple[str, dict[str, Value]] | None:
+        """The LSE must be ln(n + e^sink)."""
+        if result.lse is None:
+            return None
+        expected = torch.log((high - low).double()[:, None] + self.sink)
+        actual = result.lse.T.double()
+        off = (actual - expected).abs() / expected.abs().clamp(min=1)
+        wrong = ~(off <= limit) & (high > low)[:, None]
+        if not bool(wrong.any()):
+            return None
+        row, head = (int(x) for x in wrong.nonzero()[0])
+        values: dict[str, Value] = {
+            "query": int(self.rows.query[row]),
+            "head": head,
+            "lse": float(actual[row, head]),
+            "expected": float(expected.expand_as(actual)[row, head]),
+            "limit": limit,
+            "rows": int(wrong.any(1).sum()),
+        }
+        detail = (
+            f"exp(lse) does not count the visible keys in {values['rows']} rows; first: query {values['query']}, head "
+            f"{head}: lse {values['lse']:.7g}, ln of {int(high[row] - low[row])} keys (and the sink) is "
+            f"{values['expected']:.7g}"
+        )
+        return detail, values
+
+    def _looks_like(self, out: Tensor) -> str:
+        """The name of a wrong mask that explains every row; empty where none does."""
+        causal, window = self.workload.causal, self.workload.window
+        left, right = window
+        suspects: list[tuple[str, dict[str, object]]] = [
+            ("a mask aligned to the top left corner", {"top_left": True}),
+            ("no mask at all", {"causal": False, "window": (-1, -1)}),
+            ("a mask shifted by one key to the right", {"shift": 1}),
+            ("a mask shifted by one key to the left", {"shift": -1}),
+        ]
+        if left >= 0:
+            suspects += [
+                ("the window being ignored", {"window": (-1, right)}),
+                ("a window of one key more on the left", {"window": (left + 1, right)}),
+                ("a window of one key less on the left", {"window": (max(0, left - 1), right)}),
+            ]
+        for name, change in suspects:
+            mask = {"causal": causal, "window": window} | change
+            low, high = self.rows.visible_range(**mask)  # type: ignore[arg-type]
+            if not bool(self.wrong_rows(out, low, high).any()):
+                return name
+        return ""

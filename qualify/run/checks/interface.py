@@ -1,0 +1,195 @@
+"""What a check is, and what it is given.
+
+A check asks one question about one kernel on one workload and answers with findings. Its module says
+when it applies, at which level it runs, and how it can be fooled; a test plants a fault that it must
+catch and a legitimate difference on which it must stay silent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, Value
+from qualify.run.adapters.interface import Adapter, AttentionCall
+from qualify.run.inputs import InputKind, Inputs, make_inputs
+from qualify.run.reference import Golden, golden
+
+
+class ContractBreach(Exception):
+    """The kernel returned something that the call contract does not allow."""
+
+    def __init__(self, detail: str, values: dict[str, Value]) -> None:
+        self.finding = Finding(check="contract", verdict="fail", detail=detail, values=values)
+        super().__init__(detail)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What the kernel returned, checked for shape and dtype."""
+
+    out: Tensor
+    """(total_q, heads_q, head_dim_v)"""
+    lse: Tensor | None
+    """(heads_q, total_q) float32"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """One kernel on one workload, as the checks see it."""
+
+    workload: Workload
+    card: KernelCard
+    adapter: Adapter
+    device: torch.device
+    level: Level
+    reference: torch.dtype
+    """float64 or float32"""
+    seed: int
+
+    def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
+        """Inputs of a kind; the same arguments give the same values."""
+        return make_inputs(self.workload, kind=kind, seed=self.seed + seed, device=self.device)
+
+    def golden(self, call: AttentionCall) -> Golden:
+        """The golden result of a call, with the underflow term where the dtype needs it."""
+        return golden(call, dtype=self.reference, underflow=self.workload.dtype == "fp16")
+
+    def run(self, call: AttentionCall) -> Result:
+        """Run the kernel once and check that it returned what the contract says.
+
+        Raises:
+            ContractBreach: wrong type, shape, dtype or device.
+        """
+        self._dirty_memory(call)
+        prepared = self.adapter.prepare(call)
+        out, lse = _pair(prepared.result(prepared.launch()))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        _expect("out", out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
+        if lse is not None:
+            _expect("lse", lse, (call.q.shape[1], call.q.shape[0]), torch.float32, self.device)
+        return Result(out=out, lse=lse)
+
+    def _dirty_memory(self, call: AttentionCall) -> None:
+        """Leave NaN in the allocator's cache, so that a row that nobody writes comes back as NaN."""
+        shape = (*call.q.shape[:2], call.v.shape[-1])
+        dirt = [torch.full(shape, math.nan, dtype=call.out_dtype, device=self.device) for _ in range(2)]
+        del dirt
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """(sequence, query) of a packed query row."""
+        for index, length in enumerate(self.workload.seqlens_q):
+            if row < length:
+                return index, row
+            row -= length
+        raise IndexError(row)
+
+
+class Check(Protocol):
+    """One question about a kernel."""
+
+    name: str
+    levels: tuple[Level, ...]
+    """levels at which it runs"""
+
+    def skips(self, subject: Subject) -> str:
+        """Why it does not apply to the subject; empty where it does."""
+        ...
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """Ask the question. Raises ContractBreach where the kernel breaks the call contract."""
+        ...
+
+
+def _pair(returned: object) -> tuple[Tensor, Tensor | None]:
+    """(out, lse) of what a kernel may return: ``out`` or ``(out, lse)``."""
+    parts: Sequence[object] = returned if isinstance(returned, tuple | list) else (returned, None)
+    if len(parts) != 2 or not isinstance(parts[0], Tensor) or not isinstance(parts[1], Tensor | None):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        detail = f"returned ({kinds}); the contract is a tensor `out` or a pair `(out, lse)`"
+        raise ContractBreach(detail, {"returned": kinds})
+    return parts[0], parts[1]
+
+
+def _expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    for what, actual, expected in (
+        ("shape", tuple(tensor.shape), tuple(shape)),
+        ("dtype", tensor.dtype, dtype),
+        ("device", tensor.device.type, device.type),
+    ):
+        if actual != expected:
+            values: dict[str, Value] = {"tensor": name, "actual": str(actual), "expected": str(expected)}
+            raise ContractBreach(f"{name} has {what} {actual}, the contract says {expected}", values)
+
+
+def same_bits(a: Tensor, b: Tensor) -> Tensor:
+    """Elementwise equality of the bits: NaN equals the same NaN, 0 differs from -0."""
+    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kind = kinds[a.element_size()]
+    return a.contiguous().view(kind) == b.contiguous().view(kind)
+
+
+Difference = dict[str, Value]
+"""where two results differ: sequence, query, head, element, before, after, elements, share, rows"""
+
+
+def difference(subject: Subject, before: Result, after: Result, rows: Tensor | None = None) -> Difference | None:
+    """Where two results differ in any bit, over all rows or the given ones; None where they do not.
+
+    Args:
+        rows: (total_q,) bool mask of the packed query rows to compare.
+    """
+    unequal = ~same_bits(before.out, after.out)
+    if before.lse is not None and after.lse is not None:
+        unequal = unequal | ~same_bits(before.lse, after.lse).T.unsqueeze(-1)
+    if rows is not None:
+        unequal = unequal & rows.view(-1, 1, 1)
+    count = int(unequal.sum())
+    if not count:
+        return None
+    row, head, element = (int(x) for x in unequal.nonzero()[0])
+    sequence, query = subject.locate(row)
+    return {
+        "sequence": sequence,
+        "query": query,
+        "head": head,
+        "element": element,
+        "before": float(before.out[row, head, element]),
+        "after": float(after.out[row, head, element]),
+        "elements": count,
+        "share": count / unequal.numel(),
+        "rows": int(unequal.flatten(1).any(1).sum()),
+    }
+
+
+def changed(values: Difference) -> str:
+    """The sentence for a difference."""
+    return (
+        f"{values['elements']} elements in {values['rows']} rows ({values['share']:.2%}) changed; first: sequence "
+        f"{values['sequence']}, query {values['query']}, head {values['head']}, element {values['element']}: "
+        f"{values['before']:.6g} became {values['after']:.6g}"
+    )
+
+
+def paged_or_ragged(workload: Workload) -> Workload:
+    """The workload with unequal key lengths where its layout has room for them, else itself.
+
+    A paged cache whose lengths all fill their last page has no tail to poison and no odd page count; real
+    caches do. Lengths shrink by different amounts under one page, never below one key.
+    """
+    if not workload.page_size:
+        return workload
+    shrink = (0, 1, workload.page_size - 1, workload.page_size // 2, workload.page_size + 1)
+    lengths = tuple(
+        max(min(length, query, 1), length - shrink[index % len(shrink)] - (1 if len(workload.seqlens_k) == 1 else 0))
+        for index, (length, query) in enumerate(zip(workload.seqlens_k, workload.seqlens_q, strict=True))
+    )
+    return replace(workload, seqlens_k=lengths)

@@ -1,0 +1,179 @@
+"""needle: one key dominates each query, and the output must be that key's value, bit for bit.
+
+Keys carry random ±1 codes; a query is the code of its target key, so the target's score stands far above
+all others (their codes are nearly orthogonal) and every other weight vanishes below the last bit. The last
+element of q and k subtracts a constant from all scores, which keeps the gap open under a softcap. Targets
+sweep the edges of tiles, pages and windows, another one for every query and head, so a wrong page, a wrong
+stride, a wrong KV head or a lost split gives another vector. No tolerance: v_j or not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, Value
+from qualify.run.checks.census import rows_of
+from qualify.run.checks.interface import Result, Subject, paged_or_ragged, same_bits
+from qualify.run.inputs import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
+
+GAP = 45.0
+"""least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
+LEAST_DIM = 32
+"""below it there are too few nearly orthogonal codes"""
+PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Amplitudes:
+    """Magnitudes of the codes and of the constant, exact in every dtype."""
+
+    code: float
+    offset_q: float
+    offset_k: float
+
+
+class Needle:
+    """Sweeps the needle over the edges."""
+
+    name = "needle"
+    levels: tuple[Level, ...] = ("smoke", "full")
+
+    def skips(self, subject: Subject) -> str:
+        """Needs enough dimensions for nearly orthogonal codes."""
+        workload = subject.workload
+        if workload.head_dim < LEAST_DIM:
+            return f"head_dim {workload.head_dim} < {LEAST_DIM}: too few orthogonal codes"
+        if amplitudes(workload) is None:
+            return f"no gap of {GAP:g} under softcap {workload.softcap:g} with {max(workload.seqlens_k)} keys"
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """One call per pass, each with other codes and other targets."""
+        passes = PASSES[subject.level]
+        for number in range(passes):
+            wrong = self._pass(subject, number)
+            if wrong:
+                return [Finding(check=self.name, verdict="fail", detail=wrong[0], values=wrong[1])]
+        detail = f"every query and head returns its target's value bit for bit ({passes} sweeps of the edges)"
+        return [Finding(check=self.name, verdict="pass", detail=detail, values={"passes": passes})]
+
+    def _pass(self, subject: Subject, number: int) -> tuple[str, dict[str, Value]] | None:
+        workload = paged_or_ragged(subject.workload)
+        size = amplitudes(workload)
+        assert size is not None, "skips() asked"
+        device, dtype = subject.device, TORCH_DTYPES[workload.dtype]
+        generator = torch.Generator(device).manual_seed(subject.seed + number)
+        total_k = sum(workload.seqlens_k)
+        inputs = make_inputs(workload, kind="normal", seed=subject.seed + number, device=device)
+        shape = (total_k, workload.heads_kv, workload.head_dim)
+        codes = torch.randint(0, 2, shape, generator=generator, device=device).mul(2).sub(1).mul(size.code).to(dtype)
+        codes[..., -1] = size.offset_k
+        v = torch.randn(total_k, workload.heads_kv, workload.head_dim_v, generator=generator, device=device).to(dtype)
+        everything = torch.ones(total_k, dtype=torch.bool, device=device)
+        targets, seen = choose_targets(workload, device, number)
+        head = torch.arange(workload.heads_q, device=device) // (workload.heads_q // workload.heads_kv)
+        q_whole = inputs.q_whole.clone()
+        q = codes[targets, head]
+        q[..., -1] = -size.offset_q
+        guard = (len(q_whole) - len(q)) // 2
+        q_whole[guard : guard + len(q)] = torch.where(seen[:, None, None], q, torch.zeros_like(q))
+        probe = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, codes, v)
+        return describe(subject, workload, subject.run(probe.call), v[targets, head], targets, seen)
+
+
+def amplitudes(workload: Workload) -> Amplitudes | None:
+    """Powers of two that open the gap; None where the softcap closes it.
+
+    With d - 1 code elements of magnitude a, the target scores t = (d - 1)·a²·scale, any other key at most a
+    share r of it, r = sqrt(2 ln(pairs) / (d - 1)) for random codes. The constant moves the middle between
+    the two to zero.
+    """
+    d = workload.head_dim - 1
+    pairs = max(2, sum(workload.seqlens_q)) * max(2, max(workload.seqlens_k)) * workload.heads_q
+    share = min(0.9, 1.1 * math.sqrt(2 * math.log(pairs) / d))
+    for exponent in range(-4, 7):
+        code = 2.0**exponent
+        target = d * code * code * workload.scale
+        middle = target * (1 + share) / 2
+        offset = 2.0 ** round(math.log2(max(middle / workload.scale, 2.0**-8)) / 2)
+        other = round(middle / workload.scale / offset * 4) / 4
+        shift = offset * other * workload.scale
+        gap = _capped(target - shift, workload.softcap) - _capped(target * share - shift, workload.softcap)
+        if gap >= GAP and offset * other < 2.0**15:
+            return Amplitudes(code=code, offset_q=offset, offset_k=other)
+    return None
+
+
+def _capped(score: float, softcap: float) -> float:
+    return softcap * math.tanh(score / softcap) if softcap else score
+
+
+def choose_targets(workload: Workload, device: torch.device, number: int) -> tuple[Tensor, Tensor]:
+    """A visible target key for every query row and head, (total_q, heads_q) packed indices, and which rows see any.
+
+    Candidates are the first and last visible keys, their neighbours, the edges of 64- and 128-key tiles and of
+    pages, and everything else by a fixed stride; rows and heads walk through them.
+    """
+    rows = rows_of(workload, device)
+    low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+    count = (high - low).clamp(min=1)
+    turn = torch.arange(len(count), device=device)[:, None] * 7 + torch.arange(workload.heads_q, device=device) * 3
+    turn = turn + number * 5
+    page = workload.page_size or 128
+    last = (high - 1)[:, None]
+    candidates = [
+        last,
+        low[:, None],
+        last // 128 * 128,
+        last // 128 * 128 - 1,
+        last // page * page,
+        last // page * page - 1,
+        low[:, None] + 1,
+        last // 64 * 64 - 1,
+        low[:, None] + turn * 2654435761 % count[:, None],
+        low[:, None] + turn * 40503 % count[:, None],
+    ]
+    stacked = torch.stack([candidate.expand(-1, workload.heads_q) for candidate in candidates])
+    picked = stacked.gather(0, (turn % len(candidates)).unsqueeze(0))[0]
+    picked = torch.minimum(torch.maximum(picked, low[:, None]), (low + count - 1)[:, None])
+    seen = high > low
+    return torch.where(seen[:, None], rows.first_key[:, None] + picked, 0), seen
+
+
+def describe(
+    subject: Subject, workload: Workload, result: Result, expected: Tensor, targets: Tensor, seen: Tensor
+) -> tuple[str, dict[str, Value]] | None:
+    """The first query and head whose output is not its target's value; None where all are."""
+    wrong = ~same_bits(result.out + 0.0, expected + 0.0).all(-1) & seen[:, None]
+    if not bool(wrong.any()):
+        return None
+    row, head = (int(x) for x in wrong.nonzero()[0])
+    starts = torch.tensor([0, *workload.seqlens_k]).cumsum(0).tolist()
+    sequence, query = subject.locate(row)
+    key = int(targets[row, head]) - starts[sequence]
+    actual, value = result.out[row, head], expected[row, head]
+    element = int((actual != value).nonzero()[0])
+    values: dict[str, Value] = {
+        "sequence": sequence,
+        "query": query,
+        "head": head,
+        "key": key,
+        "element": element,
+        "actual": float(actual[element]),
+        "expected": float(value[element]),
+        "rows": int(wrong.any(1).sum()),
+        "share": float(wrong.float().mean()),
+    }
+    found = (expected[:, head] == actual).all(-1).nonzero()
+    other = f"; it is the value of the key that query row {int(found[0])} should get" if len(found) else ""
+    detail = (
+        f"{values['share']:.2%} of the queries miss their needle; first: sequence {sequence}, query {query}, head "
+        f"{head}: key {key} dominates, element {element} must be {values['expected']:.6g}, is "
+        f"{values['actual']:.6g}{other}"
+    )
+    return detail, values

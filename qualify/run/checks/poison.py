@@ -1,0 +1,74 @@
+"""poison: bytes that are none of the kernel's business must not matter.
+
+Everything outside the valid region (guard bands, the tail of each last page, free pages, the null page) is
+set to 0, to 1e4 and to NaN: the output must stay the same bit for bit. Keys that lie inside the allocation
+but that no query of their sequence sees (left of a window in decode) get finite poison, which is mandatory;
+NaN there is informational, because several correct kernels compute 0 · NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, FindingVerdict
+from qualify.run.checks.census import rows_of
+from qualify.run.checks.interface import Subject, changed, difference, paged_or_ragged
+from qualify.run.inputs import make_inputs, poison_outside, replace_keys
+
+POISON = (("0", 0.0), ("1e4", 1e4), ("NaN", math.nan))
+
+
+class Poison:
+    """Reruns the kernel with other bytes outside, and compares bits."""
+
+    name = "poison"
+    levels: tuple[Level, ...] = ("smoke", "full")
+
+    def skips(self, subject: Subject) -> str:
+        """Needs a kernel that repeats itself bit for bit."""
+        return "" if subject.card.claims.deterministic else "the card does not claim determinism"
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """One call per poison, and two more where some keys are seen by nobody."""
+        workload = paged_or_ragged(subject.workload)
+        subject = replace(subject, workload=workload)
+        inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
+        before = subject.run(inputs.call)
+        for name, value in POISON:
+            found = difference(subject, before, subject.run(poison_outside(inputs, workload, value).call))
+            if found:
+                detail = f"with {name} in the bytes outside the valid region, {changed(found)}"
+                return [Finding(check=self.name, verdict="fail", detail=detail, values={"poison": name, **found})]
+        detail = f"bitwise the same with {', '.join(name for name, _ in POISON)} outside the valid region"
+        findings = [Finding(check=self.name, verdict="pass", detail=detail)]
+        hidden = unseen_keys(workload, subject.device)
+        if not bool(hidden.any()):
+            return findings
+        for name, value in (("1e4", 1e4), ("NaN", math.nan)):
+            filler = torch.full((1,), value, device=subject.device)
+            found = difference(
+                subject, before, subject.run(replace_keys(inputs, workload, hidden, filler, filler).call)
+            )
+            if found:
+                detail = f"with {name} in keys that no query sees, {changed(found)}"
+                verdict: FindingVerdict = "note" if name == "NaN" else "fail"
+                values = {"masked_poison": name, **found}
+                findings.append(Finding(check=self.name, verdict=verdict, detail=detail, values=values))
+                break
+        return findings
+
+
+def unseen_keys(workload: Workload, device: torch.device) -> Tensor:
+    """(total_k,) bool: keys that no query of their own sequence sees."""
+    rows = rows_of(workload, device)
+    low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+    edges = torch.zeros(sum(workload.seqlens_k) + 1, dtype=torch.int32, device=device)
+    ones = torch.ones_like(low, dtype=torch.int32)
+    edges.index_add_(0, rows.first_key + low, ones)
+    edges.index_add_(0, rows.first_key + high, -ones)
+    return edges.cumsum(0)[:-1] == 0

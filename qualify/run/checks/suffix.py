@@ -1,0 +1,111 @@
+"""suffix: no query may notice keys that it does not see: no future, no neighbour, nothing older than its window.
+
+Each sequence is split at a query; the keys after that query's position change (finite values), and every row
+up to it must stay the same bit for bit. Under a window, the keys before the split query's window change, and
+every row from it on must stay. In a batch, one sequence changes completely and all others must stay.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding
+from qualify.run.checks.census import Rows, rows_of
+from qualify.run.checks.interface import Difference, Result, Subject, changed, difference
+from qualify.run.inputs import Inputs, replace_keys, with_tensors
+
+SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
+"""where each sequence is split, as a share of its queries"""
+
+
+class Suffix:
+    """Changes what must not be seen, and compares bits."""
+
+    name = "suffix"
+    levels: tuple[Level, ...] = ("smoke", "full")
+
+    def skips(self, subject: Subject) -> str:
+        """Needs a bitwise repeatable kernel, and something that some row must not see."""
+        workload = subject.workload
+        if not subject.card.claims.deterministic:
+            return "the card does not claim determinism"
+        if workload.batch == 1 and not workload.causal and workload.window == (-1, -1):
+            return "one sequence without a mask: every key is everybody's"
+        if workload.batch == 1 and max(workload.seqlens_q) == 1 and workload.window[0] == -1:
+            return "one query that sees every key"
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The future, the past behind the window, and the neighbours, as far as the workload has them."""
+        workload = subject.workload
+        inputs = subject.inputs()
+        before = subject.run(inputs.call)
+        rows = rows_of(workload, subject.device)
+        asked = []
+        if workload.causal or workload.window[1] >= 0 or workload.window[0] >= 0:
+            for share in SPLITS[subject.level]:
+                for name, keys, kept in self._splits(subject, rows, share):
+                    found = self._difference(subject, inputs, before, keys, kept)
+                    if found:
+                        return [self._finding(name, found)]
+                    asked.append(name)
+        if workload.batch > 1:
+            leak = self._neighbours(subject, inputs, before)
+            if leak:
+                return [leak]
+            asked.append("its neighbours in the batch")
+        detail = f"no row notices {', nor '.join(dict.fromkeys(asked))}, bit for bit"
+        return [Finding(check=self.name, verdict="pass", detail=detail)]
+
+    def _splits(self, subject: Subject, rows: Rows, share: float) -> list[tuple[str, Tensor, Tensor]]:
+        """(what changes, which keys, which rows must stay) for one place of the split."""
+        workload = subject.workload
+        low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+        split = (rows.seqlen_q * share).long()
+        lengths = torch.tensor(workload.seqlens_k, device=subject.device)
+        at_split = rows.query == split
+        position = torch.arange(int(lengths.sum()), device=subject.device)
+        owner = torch.repeat_interleave(torch.arange(len(lengths), device=subject.device), lengths)
+        splits = []
+        # Per sequence, the packed start and end of what the split row sees; all of it where there is no query.
+        ends = torch.cumsum(lengths, 0)
+        starts = ends - lengths
+        owners = rows.sequence[at_split]
+        if workload.causal or workload.window[1] >= 0:
+            ends = ends.scatter(0, owners, (rows.first_key + high)[at_split])
+            splits.append(("the future", position >= ends[owner], rows.query <= split))
+        if workload.window[0] >= 0:
+            starts = starts.scatter(0, owners, (rows.first_key + low)[at_split])
+            splits.append(("keys behind its window", position < starts[owner], rows.query >= split))
+        return [(name, keys, kept) for name, keys, kept in splits if bool(keys.any())]
+
+    def _difference(
+        self, subject: Subject, inputs: Inputs, before: Result, keys: Tensor, kept: Tensor
+    ) -> Difference | None:
+        count = int(keys.sum())
+        generator = torch.Generator(subject.device).manual_seed(subject.seed + 1)
+        workload = subject.workload
+        k = 3 * torch.randn(count, workload.heads_kv, workload.head_dim, generator=generator, device=subject.device)
+        v = 100 + torch.randn(count, workload.heads_kv, workload.head_dim_v, generator=generator, device=subject.device)
+        after = subject.run(replace_keys(inputs, workload, keys, k, v).call)
+        return difference(subject, before, after, kept)
+
+    def _finding(self, name: str, found: Difference) -> Finding:
+        detail = f"rows notice {name}: {changed(found)}"
+        return Finding(check=self.name, verdict="fail", detail=detail, values={"what": name, **found})
+
+    def _neighbours(self, subject: Subject, inputs: Inputs, before: Result) -> Finding | None:
+        """Change every second sequence (queries, keys and values); the others must stay."""
+        workload = subject.workload
+        other = torch.arange(workload.batch, device=subject.device) % 2 == 1
+        lengths_q = torch.tensor(workload.seqlens_q, device=subject.device)
+        lengths_k = torch.tensor(workload.seqlens_k, device=subject.device)
+        changed_rows = torch.repeat_interleave(other, lengths_q)
+        q_whole = inputs.q_whole.clone()
+        guard = (len(q_whole) - len(changed_rows)) // 2
+        q_whole[guard : guard + len(changed_rows)][changed_rows] *= -2
+        moved = with_tensors(inputs, q=q_whole)
+        found = self._difference(subject, moved, before, torch.repeat_interleave(other, lengths_k), ~changed_rows)
+        return self._finding("its neighbours in the batch", found) if found else None

@@ -1,0 +1,263 @@
+"""The golden result: attention in fp64, blockwise, on exactly the inputs that the kernel read.
+
+Never rounded back to the kernel's dtype, never a score matrix of S × S: query rows are taken in blocks
+under a memory budget. Beside the output it returns what the error budget needs (docs/numerics.md):
+``A = P|V|``, ``Q = (P∘P)(V∘V)``, ``U = Σ_visible |v|``, the LSE and the largest scores of each row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qualify.masks import visible
+from qualify.run.adapters.interface import AttentionCall
+
+BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+"""size of one block of scores"""
+ROW_LIMIT = 4096
+"""query rows of a sequence that are all compared; of longer ones a stratified sample"""
+SAMPLE_ROWS = 1024
+"""size of that sample"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Golden:
+    """The golden result for n selected query rows of a call; all float64 (or float32 where asked)."""
+
+    rows: Tensor
+    """(n,) int64 indices into the packed queries"""
+    out: Tensor
+    """(n, heads_q, head_dim_v)"""
+    A: Tensor
+    """P|V|, same shape as ``out``"""
+    Q: Tensor
+    """(P∘P)(V∘V), same shape"""
+    U: Tensor | None
+    """Σ over visible keys of |v|, same shape; only where the class has an underflow term"""
+    lse: Tensor
+    """(n, heads_q), natural logarithm"""
+    row_max: Tensor
+    """(n, heads_q), largest visible score"""
+    score_max: Tensor
+    """(n, heads_q), largest |score| among the visible"""
+    keys: Tensor
+    """(n,) visible keys of the row, int64"""
+
+
+@contextmanager
+def exact_matmul() -> Iterator[None]:
+    """IEEE float32 products, whatever a library has set: no TF32, no bf16 tricks."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS) -> list[int]:
+    """All rows up to the limit; of a longer sequence the first and last tile, tile edges, and random ones."""
+    if seqlen_q <= limit:
+        return list(range(seqlen_q))
+    chosen = set(range(128)) | set(range(seqlen_q - 128, seqlen_q))
+    edges = torch.arange(128, seqlen_q - 128, 128)
+    step = max(1, len(edges) * 2 // (sample // 2))
+    for edge in edges[::step].tolist():
+        chosen |= {edge - 1, edge}
+    generator = torch.Generator().manual_seed(seqlen_q)
+    order = torch.randint(seqlen_q, (4 * sample,), generator=generator).tolist()
+    for row in order:
+        if len(chosen) >= sample:
+            break
+        chosen.add(row)
+    return sorted(chosen)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Bucket:
+    """Sequences of equal lengths, computed together."""
+
+    members: list[int]
+    seqlen_q: int
+    seqlen_k: int
+    rows: Tensor
+    """(r,) selected rows within a sequence"""
+
+
+def _buckets(bounds_q: Tensor, bounds_k: Tensor, device: torch.device) -> list[_Bucket]:
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    lengths = zip(bounds_q.diff().tolist(), bounds_k.diff().tolist(), strict=True)
+    for index, pair in enumerate(lengths):
+        groups[pair].append(index)
+    return [
+        _Bucket(members=members, seqlen_q=sq, seqlen_k=sk, rows=torch.tensor(select_rows(sq), device=device))
+        for (sq, sk), members in groups.items()
+        if sq
+    ]
+
+
+def key_bounds(call: AttentionCall) -> Tensor:
+    """(batch + 1,) int64 cumulative key lengths on the host, packed or paged."""
+    if call.cu_seqlens_k is not None:
+        return call.cu_seqlens_k.cpu().long()
+    assert call.seqused_k is not None, "a paged call has seqused_k"
+    return torch.cat([torch.zeros(1, dtype=torch.int64), call.seqused_k.cpu().long().cumsum(0)])
+
+
+def golden(call: AttentionCall, *, dtype: torch.dtype = torch.float64, underflow: bool = False) -> Golden:
+    """The golden result of a call.
+
+    Args:
+        dtype: float64, or float32 for the cheaper reference (IEEE products either way).
+        underflow: whether to return ``U`` (one cumulative sum more).
+    """
+    device = call.q.device
+    bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
+    buckets = _buckets(bounds_q, bounds_k, device)
+    count = sum(len(bucket.members) * len(bucket.rows) for bucket in buckets)
+    heads_q, dim_v = call.q.shape[1], call.v.shape[-1]
+
+    def empty(*shape: int, fill: float = 0.0) -> Tensor:
+        return torch.full((count, *shape), fill, dtype=dtype, device=device)
+
+    result = Golden(
+        rows=torch.empty(count, dtype=torch.int64, device=device),
+        out=empty(heads_q, dim_v),
+        A=empty(heads_q, dim_v),
+        Q=empty(heads_q, dim_v),
+        U=empty(heads_q, dim_v) if underflow else None,
+        lse=empty(heads_q, fill=-math.inf),
+        row_max=empty(heads_q, fill=-math.inf),
+        score_max=empty(heads_q),
+        keys=torch.zeros(count, dtype=torch.int64, device=device),
+    )
+    at = 0
+    with exact_matmul():
+        for bucket in buckets:
+            at = _fill_bucket(result, at, call, bucket, bounds_q, bounds_k, dtype)
+    return result
+
+
+def _fill_bucket(
+    result: Golden,
+    at: int,
+    call: AttentionCall,
+    bucket: _Bucket,
+    bounds_q: Tensor,
+    bounds_k: Tensor,
+    dtype: torch.dtype,
+) -> int:
+    """Compute all blocks of a bucket into ``result`` from row ``at`` on; returns the next free row."""
+    heads_q = call.q.shape[1]
+    budget = BLOCK_BYTES[call.q.device.type]
+    row_bytes = max(1, heads_q * max(bucket.seqlen_k, call.v.shape[-1]) * dtype.itemsize)
+    rows_per_block = max(1, min(len(bucket.rows), budget // row_bytes))
+    members_per_block = max(1, budget // (row_bytes * rows_per_block))
+    for first in range(0, len(bucket.members), members_per_block):
+        members = bucket.members[first : first + members_per_block]
+        starts_q = bounds_q[members].to(call.q.device)
+        k, v = _keys_values(call, members, bucket.seqlen_k, bounds_k, dtype)
+        for rows in torch.split(bucket.rows, rows_per_block):
+            index = (starts_q[:, None] + rows[None, :]).flatten()
+            place = slice(at, at + len(index))
+            result.rows[place] = index
+            if bucket.seqlen_k:
+                _fill_block(result, place, call, members, rows, index, k, v, bucket)
+            at += len(index)
+    return at
+
+
+def _keys_values(
+    call: AttentionCall, members: list[int], seqlen_k: int, bounds_k: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Keys and values of some sequences of equal length: (members, heads_kv, seqlen_k, dim), dequantised."""
+    offsets = torch.arange(seqlen_k, device=call.k.device)
+    if call.block_table is None:
+        index = bounds_k[members].to(call.k.device)[:, None] + offsets
+        k, v = call.k[index], call.v[index]
+    else:
+        page_size = call.k.shape[1]
+        pages = call.block_table[members].long()[:, offsets // page_size]
+        k, v = call.k[pages, offsets % page_size], call.v[pages, offsets % page_size]
+    k, v = k.to(dtype).transpose(1, 2), v.to(dtype).transpose(1, 2)
+    if call.k_descale is not None:
+        k = k * call.k_descale[members].to(dtype)[..., None, None]
+    if call.v_descale is not None:
+        v = v * call.v_descale[members].to(dtype)[..., None, None]
+    return k, v
+
+
+def _seen(call: AttentionCall, members: list[int], rows: Tensor, bucket: _Bucket) -> Tensor:
+    """Visibility of keys: (1 or members, rows, seqlen_k) bool."""
+    i = rows.view(1, -1, 1)
+    j = torch.arange(bucket.seqlen_k, device=rows.device).view(1, 1, -1)
+    lengths = (bucket.seqlen_q, bucket.seqlen_k)
+    seen: Tensor = visible(i, j, *lengths, causal=call.causal, window=call.window).expand(-1, len(rows), -1)
+    if call.bidirectional_spans is None:
+        return seen
+    seen = seen.expand(len(members), -1, -1).clone()
+    position = i + (bucket.seqlen_k - bucket.seqlen_q)
+    for sequence, begin, end in call.bidirectional_spans.tolist():
+        if sequence in members:
+            inside = (position >= begin) & (position < end) & (j >= begin) & (j < end)
+            seen[members.index(sequence)] |= inside[0]
+    return seen
+
+
+def _fill_block(
+    result: Golden,
+    place: slice,
+    call: AttentionCall,
+    members: list[int],
+    rows: Tensor,
+    index: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bucket: _Bucket,
+) -> None:
+    """Exact attention of one block of rows of some sequences of equal lengths."""
+    n, heads_kv = k.shape[:2]
+    dtype = k.dtype
+    q = call.q[index].to(dtype).view(n, len(rows), heads_kv, -1, call.q.shape[-1]).permute(0, 2, 3, 1, 4)
+    if call.q_descale is not None:
+        q = q * call.q_descale[members].to(dtype).view(n, heads_kv, 1, 1, 1)
+    group = q.shape[2]
+    scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, len(rows), -1) * call.scale
+    if call.softcap:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    seen = _seen(call, members, rows, bucket)[:, None, None]
+    score_max = torch.where(seen, scores.abs(), 0.0).amax(-1)
+    scores = scores.masked_fill(~seen, -math.inf)
+    row_max = scores.amax(-1)
+    lse = torch.logsumexp(scores, -1)
+    if call.sinks is not None:
+        sink = call.sinks.to(dtype).view(1, heads_kv, group, 1)
+        lse = torch.where(lse == -math.inf, lse, torch.logaddexp(lse, sink))
+    base = torch.where(lse == -math.inf, 0.0, lse)
+    p = torch.exp(scores - base.unsqueeze(-1)).flatten(2, 3)
+
+    def flat(tensor: Tensor) -> Tensor:
+        """(n, heads_kv, group * rows or group, rows, …) to (n * rows, heads_q, …)."""
+        tensor = tensor.view(n, heads_kv, group, len(rows), *tensor.shape[4:])
+        return tensor.permute(0, 3, 1, 2, *range(4, tensor.dim())).flatten(2, 3).flatten(0, 1)
+
+    def weigh(weights: Tensor, values: Tensor) -> Tensor:
+        return flat(torch.matmul(weights, values).view(n, heads_kv, group, len(rows), -1))
+
+    result.out[place] = weigh(p, v)
+    result.A[place] = weigh(p, v.abs())
+    result.Q[place] = weigh(p.square(), v.square())
+    if result.U is not None:
+        weights = seen.expand(n, heads_kv, group, -1, -1).flatten(2, 3).to(dtype)
+        result.U[place] = weigh(weights, v.abs())
+    result.lse[place] = flat(lse)
+    result.row_max[place] = flat(row_max)
+    result.score_max[place] = flat(score_max)
+    result.keys[place] = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)

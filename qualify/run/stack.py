@@ -1,0 +1,227 @@
+"""The fingerprint of what a run ran on: device, driver, libraries, mapped binaries, dispatch environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from qualify.errors import DeviceError
+from qualify.facts.stack import Component, Device, Stack
+
+DISTRIBUTIONS = (
+    "torch",
+    "triton",
+    "flash-attn",
+    "flash-attn-3",
+    "flash-attn-4",
+    "flashinfer-python",
+    "flashinfer-cubin",
+    "flashinfer-jit-cache",
+    "vllm",
+    "xformers",
+    "kernels",
+    "transformers",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-cudnn-frontend",
+    "nvidia-cublas",
+    "nvidia-cublas-cu12",
+    "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cuda-nvrtc",
+    "nvidia-cutlass-dsl",
+    "quack-kernels",
+    "numpy",
+)
+"""Distributions whose version can change which kernel runs or what it computes."""
+
+DISPATCH = re.compile(
+    r"^(CUDA_|CUDNN_|CUBLAS_|NVIDIA_|TORCH|PYTORCH_|TRITON_|FLASH|FLASHINFER_|VLLM_|FA[234]_|ATEN_|MKL_|OMP_NUM|ONEDNN_|DNNL_)"
+)
+"""Environment variables that steer dispatch, or the numbers."""
+SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY$")
+
+BINARY = re.compile(
+    r"torch|cudnn|cublas|cudart|nvrtc|flash|_C\.|cuda|vllm|cutlass|triton|mkl|gomp|xformers", re.IGNORECASE
+)
+"""Shared objects worth a hash, by file name."""
+
+
+def describe_device(kind: str) -> Device:
+    """The device a worker runs on.
+
+    Raises:
+        DeviceError: cuda was asked for and is not usable; the message says why and what to do.
+    """
+    if kind == "cpu":
+        return _cpu()
+    if not torch.cuda.is_available():
+        raise DeviceError(no_cuda_reason())
+    properties = torch.cuda.get_device_properties(0)
+    return Device(
+        kind="cuda",
+        name=properties.name,
+        uuid=f"GPU-{properties.uuid}",
+        compute_capability=f"{properties.major}.{properties.minor}",
+        units=properties.multi_processor_count,
+        memory_bytes=properties.total_memory,
+        cache_bytes=int(getattr(properties, "L2_cache_size", 0)),
+    )
+
+
+def no_cuda_reason() -> str:
+    """Why CUDA cannot be used here, and what to do about it."""
+    if torch.version.cuda is None:
+        return (
+            f"no CUDA device: this torch ({torch.__version__}) is built without CUDA. Install a CUDA build of torch, "
+            "or run with --device cpu."
+        )
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        text = str(error).splitlines()[0]
+        hint = "Upgrade the NVIDIA driver" if "driver" in text.lower() and "old" in text.lower() else "See `nvidia-smi`"
+        return f"no CUDA device: {text}. {hint}, or run with --device cpu."
+    return "no CUDA device: torch sees none (CUDA_VISIBLE_DEVICES?). See `nvidia-smi`, or run with --device cpu."
+
+
+def _cpu() -> Device:
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else []
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    name = names[0].strip() if names else platform.processor() or platform.machine()
+    return Device(
+        kind="cpu",
+        name=name,
+        uuid=name,
+        compute_capability="",
+        units=len(os.sched_getaffinity(0)),
+        memory_bytes=memory,
+        cache_bytes=_last_level_cache(),
+    )
+
+
+def _last_level_cache() -> int:
+    """Bytes of the largest cache that sysfs names; 0 where it names none."""
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        match = re.fullmatch(r"(\d+)([KM]?)", path.read_text().strip())
+        if match:
+            sizes.append(int(match[1]) * {"": 1, "K": 1 << 10, "M": 1 << 20}[match[2]])
+    return max(sizes)
+
+
+def describe_stack(device: Device, hash_cache: Path) -> Stack:
+    """The full fingerprint of this process; call it once the attention libraries are loaded."""
+    components = [*_system(), *_runtimes(device), *_distributions(), *_binaries(mapped_binaries(), hash_cache)]
+    return Stack(device=device, components=tuple(components), environment=dispatch_environment())
+
+
+def dispatch_environment() -> dict[str, str]:
+    """Variables that steer dispatch; never one that may hold a secret."""
+    return {
+        name: value for name, value in sorted(os.environ.items()) if DISPATCH.match(name) and not SECRET.search(name)
+    }
+
+
+def _system() -> list[Component]:
+    return [
+        Component(kind="system", name="python", version=platform.python_version(), digest=""),
+        Component(kind="system", name="kernel", version=platform.release(), digest=""),
+        Component(kind="system", name="libc", version=" ".join(platform.libc_ver()), digest=""),
+    ]
+
+
+def _runtimes(device: Device) -> list[Component]:
+    """Driver, CUDA and cuDNN as torch and NVML see them; firmware where NVML tells."""
+    if device.kind != "cuda":
+        return []
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    found = [
+        Component(kind="runtime", name="cuda", version=str(torch.version.cuda), digest=""),
+        Component(kind="runtime", name="cudnn", version="" if cudnn is None else str(cudnn), digest=""),
+    ]
+    return found + _nvml(device)
+
+
+def _nvml(device: Device) -> list[Component]:
+    """What only the driver's management library knows; a note of its absence where it cannot be asked."""
+    try:
+        import pynvml
+    except ImportError:
+        return [Component(kind="driver", name="driver", version="unknown (nvidia-ml-py is not installed)", digest="")]
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        driver = Component(kind="driver", name="driver", version=str(pynvml.nvmlSystemGetDriverVersion()), digest="")
+        vbios = Component(
+            kind="firmware", name="vbios", version=str(pynvml.nvmlDeviceGetVbiosVersion(handle)), digest=""
+        )
+        return [driver, vbios]
+    except pynvml.NVMLError as error:
+        return [Component(kind="driver", name="driver", version=f"unknown (NVML: {error})", digest="")]
+
+
+def _distributions() -> list[Component]:
+    """Installed attention and CUDA distributions; the digest is that of RECORD, which hashes every file."""
+    found = []
+    for name in DISTRIBUTIONS:
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        record = distribution.read_text("RECORD")
+        digest = hashlib.sha256(record.encode()).hexdigest() if record else ""
+        found.append(Component(kind="distribution", name=name, version=distribution.version, digest=digest))
+    return found
+
+
+def mapped_binaries() -> list[Path]:
+    """Shared objects that this process has mapped and that can matter to attention."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if len(line.split(maxsplit=5)) == 6}
+    libraries = (Path(path) for path in paths if ".so" in path)
+    return sorted(path for path in libraries if BINARY.search(path.name) and path.is_file())
+
+
+def _binaries(paths: Iterable[Path], hash_cache: Path) -> list[Component]:
+    """Hash the files, in parallel, remembering hashes by path, size and time of change."""
+    known: dict[str, str] = {}
+    try:
+        known = json.loads(hash_cache.read_text())
+    except (OSError, ValueError):
+        known = {}
+    keys = {path: f"{path}|{path.stat().st_size}|{path.stat().st_mtime_ns}" for path in paths}
+    missing = [path for path, key in keys.items() if key not in known]
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        known |= dict(zip((keys[path] for path in missing), pool.map(_sha256, missing), strict=True))
+    if missing:
+        _remember(hash_cache, known)
+    return [Component(kind="binary", name=path.name, version="", digest=known[key]) for path, key in keys.items()]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remember(hash_cache: Path, known: dict[str, str]) -> None:
+    """Write the cache if its folder can be written; it only saves time."""
+    try:
+        hash_cache.parent.mkdir(parents=True, exist_ok=True)
+        temporary = hash_cache.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(known))
+        temporary.replace(hash_cache)
+    except OSError:
+        return

@@ -1,0 +1,210 @@
+"""Time of one call, simply and honestly: median of event-timed blocks after warm-up, on cold inputs.
+
+A block is many launches over rotating copies of the inputs, whose footprint is at least five times the
+last-level cache where memory allows, so that no launch finds its inputs warm. On a GPU a spin kernel runs
+ahead of each block while the host issues it: the events then see the device work back to back, and not the
+host's launch overhead, which is reported apart. All samples are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from qualify.facts.case import DTYPE_BYTES, DeviceKind, Level, Workload
+from qualify.facts.outcome import Bound, Finding, Timing, Value
+from qualify.facts.stack import Ceilings
+from qualify.masks import key_range, pairs
+
+COLD_FACTOR = 5
+"""footprint of the copies over the last-level cache"""
+MAX_COPIES = {"cpu": 4, "cuda": 24}
+"""on a CPU the inputs of small cases stay warm, and the timing says so"""
+SPIN_CYCLES_PER_US = 2_000
+"""a little more than the clock of the cards that it runs on"""
+MOST_AHEAD_US = 20_000.0
+"""longest that the device spins while the host issues a block"""
+IMPOSSIBLE_SHARE = 1.1
+"""faster than the measured ceiling by more than this is physically impossible"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """How long to measure."""
+
+    blocks: int
+    block_us: float
+    """device time that a block should take"""
+    launches: int
+    """most launches of a block"""
+
+
+EFFORTS: dict[tuple[Level, DeviceKind], Effort] = {
+    ("smoke", "cpu"): Effort(blocks=3, block_us=1_000, launches=10),
+    ("full", "cpu"): Effort(blocks=7, block_us=10_000, launches=100),
+    ("smoke", "cuda"): Effort(blocks=5, block_us=1_000, launches=50),
+    ("full", "cuda"): Effort(blocks=15, block_us=10_000, launches=400),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What a call must do at least."""
+
+    flops: int
+    """2 · heads_q · (head_dim + head_dim_v) · visible pairs"""
+    compulsory_bytes: int
+    """each visible input read once, each output written once"""
+    exps: int
+    """heads_q · visible pairs"""
+
+
+def work_of(workload: Workload) -> Work:
+    """Operations and bytes that no correct kernel can avoid."""
+    causal, window = workload.causal, workload.window
+    counted = Counter(zip(workload.seqlens_q, workload.seqlens_k, strict=True)).items()
+    visible = sum(count * pairs(*pair, causal=causal, window=window) for pair, count in counted)
+    keys = sum(count * _visible_keys(*pair, workload) for pair, count in counted)
+    width = DTYPE_BYTES[workload.dtype]
+    queries = sum(workload.seqlens_q)
+    moved = queries * workload.heads_q * (workload.head_dim + workload.head_dim_v)
+    moved += keys * workload.heads_kv * (workload.head_dim + workload.head_dim_v)
+    return Work(
+        flops=2 * workload.heads_q * (workload.head_dim + workload.head_dim_v) * visible,
+        compulsory_bytes=width * moved,
+        exps=workload.heads_q * visible,
+    )
+
+
+def _visible_keys(seqlen_q: int, seqlen_k: int, workload: Workload) -> int:
+    """Keys of a sequence that at least one query sees (masks are bands, so it is one range)."""
+    if not seqlen_q or not seqlen_k:
+        return 0
+    low, _ = key_range(0, seqlen_q, seqlen_k, causal=workload.causal, window=workload.window)
+    _, high = key_range(seqlen_q - 1, seqlen_q, seqlen_k, causal=workload.causal, window=workload.window)
+    return max(0, high - low)
+
+
+def roofline(work: Work, dtype: str, ceilings: Ceilings) -> tuple[float, Bound]:
+    """Least time in µs that the measured ceilings allow, and which one binds."""
+    times: dict[Bound, float] = {
+        "flops": work.flops / ceilings.matmul_flops_per_s[dtype] * 1e6,
+        "bytes": work.compulsory_bytes / ceilings.copy_bytes_per_s * 1e6,
+        "exps": work.exps / ceilings.exps_per_s * 1e6,
+        "launch": ceilings.launch_us,
+    }
+    bound = max(times, key=lambda name: times[name])
+    return times[bound], bound
+
+
+def copies_needed(input_bytes: int, cache_bytes: int, budget_bytes: int, kind: DeviceKind) -> int:
+    """Copies of the inputs to rotate over, within a memory budget; at least one."""
+    wanted = -(-COLD_FACTOR * cache_bytes // max(1, input_bytes)) + 1
+    return max(1, min(wanted, MAX_COPIES[kind], budget_bytes // max(1, input_bytes)))
+
+
+class Clock:
+    """Times blocks of launches on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cuda = device.type == "cuda"
+
+    def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
+        """Microseconds of all launches, back to back."""
+        if not self.cuda:
+            start = time.perf_counter_ns()
+            for launch in launches:
+                launch()
+            return (time.perf_counter_ns() - start) / 1e3
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(int(ahead_us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]
+        begin.record()
+        for launch in launches:
+            launch()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e3
+
+    def host_us(self, launch: Callable[[], Any]) -> float:
+        """Microseconds of the host to issue one call, without waiting for it."""
+        start = time.perf_counter_ns()
+        launch()
+        issued = (time.perf_counter_ns() - start) / 1e3
+        if self.cuda:
+            torch.cuda.synchronize()
+        return issued
+
+
+def measure(
+    launches: Sequence[Callable[[], Any]],
+    *,
+    workload: Workload,
+    input_bytes: int,
+    cache_bytes: int,
+    level: Level,
+    device: torch.device,
+    ceilings: Ceilings,
+) -> Timing:
+    """Time a call that is prepared on ``len(launches)`` copies of its inputs.
+
+    Args:
+        input_bytes: what one copy reads.
+        cache_bytes: last-level cache of the device; 0 = unknown.
+    """
+    kind: DeviceKind = "cuda" if device.type == "cuda" else "cpu"
+    clock, effort = Clock(device), EFFORTS[level, kind]
+    for launch in launches:
+        launch()
+    host = [clock.host_us(launches[number % len(launches)]) for number in range(5)]
+    estimate = clock.block_us(list(launches), ahead_us=sum(host)) / len(launches)
+    count = max(1, min(effort.launches, int(effort.block_us / max(estimate, 0.5, median(host) / 4))))
+    samples = []
+    turn = 0
+    for _ in range(effort.blocks):
+        block = [launches[(turn + number) % len(launches)] for number in range(count)]
+        turn += count
+        ahead = min(MOST_AHEAD_US, 1.3 * median(host) * count)
+        samples.append(clock.block_us(block, ahead_us=ahead) / count)
+    work = work_of(workload)
+    least, bound = roofline(work, workload.dtype, ceilings)
+    latency = median(samples)
+    footprint = input_bytes * len(launches)
+    return Timing(
+        latency_us=latency,
+        samples_us=tuple(samples),
+        launches_per_block=count,
+        rotated_bytes=footprint,
+        cold=bool(cache_bytes) and footprint >= COLD_FACTOR * cache_bytes,
+        host_us=median(host),
+        flops=work.flops,
+        compulsory_bytes=work.compulsory_bytes,
+        exps=work.exps,
+        roofline_us=least,
+        bound=bound,
+        ceiling_share=least / latency if latency else 0.0,
+    )
+
+
+def findings(timing: Timing, workload: Workload, ceilings: Ceilings, kind: DeviceKind) -> list[Finding]:
+    """What a timing says: faster than the card can be means that the work was skipped or its output cached.
+
+    Asked on GPUs only: a CPU's caches and clocks have no such firm ceiling.
+    """
+    arithmetic = timing.flops / ceilings.matmul_flops_per_s[workload.dtype] * 1e6
+    memory = timing.compulsory_bytes / ceilings.copy_bytes_per_s * 1e6 if timing.cold else 0.0
+    least = max(arithmetic, memory)
+    if kind == "cpu" or timing.latency_us * IMPOSSIBLE_SHARE >= least:
+        return []
+    detail = (
+        f"{timing.latency_us:.2f} µs is faster than this card can be: {least:.2f} µs for {timing.flops:.3g} FLOPs and "
+        f"{timing.compulsory_bytes:.3g} bytes at its measured ceilings; the work was skipped or cached"
+    )
+    values: dict[str, Value] = {"latency_us": timing.latency_us, "least_us": least}
+    return [Finding(check="timing", verdict="fail", detail=detail, values=values)]

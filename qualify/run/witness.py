@@ -1,0 +1,355 @@
+"""Which kernel really ran: the names that the profiler saw being launched, and what they prove.
+
+Many calls share one profiler session (the first one of a process costs seconds). Each call sits in a range
+of its own; device records are assigned to it by correlation id, on the CPU operators by time. A sentinel
+opens and closes the session. A trace is believed only if it is complete (see :func:`read_trace`), otherwise
+the case is repeated in a fresh process and, after three attempts, UNPROVEN. A traced call is never timed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
+from qualify.run.kernel_names import identify
+
+CALLS = 3
+"""traced calls of a case, which must all launch the same"""
+UNCLASSIFIED_SHARE = 0.05
+"""share of the device time that unknown kernels may take"""
+AGREEMENT_SHARE = 0.1
+"""by how much traced and untraced durations may differ without a note"""
+LEAST_US = 100.0
+"""below it, gaps between launches and a cold cache explain any difference"""
+
+_LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|GraphLaunch")
+_COPIES = {"gpu_memcpy", "gpu_memset"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """What one session saw of one case."""
+
+    calls: tuple[tuple[Launch, ...], ...]
+    """launches of each traced call, equal names merged, in order of first appearance"""
+    defect: str
+    """why the trace is not to be believed; empty where it is"""
+    peak_bytes: int | None
+    """CPU only: allocator high-water mark within a call"""
+
+
+def trace(
+    launches: Sequence[Callable[[], Any]], device: torch.device, announce: Callable[[int], None] | None = None
+) -> list[Trace]:
+    """Run each callable ``CALLS`` times in one profiler session and tell what each launched.
+
+    Args:
+        announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
+    """
+    cuda = device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
+    sentinel = torch.ones(8, device=device)
+    with profile(activities=activities, profile_memory=not cuda) as session:
+        _mark("open", sentinel)
+        for index, launch in enumerate(launches):
+            if announce:
+                announce(index)
+            for number in range(CALLS):
+                with record_function(f"qualify#{index}#{number}"):
+                    launch()
+            if cuda:
+                torch.cuda.synchronize()
+        _mark("close", sentinel)
+        if cuda:
+            torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory(prefix="qualify-trace-") as folder:
+        path = Path(folder) / "trace.json"
+        session.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
+    return read_trace(events, count=len(launches), cuda=cuda)
+
+
+def _mark(name: str, tensor: torch.Tensor) -> None:
+    with record_function(f"qualify#{name}"):
+        torch.sin(tensor)
+
+
+def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool) -> list[Trace]:
+    """Assign the events of a session to its ranges.
+
+    A range is defective if a launch has no device record, a record has no time, or nothing was launched; every
+    range is, if a sentinel is missing (the profiler lost the beginning or the end of the session).
+    """
+    session = _Session(events)
+    read = _cuda_calls if cuda else _cpu_calls
+    lost = [name for name in ("open", "close") if not session.sentinel_seen(name, cuda=cuda)]
+    traces = []
+    for index in range(count):
+        spans = [session.ranges.get(f"qualify#{index}#{number}") for number in range(CALLS)]
+        if lost or not all(spans):
+            defect = f"the profiler lost the session's {' and '.join(lost) or 'ranges'}"
+            traces.append(Trace(calls=(), defect=defect, peak_bytes=None))
+            continue
+        parts = [read(session, span) for span in spans if span]
+        names = [Counter({launch.name: launch.count for launch in launches}) for launches, _, _ in parts]
+        defects = [defect for _, defect, _ in parts if defect]
+        if not defects and any(other != names[0] for other in names):
+            defects = [f"the {CALLS} traced calls launched different kernels"]
+        traces.append(
+            Trace(
+                calls=tuple(launches for launches, _, _ in parts),
+                defect=defects[0] if defects else "",
+                peak_bytes=max((peak for _, _, peak in parts if peak is not None), default=None),
+            )
+        )
+    return traces
+
+
+class _Session:
+    """The events of one session by time, by range and by correlation id."""
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        self.events = sorted((event for event in events if "ts" in event), key=lambda event: float(event["ts"]))
+        self.times = [float(event["ts"]) for event in self.events]
+        self.ranges = {event["name"]: event for event in self.events if event.get("cat") == "user_annotation"}
+        self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for event in self.events:
+            if event.get("cat") in {"kernel", *_COPIES}:
+                self.records[_correlation(event)].append(event)
+
+    def within(self, span: dict[str, Any]) -> list[dict[str, Any]]:
+        """Events that begin inside a range, without the range itself."""
+        first = bisect_left(self.times, float(span["ts"]))
+        last = bisect_right(self.times, float(span["ts"]) + float(span["dur"]))
+        return [event for event in self.events[first:last] if event is not span]
+
+    def sentinel_seen(self, name: str, *, cuda: bool) -> bool:
+        """Whether the sentinel's work was recorded."""
+        span = self.ranges.get(f"qualify#{name}")
+        if span is None:
+            return False
+        inside = self.within(span)
+        if not cuda:
+            return any(event["name"] == "aten::sin" for event in inside)
+        return any(self.records.get(_correlation(event)) for event in inside if _LAUNCH.search(event["name"]))
+
+
+def _correlation(event: dict[str, Any]) -> int:
+    return int(event.get("args", {}).get("correlation", -1))
+
+
+def _cuda_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, ...], str, None]:
+    """Device kernels that the launches of one range started."""
+    found: list[Launch] = []
+    defect = ""
+    for event in session.within(span):
+        if event.get("cat") not in {"cuda_runtime", "cuda_driver"}:
+            continue
+        own = session.records.get(_correlation(event), [])
+        if _LAUNCH.search(event["name"]) and not own:
+            defect = f"{event['name']} has no device record"
+        found += [_device_launch(record) for record in own]
+    if any(launch.duration_us <= 0 for launch in found):
+        defect = "a device record has no duration"
+    if not found and not defect:
+        defect = "no kernel was launched"
+    return _merge(found), defect, None
+
+
+def _device_launch(record: dict[str, Any]) -> Launch:
+    args = record.get("args", {})
+    identity = identify(record["name"])
+
+    def triple(name: str) -> tuple[int, int, int] | None:
+        value = args.get(name)
+        return (int(value[0]), int(value[1]), int(value[2])) if value else None
+
+    def number(name: str) -> int | None:
+        return int(args[name]) if name in args else None
+
+    return Launch(
+        name=record["name"],
+        count=1,
+        role="auxiliary" if record.get("cat") in _COPIES else identity.role,
+        family=identity.family,
+        generation=identity.generation,
+        grid=triple("grid"),
+        block=triple("block"),
+        registers=number("registers per thread"),
+        shared_bytes=number("shared memory"),
+        stream=number("stream"),
+        duration_us=float(record.get("dur", 0.0)),
+    )
+
+
+def _cpu_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, ...], str, int | None]:
+    """Operators of one range: attention as a whole, and what else ran outside of it, by self time."""
+    inside = session.within(span)
+    operators = [event for event in inside if event.get("cat") in {"cpu_op", "user_annotation"}]
+    found: list[Launch] = []
+    covered_until = -1.0
+    for position, event in enumerate(operators):
+        start, duration = float(event["ts"]), float(event["dur"])
+        if start < covered_until:
+            continue
+        identity = identify(event["name"])
+        if identity.role == "attention":
+            covered_until = start + duration
+            own = duration
+        else:
+            own = max(0.0, duration - _children(operators, position))
+        if event.get("cat") == "user_annotation" and identity.role != "attention":
+            continue
+        found.append(
+            Launch(
+                name=event["name"],
+                count=1,
+                role=identity.role,
+                family=identity.family,
+                generation=identity.generation,
+                grid=None,
+                block=None,
+                registers=None,
+                shared_bytes=None,
+                stream=None,
+                duration_us=own,
+            )
+        )
+    return _merge(found), "" if found else "no operator ran", _peak(inside)
+
+
+def _children(operators: list[dict[str, Any]], position: int) -> float:
+    """Time of the direct children of an operator (events are sorted by start)."""
+    stop = float(operators[position]["ts"]) + float(operators[position]["dur"])
+    total, covered = 0.0, -1.0
+    for event in operators[position + 1 :]:
+        start = float(event["ts"])
+        if start >= stop:
+            break
+        if start >= covered:
+            total += float(event["dur"])
+            covered = start + float(event["dur"])
+    return total
+
+
+def _peak(inside: list[dict[str, Any]]) -> int | None:
+    """High-water mark of the allocations within a range."""
+    level = peak = 0
+    events = [event for event in inside if event["name"] == "[memory]"]
+    for event in events:
+        level += int(event.get("args", {}).get("Bytes", 0))
+        peak = max(peak, level)
+    return peak if events else None
+
+
+def _merge(launches: list[Launch]) -> tuple[Launch, ...]:
+    """Launches with the same name and grid, counted; in order of first appearance."""
+    merged: dict[tuple[object, ...], Launch] = {}
+    for launch in launches:
+        key = (launch.name, launch.grid)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = launch
+        else:
+            total = known.duration_us + launch.duration_us
+            merged[key] = replace(known, count=known.count + launch.count, duration_us=total)
+    return tuple(merged.values())
+
+
+def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str]) -> Witness:
+    """What the trace proves about a card: proven, substituted by another attention kernel, or unproven."""
+    expected = tuple(must_match)
+    launches = tuple(_assign_role(launch, must_match, may_match) for launch in (found.calls[-1] if found.calls else ()))
+
+    def witness(state: Any, reason: str) -> Witness:
+        return Witness(state=state, reason=reason, expected=expected, launches=launches, calls=len(found.calls))
+
+    if found.defect:
+        return witness("unproven", found.defect)
+    claimed = [launch for launch in launches if launch.role == "attention" and _matches(launch.name, must_match)]
+    foreign = [launch for launch in launches if launch.role == "attention" and launch not in claimed]
+    total = sum(launch.duration_us for launch in launches)
+    unknown = [launch for launch in launches if launch.role == "unclassified"]
+    if foreign:
+        names = ", ".join(f"{launch.family or 'attention'} ({launch.name})" for launch in foreign)
+        return witness("substituted", f"another attention kernel ran: {names}")
+    if not claimed:
+        products = [launch.name for launch in launches if launch.role in {"gemm", "softmax"}]
+        if products and not unknown:
+            return witness("substituted", f"no attention kernel ran, the math path did: {', '.join(products[:4])}")
+        return witness("unproven", "no launched kernel matches the card and none is known as attention")
+    share = sum(launch.duration_us for launch in unknown) / total if total else 0.0
+    if share > UNCLASSIFIED_SHARE:
+        names = ", ".join(launch.name for launch in unknown[:3])
+        return witness("unproven", f"unknown kernels took {share:.0%} of the time: {names}")
+    return witness("proven", "")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def _assign_role(launch: Launch, must_match: Sequence[str], may_match: Sequence[str]) -> Launch:
+    """A card knows its own kernels better than the table does."""
+    role: Role = launch.role
+    if _matches(launch.name, must_match) and role != "auxiliary":
+        role = "attention"
+    elif _matches(launch.name, may_match):
+        role = "auxiliary"
+    return replace(launch, role=role)
+
+
+def negative_control(found: Trace) -> str:
+    """The math path must show matrix products and a softmax and no fused attention; empty where it does."""
+    roles = {launch.role for call in found.calls for launch in call}
+    fused = [launch.name for call in found.calls for launch in call if launch.role == "attention"]
+    fused = [name for name in fused if identify(name).family != "sdpa-math"]
+    if found.defect:
+        return f"the math path could not be traced: {found.defect}"
+    if fused:
+        return f"the math path shows fused attention kernels: {', '.join(fused)}"
+    if "gemm" not in roles or "softmax" not in roles:
+        math_seen = any(identify(launch.name).family == "sdpa-math" for call in found.calls for launch in call)
+        if not math_seen:
+            return f"the math path shows no matrix product and softmax, only {', '.join(sorted(roles))}"
+    return ""
+
+
+def findings(seen: Witness, latency_us: float, units: int) -> list[Finding]:
+    """What the launches say beyond identity: an idle card, a copy that costs, a trace that disagrees with the clock.
+
+    Args:
+        latency_us: the untraced, measured time of the call.
+        units: streaming multiprocessors of the card.
+    """
+    notes = []
+    traced = sum(launch.duration_us for launch in seen.launches)
+    for launch in seen.launches:
+        if launch.role != "attention" or launch.grid is None:
+            continue
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        if blocks < units // 2 and launch.duration_us > 20:
+            detail = f"{launch.family or launch.name} ran {blocks} blocks on {units} multiprocessors"
+            notes.append(
+                Finding(check="grid", verdict="note", detail=detail, values={"blocks": blocks, "units": units})
+            )
+    side = sum(launch.duration_us for launch in seen.launches if launch.role == "auxiliary" and not launch.family)
+    if traced and side / traced > UNCLASSIFIED_SHARE:
+        detail = f"copies and elementwise kernels take {side / traced:.0%} of the device time"
+        notes.append(Finding(check="auxiliary", verdict="note", detail=detail, values={"share": side / traced}))
+    if min(traced, latency_us) > LEAST_US and abs(traced / latency_us - 1) > AGREEMENT_SHARE:
+        detail = f"traced {traced:.1f} µs (warm), measured {latency_us:.1f} µs (cold): more than 10 % apart"
+        values: dict[str, Value] = {"traced_us": traced, "latency_us": latency_us}
+        notes.append(Finding(check="trace", verdict="note", detail=detail, values=values))
+    return notes

@@ -1,0 +1,13 @@
+"""The evidence store: one SQL database, SQLite by default, PostgreSQL for a fleet.
+
+``store.py`` is the interface; ``tables.py`` the schema and ``migrations/`` its history; ``mapping.py`` turns
+facts into rows and back; ``database.py`` owns connections and transactions; ``failures.py`` explains errors.
+Nothing outside this package imports SQLAlchemy or Alembic.
+"""
+
+from __future__ import annotations
+
+from qualify.store.database import DEFAULT_PATH
+from qualify.store.store import Store
+
+__all__ = ["DEFAULT_PATH", "Store"]

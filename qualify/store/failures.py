@@ -1,0 +1,135 @@
+"""Database errors in words: what happened, where, why probably, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError, StatementError
+
+from qualify.errors import StoreError
+
+_UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Explanation:
+    """What the database's error codes mean to a person."""
+
+    codes: tuple[str, ...]
+    """first characters of SQLite's error name or of the SQLSTATE"""
+    happened: str
+    advice: str
+    """likely cause and next step"""
+
+
+_EXPLANATIONS = (
+    _Explanation(
+        codes=("SQLITE_FULL", "53100"),
+        happened="the disk is full",
+        advice="What was committed before is intact. Free space, then go on with --resume.",
+    ),
+    _Explanation(
+        codes=("SQLITE_BUSY", "SQLITE_LOCKED", "55P03"),
+        happened="the database stayed locked by another process",
+        advice="A program that holds a write transaction open is probably hanging: find it (fuser FILE) and end it.",
+    ),
+    _Explanation(
+        codes=("SQLITE_READONLY", "25006"),
+        happened="the database cannot be written",
+        advice="The file, its folder or its disk is probably read-only (SQLite also writes files beside the "
+        "database): check the permissions and the mount, or give another place with --db.",
+    ),
+    _Explanation(
+        codes=("SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"),
+        happened="the file cannot be opened",
+        advice="The folder is probably missing, or you may not write in it: check it with ls -ld, or give another "
+        "place with --db.",
+    ),
+    _Explanation(
+        codes=("SQLITE_NOTADB",),
+        happened="the file is not an SQLite database",
+        advice="It is probably another file, or its beginning was overwritten: give another place with --db, or "
+        "restore the file from a backup.",
+    ),
+    _Explanation(
+        codes=("SQLITE_CORRUPT",),
+        happened="the database is damaged",
+        advice="A disk fault or another program probably wrote into the file: save it with "
+        "'sqlite3 FILE .recover', or restore it from a backup.",
+    ),
+    _Explanation(
+        codes=("SQLITE_IOERR", "58030"),
+        happened="the disk reported an error",
+        advice="The disk is probably failing, full or unmounted: look into the kernel's log (dmesg).",
+    ),
+    _Explanation(
+        codes=("SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_NOTNULL", "23514", "23502"),
+        happened="a value is none that the schema allows",
+        advice="This is a fault in qualify or in an adapter: please report it with this message. Nothing was stored.",
+    ),
+    _Explanation(
+        codes=("SQLITE_CONSTRAINT", "23"),
+        happened="the record contradicts what is stored",
+        advice="It was probably stored before: evidence is only added, never replaced. Nothing was stored.",
+    ),
+    _Explanation(
+        codes=(_UNREACHABLE, "08", "57P"),
+        happened="the database server cannot be reached",
+        advice="The server is probably down, or host, port or credentials are wrong: try the same URL with psql.",
+    ),
+    _Explanation(
+        codes=("28", "42501"),
+        happened="the database server refused the user",
+        advice="User name, password or rights are probably wrong: check the URL and the server's grants.",
+    ),
+    _Explanation(
+        codes=("3D000",),
+        happened="the server has no database of that name",
+        advice="Create it (createdb NAME), or correct the name in the URL.",
+    ),
+    _Explanation(
+        codes=("SQLITE_ERROR", "42P01", "42703"),
+        happened="the database does not have the expected tables",
+        advice="Another program probably changed the schema: restore it from a backup, or give another place "
+        "with --db.",
+    ),
+)
+_UNKNOWN = _Explanation(
+    codes=(),
+    happened="the database reported an error",
+    advice="If the message does not tell the cause, try the same place with sqlite3 or psql.",
+)
+
+
+def store_error(where: str, happened: str, advice: str) -> StoreError:
+    """The error as every failure of the store is worded."""
+    return StoreError(f"evidence store {where}: {happened}. {advice}")
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turns every database error inside into a StoreError that names ``where``."""
+    try:
+        yield
+    except (SQLAlchemyError, OverflowError) as error:
+        explanation = _explanation(_code(error))
+        cause = error.orig if isinstance(error, StatementError) and error.orig else error
+        detail = " ".join(str(cause).split())
+        raise store_error(where, f"{explanation.happened} ({detail})", explanation.advice) from error
+
+
+def _code(error: Exception) -> str:
+    """SQLite's error name, or the SQLSTATE; empty where the error has neither."""
+    if not isinstance(error, DBAPIError):
+        return ""
+    code = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None)
+    if code:
+        return str(code)
+    # psycopg gives no SQLSTATE where no server answered.
+    return _UNREACHABLE if isinstance(error, OperationalError | InterfaceError) else ""
+
+
+def _explanation(code: str) -> _Explanation:
+    return next((known for known in _EXPLANATIONS if code.startswith(known.codes)), _UNKNOWN)

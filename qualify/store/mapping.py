@@ -1,0 +1,326 @@
+"""Facts to rows and back. Pure functions: a row is a dictionary going in and a mapping coming out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from qualify.facts.case import Case, Workload
+from qualify.facts.outcome import (
+    Crashed,
+    Evidence,
+    Finding,
+    Launch,
+    Measured,
+    NotRun,
+    Outcome,
+    Refused,
+    Statistics,
+    Substituted,
+    TimedOut,
+    Timing,
+    Witness,
+    evidence_of,
+    findings_of,
+)
+from qualify.facts.run import Run
+from qualify.facts.stack import Ceilings, Component, Device, Stack
+from qualify.store import tables
+
+Row = dict[str, Any]
+
+NOT_REACHED = NotRun(reason="the run ended before its turn")
+"""what stands for a case without an outcome"""
+
+_STATISTICS = tuple(Statistics.__dataclass_fields__)
+_TIMING = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
+_LAUNCH = tuple(name for name in Launch.__dataclass_fields__ if name not in ("grid", "block"))
+_CASE = tuple(name for name in Case.__dataclass_fields__ if name not in ("id", "unclaimed", "workload"))
+_WORKLOAD = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "causal", "softcap", "sinks", "scale", "page_size")
+_RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
+_COMPONENT = tuple(Component.__dataclass_fields__)
+# Bulk inserts want the same keys in every row, so each outcome starts from all of them.
+_NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if column.name != "id"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The rows that belong to one outcome, each in the order in which they were stored."""
+
+    findings: Sequence[RowMapping] = ()
+    statistics: Sequence[RowMapping] = ()
+    launches: Sequence[RowMapping] = ()
+    samples_us: tuple[float, ...] = ()
+
+
+def lengths_to_text(lengths: Iterable[int]) -> str:
+    """Sequence lengths, run-length encoded: ``(8192, 8192, 17)`` becomes ``8192x2,17``."""
+    counted = ((length, sum(1 for _ in same)) for length, same in groupby(lengths))
+    return ",".join(f"{length}x{count}" if count > 1 else f"{length}" for length, count in counted)
+
+
+def lengths_from_text(text: str) -> tuple[int, ...]:
+    """The sequence lengths that :func:`lengths_to_text` wrote."""
+    lengths: list[int] = []
+    for part in filter(None, text.split(",")):
+        length, _, count = part.partition("x")
+        lengths += [int(length)] * int(count or 1)
+    return tuple(lengths)
+
+
+def stack_row(stack: Stack) -> Row:
+    """The row of ``stacks``."""
+    device = stack.device
+    return {
+        "fingerprint": stack.fingerprint,
+        "device_kind": device.kind,
+        "device_name": device.name,
+        "compute_capability": device.compute_capability,
+        "units": device.units,
+        "memory_bytes": device.memory_bytes,
+        "cache_bytes": device.cache_bytes,
+    }
+
+
+def component_rows(stack: Stack, stack_id: int) -> list[Row]:
+    """The rows of ``components``; their order is part of the fingerprint."""
+    return [
+        {"stack_id": stack_id, "position": position, **_fields(component, _COMPONENT)}
+        for position, component in enumerate(stack.components)
+    ]
+
+
+def environment_rows(stack: Stack, stack_id: int) -> list[Row]:
+    """The rows of ``stack_environment``."""
+    return [{"stack_id": stack_id, "name": name, "value": value} for name, value in stack.environment.items()]
+
+
+def stack_from(
+    row: RowMapping, components: Iterable[RowMapping], environment: Iterable[RowMapping], *, uuid: str
+) -> Stack:
+    """The stack as it was on the card ``uuid``."""
+    device = Device(
+        kind=row["device_kind"],
+        name=row["device_name"],
+        uuid=uuid,
+        compute_capability=row["compute_capability"],
+        units=row["units"],
+        memory_bytes=row["memory_bytes"],
+        cache_bytes=row["cache_bytes"],
+    )
+    parts = tuple(Component(**_pick(part, _COMPONENT)) for part in components)
+    return Stack(device=device, components=parts, environment={pair["name"]: pair["value"] for pair in environment})
+
+
+def run_row(run: Run) -> Row:
+    """The row of ``runs``, without its stack."""
+    return _fields(run, _RUN)
+
+
+def run_from(row: RowMapping, stack: Stack | None, ceilings: Ceilings | None) -> Run:
+    """The run."""
+    return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings)
+
+
+def ceilings_row(ceilings: Ceilings, run_id: str) -> Row:
+    """The row of ``ceilings``."""
+    return {
+        "run_id": run_id,
+        "copy_bytes_per_s": ceilings.copy_bytes_per_s,
+        "exps_per_s": ceilings.exps_per_s,
+        "launch_us": ceilings.launch_us,
+    }
+
+
+def matmul_rows(ceilings: Ceilings, run_id: str) -> list[Row]:
+    """The rows of ``matmul_ceilings``."""
+    reached = ceilings.matmul_flops_per_s
+    return [{"run_id": run_id, "dtype": dtype, "matmul_flops_per_s": value} for dtype, value in reached.items()]
+
+
+def ceilings_from(row: RowMapping, matmuls: Iterable[RowMapping]) -> Ceilings:
+    """The ceilings of a run."""
+    return Ceilings(
+        matmul_flops_per_s={matmul["dtype"]: matmul["matmul_flops_per_s"] for matmul in matmuls},
+        copy_bytes_per_s=row["copy_bytes_per_s"],
+        exps_per_s=row["exps_per_s"],
+        launch_us=row["launch_us"],
+    )
+
+
+def case_row(case: Case, run_id: str, position: int) -> Row:
+    """The row of ``cases``."""
+    workload = case.workload
+    return {
+        "run_id": run_id,
+        "position": position,
+        "case_id": case.id,
+        **_fields(case, _CASE),
+        "unclaimed": list(case.unclaimed),
+        **_fields(workload, _WORKLOAD),
+        "workload_dtype": workload.dtype,
+        "window_left": workload.window[0],
+        "window_right": workload.window[1],
+        "seqlens_q": lengths_to_text(workload.seqlens_q),
+        "seqlens_k": lengths_to_text(workload.seqlens_k),
+    }
+
+
+def case_from(row: RowMapping) -> Case:
+    """The case with its workload."""
+    workload = Workload(
+        **_pick(row, _WORKLOAD),
+        dtype=row["workload_dtype"],
+        window=(row["window_left"], row["window_right"]),
+        seqlens_q=lengths_from_text(row["seqlens_q"]),
+        seqlens_k=lengths_from_text(row["seqlens_k"]),
+    )
+    return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
+
+
+def outcome_row(outcome: Outcome, case_key: int) -> Row:
+    """The row of ``outcomes``."""
+    return {**_NO_OUTCOME, "case_key": case_key, "outcome": outcome.outcome, **_outcome_fields(outcome)}
+
+
+def _outcome_fields(outcome: Outcome) -> Row:
+    match outcome:
+        case Measured(evidence=evidence) | Substituted(evidence=evidence):
+            return _evidence_fields(evidence)
+        case Refused():
+            return {"by": outcome.by, "reasons": list(outcome.reasons)}
+        case Crashed():
+            return _fields(outcome, ("stage", "error", "log", "attempt"))
+        case TimedOut():
+            return _fields(outcome, ("stage", "limit_s", "attempt"))
+        case NotRun():
+            return {"reason": outcome.reason}
+
+
+def _evidence_fields(evidence: Evidence) -> Row:
+    witness = evidence.witness
+    return {
+        "attempt": evidence.attempt,
+        "first_call_us": evidence.first_call_us,
+        "peak_temporary_bytes": evidence.peak_temporary_bytes,
+        "wall_s": evidence.wall_s,
+        "witness_state": witness.state,
+        "witness_reason": witness.reason,
+        "witness_expected": list(witness.expected),
+        "witness_calls": witness.calls,
+        **(_fields(evidence.timing, _TIMING) if evidence.timing else {}),
+    }
+
+
+def finding_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
+    """The rows of ``findings``."""
+    return [
+        {
+            "outcome_id": outcome_id,
+            "position": position,
+            "check": finding.check,
+            "verdict": finding.verdict,
+            "detail": finding.detail,
+            "values": dict(finding.values),
+        }
+        for position, finding in enumerate(findings_of(outcome))
+    ]
+
+
+def statistics_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
+    """The rows of ``statistics``."""
+    evidence = evidence_of(outcome)
+    return [
+        {"outcome_id": outcome_id, "position": position, **_fields(one, _STATISTICS)}
+        for position, one in enumerate(evidence.statistics if evidence else ())
+    ]
+
+
+def launch_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
+    """The rows of ``launches``."""
+    evidence = evidence_of(outcome)
+    return [
+        {
+            "outcome_id": outcome_id,
+            "position": position,
+            **_fields(launch, _LAUNCH),
+            **_axes("grid", launch.grid),
+            **_axes("block", launch.block),
+        }
+        for position, launch in enumerate(evidence.witness.launches if evidence else ())
+    ]
+
+
+def sample_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
+    """The rows of ``samples``."""
+    evidence = evidence_of(outcome)
+    samples_us = evidence.timing.samples_us if evidence and evidence.timing else ()
+    return [
+        {"outcome_id": outcome_id, "position": position, "latency_us": latency_us}
+        for position, latency_us in enumerate(samples_us)
+    ]
+
+
+def outcome_from(row: RowMapping, parts: Parts) -> Outcome:
+    """The outcome, of the kind that its row names."""
+    findings = tuple(
+        Finding(check=part["check"], verdict=part["verdict"], detail=part["detail"], values=part["values"])
+        for part in parts.findings
+    )
+    match row["outcome"]:
+        case "measured":
+            return Measured(evidence=_evidence_from(row, findings, parts))
+        case "substituted":
+            return Substituted(evidence=_evidence_from(row, findings, parts))
+        case "refused":
+            return Refused(by=row["by"], reasons=tuple(row["reasons"]))
+        case "crashed":
+            return Crashed(**_pick(row, ("stage", "error", "log", "attempt")), findings=findings)
+        case "timed_out":
+            return TimedOut(**_pick(row, ("stage", "limit_s", "attempt")), findings=findings)
+        case "not_run":
+            return NotRun(reason=row["reason"])
+    raise ValueError(f"outcome {row['outcome']!r} is none that this program knows")
+
+
+def _evidence_from(row: RowMapping, findings: tuple[Finding, ...], parts: Parts) -> Evidence:
+    witness = Witness(
+        state=row["witness_state"],
+        reason=row["witness_reason"],
+        expected=tuple(row["witness_expected"]),
+        launches=tuple(_launch_from(part) for part in parts.launches),
+        calls=row["witness_calls"],
+    )
+    return Evidence(
+        findings=findings,
+        statistics=tuple(Statistics(**_pick(part, _STATISTICS)) for part in parts.statistics),
+        witness=witness,
+        timing=None if row["latency_us"] is None else Timing(**_pick(row, _TIMING), samples_us=parts.samples_us),
+        first_call_us=row["first_call_us"],
+        peak_temporary_bytes=row["peak_temporary_bytes"],
+        wall_s=row["wall_s"],
+        attempt=row["attempt"],
+    )
+
+
+def _launch_from(row: RowMapping) -> Launch:
+    grid = None if row["grid_x"] is None else (row["grid_x"], row["grid_y"], row["grid_z"])
+    block = None if row["block_x"] is None else (row["block_x"], row["block_y"], row["block_z"])
+    return Launch(**_pick(row, _LAUNCH), grid=grid, block=block)
+
+
+def _axes(name: str, size: tuple[int, int, int] | None) -> Row:
+    x, y, z = size or (None, None, None)
+    return {f"{name}_x": x, f"{name}_y": y, f"{name}_z": z}
+
+
+def _fields(record: object, names: Iterable[str]) -> Row:
+    return {name: getattr(record, name) for name in names}
+
+
+def _pick(row: RowMapping, names: Iterable[str]) -> Row:
+    return {name: row[name] for name in names}

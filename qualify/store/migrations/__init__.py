@@ -1,0 +1,1 @@
+"""Alembic migrations; one module in ``versions`` for each released schema."""

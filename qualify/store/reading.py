@@ -1,0 +1,133 @@
+"""The database into facts. Every function works inside the transaction of its connection."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select
+
+from qualify.facts.run import Record, Run
+from qualify.facts.stack import Ceilings, Stack
+from qualify.store import mapping, tables
+from qualify.store.tables import cases, outcomes, runs
+
+_CHUNK = 500
+_NEWEST = (runs.c.started_at.desc(), runs.c.id.desc())
+_NO_PARTS = mapping.Parts()
+
+
+def chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """The values in portions that fit into one IN list."""
+    return (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))
+
+
+def run_ids(connection: Connection) -> list[str]:
+    """The ids of all runs, newest first."""
+    return list(connection.execute(select(runs.c.id).order_by(*_NEWEST)).scalars())
+
+
+def load_runs(connection: Connection, *where: ColumnElement[bool], limit: int | None = None) -> list[Run]:
+    """The runs that meet all conditions, newest first."""
+    wanted = select(runs).where(*where).order_by(*_NEWEST).limit(limit)
+    rows = connection.execute(wanted).mappings().all()
+    stacks = _Stacks(connection, {row["stack_id"] for row in rows if row["stack_id"] is not None})
+    ceilings = _load_ceilings(connection, [row["id"] for row in rows])
+    return [mapping.run_from(row, stacks.of(row), ceilings.get(row["id"])) for row in rows]
+
+
+class _Stacks:
+    """The stacks of some runs, each read once."""
+
+    def __init__(self, connection: Connection, ids: Iterable[int]) -> None:
+        wanted = sorted(ids)
+        self._rows = {row["id"]: row for row in _where_in(connection, tables.stacks, "id", wanted)}
+        self._components = _grouped(_where_in(connection, tables.components, "stack_id", wanted), "stack_id")
+        self._environment = _grouped(_where_in(connection, tables.stack_environment, "stack_id", wanted), "stack_id")
+
+    def of(self, run: RowMapping) -> Stack | None:
+        """The stack of the run, on the run's card."""
+        key = run["stack_id"]
+        if key is None:
+            return None
+        return mapping.stack_from(
+            self._rows[key], self._components[key], self._environment[key], uuid=run["device_uuid"]
+        )
+
+
+def _load_ceilings(connection: Connection, run_ids: Sequence[str]) -> dict[str, Ceilings]:
+    matmuls = _grouped(_where_in(connection, tables.matmul_ceilings, "run_id", run_ids), "run_id")
+    rows = _where_in(connection, tables.ceilings, "run_id", run_ids)
+    return {row["run_id"]: mapping.ceilings_from(row, matmuls[row["run_id"]]) for row in rows}
+
+
+def load_records(connection: Connection, run_id: str, case_id: str | None = None) -> list[Record]:
+    """The run's cases in the order of the plan, or only one of them, each with the outcome that counts."""
+    which = cases.c.run_id == run_id
+    if case_id is not None:
+        which &= cases.c.case_id == case_id
+    planned = connection.execute(select(cases).where(which).order_by(cases.c.position)).mappings().all()
+    latest = latest_outcomes(which)
+    parts = _load_parts(connection, latest)
+    counted = connection.execute(select(outcomes).where(outcomes.c.id.in_(latest))).mappings().all()
+    found = {row["case_key"]: mapping.outcome_from(row, parts.get(row["id"], _NO_PARTS)) for row in counted}
+    return [Record(case=mapping.case_from(row), outcome=found.get(row["key"], mapping.NOT_REACHED)) for row in planned]
+
+
+def latest_outcomes(which: ColumnElement[bool]) -> Select[Any]:
+    """The ids of the outcomes that count, one for each case that has any."""
+    return (
+        select(func.max(outcomes.c.id))
+        .join(cases, cases.c.key == outcomes.c.case_key)
+        .where(which)
+        .group_by(outcomes.c.case_key)
+    )
+
+
+def _load_parts(connection: Connection, latest: Select[Any]) -> dict[int, mapping.Parts]:
+    findings, statistics, launches = (
+        _grouped(_parts_of(connection, table, latest), "outcome_id")
+        for table in (tables.findings, tables.statistics, tables.launches)
+    )
+    samples_us = _load_samples(connection, latest)
+    return {
+        outcome_id: mapping.Parts(
+            findings=findings[outcome_id],
+            statistics=statistics[outcome_id],
+            launches=launches[outcome_id],
+            samples_us=tuple(samples_us[outcome_id]),
+        )
+        for outcome_id in [*findings, *statistics, *launches, *samples_us]
+    }
+
+
+def _parts_of(connection: Connection, table: Table, latest: Select[Any]) -> Sequence[RowMapping]:
+    wanted = select(table).where(table.c.outcome_id.in_(latest)).order_by(table.c.outcome_id, table.c.position)
+    return connection.execute(wanted).mappings().all()
+
+
+def _load_samples(connection: Connection, latest: Select[Any]) -> dict[int, list[float]]:
+    """All samples by outcome; plain tuples, because there are far more of them than of anything else."""
+    samples = tables.samples.c
+    wanted = select(samples.outcome_id, samples.latency_us).where(samples.outcome_id.in_(latest))
+    grouped: dict[int, list[float]] = defaultdict(list)
+    for outcome_id, latency_us in connection.execute(wanted.order_by(samples.outcome_id, samples.position)).all():
+        grouped[outcome_id].append(latency_us)
+    return grouped
+
+
+def _where_in(connection: Connection, table: Table, column: str, values: Sequence[Any]) -> list[RowMapping]:
+    """The rows whose column holds one of the values, in the order of the primary key."""
+    found: list[RowMapping] = []
+    for some in chunks(values):
+        wanted = select(table).where(table.c[column].in_(some)).order_by(*table.primary_key.columns)
+        found += connection.execute(wanted).mappings().all()
+    return found
+
+
+def _grouped(rows: Iterable[RowMapping], column: str) -> dict[Any, list[RowMapping]]:
+    grouped: dict[Any, list[RowMapping]] = defaultdict(list)
+    for row in rows:
+        grouped[row[column]].append(row)
+    return grouped

@@ -1,0 +1,203 @@
+"""The evidence store: what a run writes, and what everything else reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import ColumnElement, Connection, select
+
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.case import Case
+from qualify.facts.run import Record, Run, RunState
+from qualify.facts.stack import Ceilings, Stack
+from qualify.store import reading, writing
+from qualify.store.database import Database, check_place, parse
+from qualify.store.schema import prepare
+from qualify.store.tables import cases, outcomes, runs
+
+LATEST = "latest"
+_NAMED = 5
+
+
+class Store:
+    """Evidence in one database. Use it as a context manager, or call :meth:`close`.
+
+    Every method is one transaction and raises StoreError where the database fails, UsageError where a run or
+    a case that was asked for does not exist. A method that writes has committed when it returns.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, url: str, *, create: bool = True, busy_timeout_s: float = 30.0) -> Self:
+        """Opens the store, and brings its schema to this program's.
+
+        Args:
+            url: a SQLAlchemy URL, or the path of an SQLite file.
+            create: whether a missing or empty database becomes a store; otherwise it is a StoreError.
+            busy_timeout_s: how long SQLite waits for another writer.
+        """
+        place = parse(url)
+        check_place(place, create=create)
+        database = Database(place, busy_timeout_s=busy_timeout_s)
+        try:
+            prepare(database, create=create)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._database.close()
+
+    @property
+    def where(self) -> str:
+        """The place as messages name it; without a password."""
+        return self._database.where
+
+    def begin(self, run: Run) -> None:
+        """Adds a run; one that is stored already is a StoreError."""
+        with self._database.writing() as connection:
+            writing.insert_run(connection, run)
+
+    def set_stack(self, run_id: str, stack: Stack, ceilings: Ceilings | None) -> None:
+        """Says what the run runs on, once its first worker has reported.
+
+        What was set first stays. A stack with another fingerprint is a UsageError: a run is evidence about one.
+        """
+        with self._database.writing() as connection:
+            self._check_run(connection, run_id)
+            writing.attach_stack(connection, run_id, stack)
+            if ceilings:
+                writing.attach_ceilings(connection, run_id, ceilings)
+
+    def add_cases(self, run_id: str, planned: Iterable[Case]) -> None:
+        """Adds the whole plan of a run, in its order; a case that is in it already is a StoreError."""
+        with self._database.writing() as connection:
+            self._check_run(connection, run_id)
+            writing.insert_cases(connection, run_id, planned)
+
+    def add(self, run_id: str, records: Sequence[Record]) -> None:
+        """Commits outcomes of planned cases in one transaction: all of them, or none."""
+        if not records:
+            return
+        with self._database.writing() as connection:
+            self._check_run(connection, run_id)
+            writing.insert_records(connection, run_id, records)
+
+    def finish(self, run_id: str, state: RunState, finished_at: datetime) -> None:
+        """Ends a run."""
+        with self._database.writing() as connection:
+            self._check_run(connection, run_id)
+            writing.update_run(connection, run_id, {"state": state, "finished_at": finished_at})
+
+    def resume(self, run_id: str) -> None:
+        """Puts an ended run back to running."""
+        with self._database.writing() as connection:
+            self._check_run(connection, run_id)
+            writing.update_run(connection, run_id, {"state": "running", "finished_at": None})
+
+    def resolve(self, run: str) -> str:
+        """The full id of a run given by its id, the beginning of it that only one run has, or ``latest``.
+
+        Raises NoVerdict where nothing is stored yet, UsageError where it means no run or several.
+        """
+        with self._database.reading() as connection:
+            ids = reading.run_ids(connection)
+        if not ids:
+            raise NoVerdict(f"no run in {self.where} yet. Make one: qualify run MATRIX")
+        if run == LATEST:
+            return ids[0]
+        if run in ids:
+            return run
+        matches = [known for known in ids if run and known.startswith(run)]
+        if len(matches) == 1:
+            return matches[0]
+        raise UsageError(_several(run, matches) if matches else _unknown("run", run, ids, self.where))
+
+    def run(self, run_id: str) -> Run:
+        """The run of that full id."""
+        with self._database.reading() as connection:
+            self._check_run(connection, run_id)
+            return reading.load_runs(connection, runs.c.id == run_id)[0]
+
+    def runs(self, matrix: str | None = None, limit: int = 50) -> list[Run]:
+        """The newest runs, of one matrix or of all, newest first."""
+        return self._runs(*([] if matrix is None else [runs.c.matrix == matrix]), limit=limit)
+
+    def latest(self, matrix: str) -> Run | None:
+        """The newest run of the matrix in whatever state; None where there is none."""
+        return next(iter(self.runs(matrix, limit=1)), None)
+
+    def unfinished(self) -> list[Run]:
+        """The runs that are running or were interrupted, newest first: what --resume may go on with."""
+        return self._runs(runs.c.state != "completed")
+
+    def records(self, run_id: str) -> list[Record]:
+        """All cases of the run in the order of its plan, each with its last outcome.
+
+        A case without any outcome has ``NotRun(reason="the run ended before its turn")``.
+        """
+        with self._database.reading() as connection:
+            self._check_run(connection, run_id)
+            return reading.load_records(connection, run_id)
+
+    def done(self, run_id: str) -> set[str]:
+        """The ids of the cases whose last outcome is something other than NotRun."""
+        latest = reading.latest_outcomes(cases.c.run_id == run_id)
+        wanted = (
+            select(cases.c.case_id)
+            .join(outcomes, outcomes.c.case_key == cases.c.key)
+            .where(outcomes.c.id.in_(latest), outcomes.c.outcome != "not_run")
+        )
+        with self._database.reading() as connection:
+            self._check_run(connection, run_id)
+            return set(connection.execute(wanted).scalars())
+
+    def find_case(self, case_id: str, run_id: str | None = None) -> tuple[Run, Record]:
+        """The case with its last outcome, and the run that it is from: the given one, or the newest that has it."""
+        holds = select(cases.c.run_id).where(cases.c.case_id == case_id)
+        conditions = [runs.c.id.in_(holds)] if run_id is None else [runs.c.id.in_(holds), runs.c.id == run_id]
+        with self._database.reading() as connection:
+            found = reading.load_runs(connection, *conditions, limit=1)
+            if not found:
+                raise UsageError(_unknown("case", case_id, _case_ids(connection, run_id), self.where))
+            (record,) = reading.load_records(connection, found[0].id, case_id)
+            return found[0], record
+
+    def _check_run(self, connection: Connection, run_id: str) -> None:
+        if connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is None:
+            raise UsageError(_unknown("run", run_id, reading.run_ids(connection), self.where))
+
+    def _runs(self, *where: ColumnElement[bool], limit: int | None = None) -> list[Run]:
+        with self._database.reading() as connection:
+            return reading.load_runs(connection, *where, limit=limit)
+
+
+def _case_ids(connection: Connection, run_id: str | None) -> list[str]:
+    """The cases that a mistyped id may mean: those of the run, or of the newest one."""
+    run_id = run_id or next(iter(reading.run_ids(connection)), "")
+    return list(connection.execute(select(cases.c.case_id).where(cases.c.run_id == run_id)).scalars())
+
+
+def _several(run: str, matches: list[str]) -> str:
+    more = ", …" if len(matches) > _NAMED else ""
+    return f"run {run!r} may be any of {len(matches)}: {', '.join(matches[:_NAMED])}{more}. Type more of its id."
+
+
+def _unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
+    near = get_close_matches(value, known, n=_NAMED, cutoff=0.5) or known[:_NAMED]
+    hint = f"Perhaps you meant {', '.join(near)}." if near else "Nothing is stored there yet: qualify run MATRIX"
+    return f"no {what} {value!r} in {where}. {hint}"

@@ -1,0 +1,313 @@
+"""The schema. Columns bear the names of the facts' fields, so a query reads like the documentation.
+
+::
+
+    stacks ─┬─ components            runs ─┬─ ceilings
+            ├─ stack_environment           ├─ matmul_ceilings
+            └─ runs                        └─ cases ── outcomes ─┬─ findings
+                                                                 ├─ statistics
+                                                                 ├─ launches
+                                                                 └─ samples
+
+Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
+counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    UniqueConstraint,
+)
+
+from qualify.facts.case import DeviceKind, Dtype, Level, Phase
+from qualify.facts.outcome import OUTCOMES, Bound, FindingVerdict, Role, WitnessState
+from qualify.facts.run import RunState
+from qualify.facts.stack import ComponentKind
+from qualify.store.types import Json, Real, UtcTime, Words
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# SQLite numbers rows by itself only where the type is exactly INTEGER.
+_KEY = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _key(name: str) -> Column[int]:
+    return Column(name, _KEY, primary_key=True, autoincrement=True)
+
+
+def _whole(name: str, **options: Any) -> Column[int]:
+    return Column(name, BigInteger, nullable=options.pop("nullable", False), **options)
+
+
+def _real(name: str, *, nullable: bool = False) -> Column[float]:
+    return Column(name, Real, nullable=nullable)
+
+
+def _words(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
+    return Column(name, Words, nullable=nullable, primary_key=primary_key)
+
+
+def _json(name: str, *, nullable: bool = False) -> Column[Any]:
+    return Column(name, Json, nullable=nullable)
+
+
+def _flag(name: str) -> Column[bool]:
+    return Column(name, Boolean, nullable=False)
+
+
+def _part_of(target: str, name: str, *, primary_key: bool = False, nullable: bool = False) -> Column[Any]:
+    return Column(name, ForeignKey(target), primary_key=primary_key, nullable=nullable)
+
+
+def _one_of(name: str, allowed: Any) -> CheckConstraint:
+    """The column holds one of a Literal's values (or of a tuple's)."""
+    values = ", ".join(f"'{value}'" for value in get_args(allowed) or allowed)
+    return CheckConstraint(f'"{name}" IN ({values})', name=name)
+
+
+stacks = Table(
+    "stacks",
+    metadata,
+    _key("id"),
+    _words("fingerprint"),
+    _words("device_kind"),
+    _words("device_name"),
+    _words("compute_capability"),
+    _whole("units"),
+    _whole("memory_bytes"),
+    _whole("cache_bytes"),
+    UniqueConstraint("fingerprint"),
+    _one_of("device_kind", DeviceKind),
+)
+
+components = Table(
+    "components",
+    metadata,
+    _part_of("stacks.id", "stack_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("kind"),
+    _words("name"),
+    _words("version"),
+    _words("digest"),
+    _one_of("kind", ComponentKind),
+)
+
+stack_environment = Table(
+    "stack_environment",
+    metadata,
+    _part_of("stacks.id", "stack_id", primary_key=True),
+    _words("name", primary_key=True),
+    _words("value"),
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    _words("id", primary_key=True),
+    _words("matrix"),
+    _words("matrix_hash"),
+    _words("matrix_source"),
+    _words("matrix_path"),
+    _words("level"),
+    _words("device"),
+    _words("select"),
+    _words("kernel"),
+    _words("qualify_version"),
+    Column("started_at", UtcTime, nullable=False),
+    Column("finished_at", UtcTime),
+    _words("state"),
+    _part_of("stacks.id", "stack_id", nullable=True),
+    # The card itself: a stack is shared by all cards of one model, so its fingerprint leaves the UUID out.
+    _words("device_uuid", nullable=True),
+    _one_of("level", Level),
+    _one_of("device", DeviceKind),
+    _one_of("state", RunState),
+    Index(None, "matrix", "started_at"),
+    Index(None, "started_at"),
+)
+
+ceilings = Table(
+    "ceilings",
+    metadata,
+    _part_of("runs.id", "run_id", primary_key=True),
+    _real("copy_bytes_per_s"),
+    _real("exps_per_s"),
+    _real("launch_us"),
+)
+
+matmul_ceilings = Table(
+    "matmul_ceilings",
+    metadata,
+    _part_of("runs.id", "run_id", primary_key=True),
+    _words("dtype", primary_key=True),
+    _real("matmul_flops_per_s"),
+)
+
+cases = Table(
+    "cases",
+    metadata,
+    _key("key"),
+    _part_of("runs.id", "run_id"),
+    _whole("position"),
+    _words("case_id"),
+    _words("model"),
+    _words("phase"),
+    _words("shape"),
+    _words("dtype"),
+    _words("mask"),
+    _words("kernel"),
+    _whole("layers"),
+    _whole("line"),
+    _words("content_hash"),
+    _json("unclaimed"),
+    _whole("heads_q"),
+    _whole("heads_kv"),
+    _whole("head_dim"),
+    _whole("head_dim_v"),
+    _words("workload_dtype"),
+    _flag("causal"),
+    _whole("window_left"),
+    _whole("window_right"),
+    _real("softcap"),
+    _flag("sinks"),
+    _real("scale"),
+    # Run-length encoded, for example "8192x32,17": 32 sequences of 8192, then one of 17.
+    _words("seqlens_q"),
+    _words("seqlens_k"),
+    _whole("page_size"),
+    UniqueConstraint("run_id", "case_id"),
+    UniqueConstraint("run_id", "position"),
+    Index(None, "case_id"),
+    _one_of("phase", Phase),
+    _one_of("dtype", Dtype),
+    _one_of("workload_dtype", Dtype),
+)
+
+outcomes = Table(
+    "outcomes",
+    metadata,
+    _key("id"),
+    _part_of("cases.key", "case_key"),
+    _words("outcome"),
+    # measured, substituted, crashed, timed_out
+    _whole("attempt", nullable=True),
+    # refused
+    _words("by", nullable=True),
+    _json("reasons", nullable=True),
+    # crashed, timed_out
+    _words("stage", nullable=True),
+    _words("error", nullable=True),
+    _words("log", nullable=True),
+    _real("limit_s", nullable=True),
+    # not_run
+    _words("reason", nullable=True),
+    # measured, substituted
+    _real("first_call_us", nullable=True),
+    _whole("peak_temporary_bytes", nullable=True),
+    _real("wall_s", nullable=True),
+    _words("witness_state", nullable=True),
+    _words("witness_reason", nullable=True),
+    _json("witness_expected", nullable=True),
+    _whole("witness_calls", nullable=True),
+    # … with a timing
+    _real("latency_us", nullable=True),
+    _whole("launches_per_block", nullable=True),
+    _whole("rotated_bytes", nullable=True),
+    Column("cold", Boolean),
+    _real("host_us", nullable=True),
+    _whole("flops", nullable=True),
+    _whole("compulsory_bytes", nullable=True),
+    _whole("exps", nullable=True),
+    _real("roofline_us", nullable=True),
+    _words("bound", nullable=True),
+    _real("ceiling_share", nullable=True),
+    Index(None, "case_key", "id"),
+    _one_of("outcome", OUTCOMES),
+    _one_of("by", ("plan", "library")),
+    _one_of("witness_state", WitnessState),
+    _one_of("bound", Bound),
+)
+
+# The parts of an outcome are found by its id only: without SQLite's hidden row number they take half the space.
+findings = Table(
+    "findings",
+    metadata,
+    _part_of("outcomes.id", "outcome_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("check"),
+    _words("verdict"),
+    _words("detail"),
+    _json("values"),
+    _one_of("verdict", FindingVerdict),
+    sqlite_with_rowid=False,
+)
+
+statistics = Table(
+    "statistics",
+    metadata,
+    _part_of("outcomes.id", "outcome_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("inputs"),
+    _whole("seed"),
+    _words("reference"),
+    _words("declared_class"),
+    _words("measured_class"),
+    _whole("rows"),
+    _real("E"),
+    _real("E_without_underflow"),
+    _real("R"),
+    _real("G"),
+    _real("beta"),
+    _real("beta_limit"),
+    _real("lse_rel", nullable=True),
+    _words("lse_base"),
+    _one_of("lse_base", ("e", "2", "")),
+    sqlite_with_rowid=False,
+)
+
+launches = Table(
+    "launches",
+    metadata,
+    _part_of("outcomes.id", "outcome_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("name"),
+    _whole("count"),
+    _words("role"),
+    _words("family"),
+    _words("generation"),
+    *(_whole(f"{what}_{axis}", nullable=True) for what in ("grid", "block") for axis in "xyz"),
+    _whole("registers", nullable=True),
+    _whole("shared_bytes", nullable=True),
+    _whole("stream", nullable=True),
+    _real("duration_us"),
+    _one_of("role", Role),
+    sqlite_with_rowid=False,
+)
+
+samples = Table(
+    "samples",
+    metadata,
+    _part_of("outcomes.id", "outcome_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _real("latency_us"),
+    sqlite_with_rowid=False,
+)

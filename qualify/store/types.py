@@ -1,0 +1,104 @@
+"""Column types that bring back exactly what was stored, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import DateTime, Dialect, Double, Text
+from sqlalchemy.types import TypeDecorator
+
+_UNSTORABLE = re.compile("[\x00\x1a\ud800-\udfff]")
+_ESCAPED = re.compile("\x1a([0-9a-f]{4})")
+
+
+class Real(TypeDecorator[float]):
+    """A double whose NaN survives.
+
+    SQLite turns NaN into NULL, so there it is stored as the text ``NaN``, which sorts above every number: the
+    same order that PostgreSQL gives its native NaN. Infinities are native on both.
+    """
+
+    impl = Double
+    cache_ok = True
+
+    # The processors are replaced whole: SQLAlchemy's own would turn the text into a number again.
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """What makes a value ready for the driver."""
+        return _nan_to_text if dialect.name == "sqlite" else super().bind_processor(dialect)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """What makes the driver's value a number again."""
+        return _text_to_nan if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
+
+
+def _nan_to_text(value: float | None) -> float | str | None:
+    return "NaN" if value is not None and math.isnan(value) else value
+
+
+def _text_to_nan(value: float | str | None) -> float | None:
+    return float(value) if isinstance(value, str) else value
+
+
+class Words(TypeDecorator[str]):
+    """Text from outside (logs, kernel names), which may hold what a database refuses.
+
+    PostgreSQL takes no NUL and no database takes a lone surrogate. Each becomes U+001A and four hexadecimal
+    digits, as does U+001A itself, so that the text comes back unchanged.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """The text with everything escaped that cannot be stored."""
+        if value is None or not _UNSTORABLE.search(value):
+            return value
+        return _UNSTORABLE.sub(lambda found: f"\x1a{ord(found[0]):04x}", value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """The text as it was."""
+        if value is None or "\x1a" not in value:
+            return value
+        return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
+
+
+class Json(TypeDecorator[Any]):
+    """A list or a dictionary as JSON text; NaN and infinities are written as Python's json writes them."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """One line of ASCII."""
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        """Lists and dictionaries again."""
+        return None if value is None else json.loads(value)
+
+
+class UtcTime(TypeDecorator[datetime]):
+    """An aware time: UTC in the database, UTC when it comes back. A naive time is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """The time in UTC; without its zone on SQLite, which has none."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone; the store takes aware times only")
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """The time, aware and in UTC."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)

@@ -1,0 +1,127 @@
+"""Facts into the database. Every function works inside the transaction of its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from qualify.errors import UsageError
+from qualify.facts.case import Case
+from qualify.facts.outcome import Outcome
+from qualify.facts.run import Record, Run
+from qualify.facts.stack import Ceilings, Stack
+from qualify.store import mapping, tables
+from qualify.store.reading import chunks
+
+_PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[mapping.Row]]], ...] = (
+    (tables.findings, mapping.finding_rows),
+    (tables.statistics, mapping.statistics_rows),
+    (tables.launches, mapping.launch_rows),
+    (tables.samples, mapping.sample_rows),
+)
+
+
+def insert_run(connection: Connection, run: Run) -> None:
+    """Adds the run, and its stack and ceilings where they are known already."""
+    connection.execute(insert(tables.runs), mapping.run_row(run))
+    if run.stack:
+        attach_stack(connection, run.id, run.stack)
+    if run.ceilings:
+        attach_ceilings(connection, run.id, run.ceilings)
+
+
+def attach_stack(connection: Connection, run_id: str, stack: Stack) -> None:
+    """Says on which stack the run runs. A run that has one keeps it; another one is a UsageError."""
+    found = connection.execute(
+        select(tables.stacks.c.fingerprint, tables.stacks.c.device_name)
+        .join(tables.runs, tables.runs.c.stack_id == tables.stacks.c.id)
+        .where(tables.runs.c.id == run_id)
+    ).one_or_none()
+    if found is None:
+        values = {"stack_id": _stack_id(connection, stack), "device_uuid": stack.device.uuid}
+        update_run(connection, run_id, values)
+    elif found.fingerprint != stack.fingerprint:
+        raise UsageError(
+            f"run {run_id} ran on the stack {found.fingerprint[:12]} ({found.device_name}) and cannot go on on "
+            f"{stack.fingerprint[:12]} ({stack.device.name}): one run is evidence about one stack. Start a new run."
+        )
+
+
+def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> None:
+    """Adds the run's ceilings; the ones measured first stay, because its timings were judged by them."""
+    known = select(tables.ceilings.c.run_id).where(tables.ceilings.c.run_id == run_id)
+    if connection.execute(known).first() is None:
+        connection.execute(insert(tables.ceilings), mapping.ceilings_row(ceilings, run_id))
+        _insert(connection, tables.matmul_ceilings, mapping.matmul_rows(ceilings, run_id))
+
+
+def update_run(connection: Connection, run_id: str, values: mapping.Row) -> None:
+    """Changes columns of the run."""
+    connection.execute(update(tables.runs).where(tables.runs.c.id == run_id).values(values))
+
+
+def insert_cases(connection: Connection, run_id: str, cases: Iterable[Case]) -> None:
+    """Adds the plan's cases, in its order."""
+    _insert(connection, tables.cases, [mapping.case_row(case, run_id, position) for position, case in enumerate(cases)])
+
+
+def insert_records(connection: Connection, run_id: str, records: Sequence[Record]) -> None:
+    """Adds outcomes of planned cases, with all their parts."""
+    keys = _case_keys(connection, run_id, [record.case.id for record in records])
+    rows = [mapping.outcome_row(record.outcome, keys[record.case.id]) for record in records]
+    # Sorted like the rows, so that every id meets its own record.
+    adding = insert(tables.outcomes).returning(tables.outcomes.c.id, sort_by_parameter_order=True)
+    ids = connection.execute(adding, rows).scalars().all()
+    for table, rows_of in _PARTS:
+        parts = [row for record, key in zip(records, ids, strict=True) for row in rows_of(record.outcome, key)]
+        _insert(connection, table, parts)
+
+
+def _insert(connection: Connection, table: Table, rows: list[mapping.Row]) -> None:
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _stack_id(connection: Connection, stack: Stack) -> int:
+    """The id of the stack, which is added where no run has seen it before."""
+    known = select(tables.stacks.c.id).where(tables.stacks.c.fingerprint == stack.fingerprint)
+    found: int | None = connection.execute(known).scalar_one_or_none()
+    if found is None:
+        found = _added_stack_id(connection, stack) or connection.execute(known).scalar_one()
+    return found
+
+
+def _added_stack_id(connection: Connection, stack: Stack) -> int | None:
+    """The id of the stack, added; None where another run on it was faster."""
+    try:
+        with connection.begin_nested():
+            return _insert_stack(connection, stack)
+    except IntegrityError:
+        return None
+
+
+def _insert_stack(connection: Connection, stack: Stack) -> int:
+    adding = insert(tables.stacks).returning(tables.stacks.c.id)
+    stack_id: int = connection.execute(adding, mapping.stack_row(stack)).scalar_one()
+    _insert(connection, tables.components, mapping.component_rows(stack, stack_id))
+    _insert(connection, tables.stack_environment, mapping.environment_rows(stack, stack_id))
+    return stack_id
+
+
+def _case_keys(connection: Connection, run_id: str, case_ids: Sequence[str]) -> dict[str, int]:
+    """The key of every case by its id. An id that is not in the run's plan is a UsageError."""
+    keys: dict[str, int] = {}
+    for some in chunks(sorted(set(case_ids))):
+        planned = select(tables.cases.c.case_id, tables.cases.c.key).where(
+            tables.cases.c.run_id == run_id, tables.cases.c.case_id.in_(some)
+        )
+        keys.update((row.case_id, row.key) for row in connection.execute(planned))
+    missing = [case_id for case_id in case_ids if case_id not in keys]
+    if missing:
+        raise UsageError(
+            f"run {run_id} has no case {missing[0]} in its plan ({len(missing)} of {len(case_ids)} records). "
+            "Store the plan with add_cases before its outcomes."
+        )
+    return keys

@@ -1,0 +1,52 @@
+"""The gate: one conclusion and one exit code from all the evidence of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
+from qualify.facts.outcome import OUTCOMES
+from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
+from qualify.verdict.policy import Rules, judge_case, judge_cell
+
+EXIT_CODES: dict[Verdict, int] = {"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED, "INCONCLUSIVE": NO_VERDICT}
+
+
+def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
+    """Judge every case and every production shape.
+
+    One FAIL, of a case or of a shape without a proven path, is not qualified. Otherwise anything inconclusive,
+    or nothing measured at all, is no verdict. Only then it is qualified.
+    """
+    judgements = tuple(judge_case(record, rules) for record in records)
+    cells = _cells(records, judgements, rules)
+    verdicts = Counter(judgement.verdict for judgement in judgements)
+    all_verdicts = {judgement.verdict for judgement in judgements} | {cell.verdict for cell in cells}
+    verdict: Verdict = "PASS"
+    if "FAIL" in all_verdicts:
+        verdict = "FAIL"
+    elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"]:
+        verdict = "INCONCLUSIVE"
+    outcomes = Counter[str](record.outcome.outcome for record in records)
+    return Conclusion(
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        judgements=judgements,
+        cells=cells,
+        counts={
+            "verdicts": {name: verdicts[name] for name in VERDICTS},
+            "outcomes": {name: outcomes[name] for name in OUTCOMES},
+        },
+    )
+
+
+def _cells(records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> tuple[CellJudgement, ...]:
+    """The production shapes, in the order in which the plan names them."""
+    members: dict[str, list[int]] = {}
+    for index, record in enumerate(records):
+        members.setdefault(record.case.cell, []).append(index)
+    return tuple(
+        judge_cell(cell, [records[index] for index in indices], [judgements[index] for index in indices], rules)
+        for cell, indices in members.items()
+    )

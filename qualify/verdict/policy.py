@@ -1,0 +1,132 @@
+"""The verdict on one case and on one production shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from qualify.cards.matrix import Expectation, MatrixCard
+from qualify.facts.outcome import (
+    Crashed,
+    Measured,
+    NotRun,
+    Refused,
+    Substituted,
+    TimedOut,
+    evidence_of,
+    findings_of,
+)
+from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What a run is judged by."""
+
+    matrix: MatrixCard
+    patterns: Mapping[str, Sequence[str]]
+    """``must_match`` of every kernel card, to recognise an allowed fallback"""
+    partial: bool
+    """the run was narrowed by --select or --kernel"""
+
+    def expectation(self, cell: str) -> Expectation | None:
+        """The first expectation that selects the production shape, with or without a kernel at its end."""
+        for expectation in self.matrix.expect:
+            if fnmatchcase(cell, expectation.select) or fnmatchcase(f"{cell}/{expectation.kernel}", expectation.select):
+                return expectation
+        return None
+
+
+def judge_case(record: Record, rules: Rules) -> Judgement:
+    """The verdict on one case, with its reasons."""
+    case, outcome = record.case, record.outcome
+    expectation = rules.expectation(case.cell)
+    expected = expectation is not None and expectation.kernel == case.kernel
+    verdict: Verdict
+    match outcome:
+        case _ if case.unclaimed:
+            verdict, reasons = "NOT_REQUIRED", [f"beyond the card's claims: {reason}" for reason in case.unclaimed]
+        case Refused(by="plan") if not expected:
+            verdict, reasons = "NOT_REQUIRED", list(outcome.reasons)
+        case Refused(by="plan"):
+            verdict, reasons = (
+                "FAIL",
+                [f"the matrix expects {case.kernel} here, and it is refused: {outcome.reasons[0]}"],
+            )
+        case Refused():
+            verdict = "FAIL"
+            reasons = [f"the card claims it and the library refuses: {reason}" for reason in outcome.reasons]
+        case Crashed():
+            verdict, reasons = "FAIL", [f"crashed in {outcome.stage}: {outcome.error}"]
+        case TimedOut():
+            verdict, reasons = "FAIL", [f"no sign of life for {outcome.limit_s:g} s in {outcome.stage}"]
+        case NotRun():
+            verdict, reasons = "INCONCLUSIVE", [outcome.reason]
+        case Substituted():
+            fallback = expectation.fallback if expectation and expected else rules.matrix.policy.fallback
+            verdict, reasons = _judge_substitution(outcome, fallback, rules)
+        case Measured():
+            verdict, reasons = _judge_findings(record)
+    return Judgement(case_id=case.id, verdict=verdict, reasons=tuple(reasons))
+
+
+def _judge_findings(record: Record) -> tuple[Verdict, list[str]]:
+    findings = findings_of(record.outcome)
+    failed = [f"{finding.check}: {finding.detail}" for finding in findings if finding.verdict == "fail"]
+    if failed:
+        return "FAIL", failed
+    evidence = evidence_of(record.outcome)
+    open_ends = [f"{finding.check}: {finding.detail}" for finding in findings if finding.verdict == "inconclusive"]
+    if evidence is not None and evidence.witness.state == "unproven":
+        open_ends.insert(0, f"UNPROVEN: {evidence.witness.reason}")
+    if open_ends:
+        return "INCONCLUSIVE", open_ends
+    return "PASS", []
+
+
+def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tuple[Verdict, list[str]]:
+    """Forbidden, recorded, or allowed for one named kernel."""
+    seen = outcome.evidence.witness
+    failed = [f"{item.check}: {item.detail}" for item in outcome.evidence.findings if item.verdict == "fail"]
+    if fallback == "forbid":
+        return "FAIL", [f"substituted: {seen.reason}", *failed]
+    if fallback != "record":
+        patterns = rules.patterns.get(fallback, ())
+        strange = [name for name in seen.attention_names if not any(re.search(item, name) for item in patterns)]
+        if strange or not seen.attention_names:
+            return "FAIL", [f"substituted, and not by the allowed {fallback}: {seen.reason}", *failed]
+    if failed:
+        return "FAIL", failed
+    return "PASS", [f"fallback, allowed by the matrix: {seen.reason}"]
+
+
+def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> CellJudgement:
+    """Does this production shape have a proven path, and the expected one where the matrix names it?"""
+    pairs = list(zip(records, judgements, strict=True))
+    proven = tuple(record.case.kernel for record, judgement in pairs if judgement.verdict == "PASS")
+    expectation = rules.expectation(cell)
+
+    def conclude(verdict: Verdict, *reasons: str) -> CellJudgement:
+        return CellJudgement(cell=cell, verdict=verdict, proven_by=proven, reasons=reasons)
+
+    if expectation and expectation.kernel not in proven:
+        own = [judgement for record, judgement in pairs if record.case.kernel == expectation.kernel]
+        if not own and rules.partial:
+            return conclude("NOT_REQUIRED", f"the selection leaves out {expectation.kernel}, which the matrix expects")
+        verdict: Verdict = "INCONCLUSIVE" if own and own[0].verdict == "INCONCLUSIVE" else "FAIL"
+        return conclude(verdict, f"the matrix expects {expectation.kernel}, which is not proven here")
+    if proven:
+        return conclude("PASS")
+    if any(judgement.verdict == "INCONCLUSIVE" for judgement in judgements):
+        return conclude("INCONCLUSIVE", "no kernel is proven, and not every one was judged")
+    refused = all(judgement.verdict == "NOT_REQUIRED" for judgement in judgements)
+    if refused and rules.matrix.policy.claims == "ignore":
+        return conclude("NOT_REQUIRED", "no card claims this shape; the matrix only asks what happens")
+    if refused and rules.partial:
+        return conclude("NOT_REQUIRED", "every selected kernel is refused here")
+    count = len(records)
+    return conclude(
+        "FAIL", f"no proven path: none of {count} kernel{'s' if count != 1 else ''} was measured and passed"
+    )

@@ -1,0 +1,132 @@
+"""The generated JSON Schemas: valid draft-07, tied to every shipped card, and strict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from qualify import assets
+from qualify.cards.schema import schema
+from qualify.cards.source import read
+from qualify.errors import UsageError
+
+SHIPPED = [
+    *(("kernel", path) for path in sorted(assets.shipped("kernels").glob("*.yaml"))),
+    *(("matrix", path) for path in sorted(assets.shipped("matrices").glob("*.yaml"))),
+    *(("model", path) for path in sorted((assets.shipped("matrices") / "models").glob("*.json"))),
+]
+
+
+def errors(kind: str, data: object) -> list[str]:
+    """What the schema says against the data."""
+    return [error.message for error in Draft7Validator(schema(kind)).iter_errors(data)]
+
+
+@pytest.mark.parametrize("kind", ["kernel", "matrix", "model"])
+def test_schema_is_draft_07(kind: str) -> None:
+    """The schema is itself valid, says its dialect and uses no word of a newer one."""
+    generated = schema(kind)
+    Draft7Validator.check_schema(generated)
+    assert "http://json-schema.org/draft-07/schema#" == generated["$schema"]
+    text = json.dumps(generated)
+    assert [] == [
+        word for word in ("$defs", "prefixItems", "unevaluatedProperties", "dependentRequired") if word in text
+    ]
+
+
+def test_references_have_no_siblings() -> None:
+    """Draft-07 ignores what stands beside a $ref, so nothing does, and every $ref leads somewhere."""
+
+    def walk(node: Any) -> list[dict[str, Any]]:
+        inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        own = [node] if isinstance(node, dict) and "$ref" in node else []
+        return own + [found for item in inner for found in walk(item)]
+
+    for kind in ("kernel", "matrix", "model"):
+        generated = schema(kind)
+        references = walk(generated)
+        assert references
+        assert all(set(reference) == {"$ref"} for reference in references)
+        targets = {reference["$ref"].removeprefix("#/definitions/") for reference in references}
+        assert targets <= set(generated["definitions"])
+
+
+@pytest.mark.parametrize(("kind", "path"), SHIPPED, ids=[path.name for _, path in SHIPPED])
+def test_shipped_cards_fit_their_schema(kind: str, path: Path) -> None:
+    """Every shipped card passes the schema that editors get."""
+    assert [] == errors(kind, read(path).data)
+
+
+def test_every_key_has_a_description() -> None:
+    """An editor can explain each key."""
+    for kind in ("kernel", "matrix", "model"):
+        generated = schema(kind)
+        for mapping in (generated, *generated["definitions"].values()):
+            missing = [key for key, value in mapping["properties"].items() if not value.get("description")]
+            assert [] == missing, mapping["title"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"adapter": "call"},
+        {"entry": "a:b"},
+        {"shipped_by": ...},
+        {"claims.dtypes": ["fp8"]},
+        {"claims.dtypes": []},
+        {"claims.dtypes": ["bf16", "bf16"]},
+        {"claims.unknown": 1},
+        {"claims.head_dim": {}},
+        {"claims.head_dim.max": "256"},
+        {"claims.empty_row.out": 1},
+        {"claims.empty_row.lse": 0},
+        {"accuracy.fp8": "bf16"},
+        {"witness": ...},
+        {"options": {"a": [1]}},
+        {"requires.compute_capability": [9.0]},
+    ],
+)
+def test_wrong_kernel_cards_fail_the_schema(kernel: Any, changes: dict[str, Any]) -> None:
+    """What the loader refuses, an editor underlines."""
+    assert [] == errors("kernel", kernel())
+    assert [] != errors("kernel", kernel(changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "valid"),
+    [
+        ({}, True),
+        ({"models": ["a", {"model": "b", "tensor_parallel": 2}]}, True),
+        ({"phases": {"decode": {"context": 4, "page_size": ["contiguous", 16]}}}, True),
+        ({"phases": {"decode": {"context": [4], "page_size": "contiguous"}}}, True),
+        ({"phases": {"varlen": {"lengths": [[1, 0]]}}}, True),
+        ({"dtypes": "bf16", "masks": "window4096", "exclude": "x"}, True),
+        ({"phases": {"varlen": {"lengths": [1, 2]}}}, False),
+        ({"phases": {}}, False),
+        ({"phases": {"decode": {"context": 4, "page_size": 0}}}, False),
+        ({"masks": "window0"}, False),
+        ({"models": [5]}, False),
+        ({"traffic": "x"}, False),
+        ({"policy": {"timeout_s": 0}}, False),
+    ],
+)
+def test_matrix_schema_agrees_with_the_loader(matrix: Any, changes: dict[str, Any], *, valid: bool) -> None:
+    """The schema takes scalars and lists where the loader does, and refuses what it refuses."""
+    assert valid == (errors("matrix", matrix(changes)) == [])
+
+
+def test_model_schema_refuses_a_wrong_model(model: Any) -> None:
+    """A wrong mask and a missing field are found by the schema."""
+    assert [] == errors("model", model())
+    assert 1 == len(errors("model", model({"groups.0.mask": "local"})))
+    assert 1 == len(errors("model", model({"groups.0.head_dim": ...})))
+
+
+def test_unknown_kind() -> None:
+    """Another word than the three kinds is a usage error with the near one."""
+    with pytest.raises(UsageError, match=r"perhaps you meant kernel\. There are: kernel, matrix, model"):
+        schema("kernels")

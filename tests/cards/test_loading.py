@@ -1,0 +1,216 @@
+"""Names, folders and references: which card is loaded, and what is said where there is none."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qualify import assets
+from qualify.cards import load
+from qualify.errors import CardError, UsageError
+
+
+def problems(error: BaseException) -> list[str]:
+    """Texts of a CardError without places."""
+    assert isinstance(error, CardError)
+    return [text for _, text in error.problems]
+
+
+def own(kernel: Any, name: str = "my-kernel") -> dict[str, Any]:
+    """A kernel card of a third party."""
+    card: dict[str, Any] = kernel({"kernel": name, "adapter": "call", "entry": "my_pkg:attention"})
+    return card
+
+
+def test_shipped_kernel_by_name() -> None:
+    """A shipped card is found under its name, with path and hash."""
+    loaded = load.load_kernels()["tiled-torch"]
+    assert ("tiled-torch", assets.shipped("kernels") / "tiled-torch.yaml") == (loaded.card.kernel, loaded.path)
+    assert 64 == len(loaded.content_hash)
+
+
+@pytest.mark.parametrize("name", ["my-kernel.yaml", "kernels/my-kernel.yaml"])
+def test_extra_folder_adds_kernels(write: Any, kernel: Any, tmp_path: Path, name: str) -> None:
+    """--cards DIR holds cards directly or in kernels/; the shipped ones stay."""
+    write(own(kernel), name)
+    names = list(load.load_kernels((tmp_path,)))
+    assert names == load.kernel_names((tmp_path,)) == sorted(names)
+    assert {"my-kernel", "tiled-torch"} <= set(names)
+
+
+def test_foreign_yaml_is_ignored(write: Any, tmp_path: Path) -> None:
+    """Files without the key of a kernel card, and folders, are not cards, whatever they hold."""
+    write("apiVersion: v1\n---\nkind: !x List\n", "pod.yaml")
+    write("matrix: m\nexpect:\n  - kernel: x\n", "m.yaml")
+    write(b"\xff\xfe\0", "noise.yaml")
+    (tmp_path / "folder.yaml").mkdir()
+    assert load.kernel_names() == list(load.load_kernels((tmp_path,)))
+
+
+def test_broken_kernel_card_is_reported(write: Any, tmp_path: Path) -> None:
+    """A card with a syntax error is an error, not a foreign file."""
+    write("kernel: x\n  a: [\n", "x.yaml")
+    with pytest.raises(CardError, match="is not valid YAML"):
+        load.load_kernels((tmp_path,))
+
+
+def test_problems_of_all_kernels_at_once(write: Any, kernel: Any, tmp_path: Path) -> None:
+    """Two wrong cards are reported together."""
+    write(own(kernel) | {"generation": "x"}, "my-kernel.yaml")
+    write(own(kernel, "b") | {"claims": 1}, "b.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_kernels((tmp_path,))
+    assert {"b.yaml", "my-kernel.yaml"} == {Path(place.path).name for place, _ in caught.value.problems}
+
+
+def test_no_silent_shadowing(write: Any, kernel: Any, tmp_path: Path) -> None:
+    """A card named like a shipped one is an error that names both files."""
+    path = write(own(kernel, "tiled-torch"), "tiled-torch.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_kernels((tmp_path,))
+    first = assets.shipped("kernels") / "tiled-torch.yaml"
+    assert f"{path}: kernel tiled-torch exists already in {first}; give this one another name" == str(caught.value)
+
+
+def test_two_extra_folders_may_not_clash(write: Any, kernel: Any, tmp_path: Path) -> None:
+    """Neither of two user folders wins; the same folder given twice is one."""
+    write(own(kernel), "a/my-kernel.yaml")
+    write(own(kernel), "b/my-kernel.yaml")
+    assert "my-kernel" in load.load_kernels((tmp_path / "a", tmp_path / "a"))
+    with pytest.raises(CardError, match="kernel my-kernel exists already in"):
+        load.load_kernels((tmp_path / "a", tmp_path / "b"))
+
+
+def test_shipped_folder_as_extra_folder() -> None:
+    """Giving the shipped folder itself changes nothing."""
+    assert load.kernel_names() == load.kernel_names((assets.shipped("kernels").parent,))
+
+
+def test_name_and_file_agree(write: Any, kernel: Any, tmp_path: Path) -> None:
+    """A card must be called like its file, because it is found by its file."""
+    write(own(kernel), "other.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_kernels((tmp_path,))
+    assert ["kernel: is my-kernel, but the file is other.yaml; call the file my-kernel.yaml"] == problems(caught.value)
+
+
+def test_models_by_name(write: Any, model: Any, tmp_path: Path) -> None:
+    """Model cards come from the shipped folder and from models/ in an extra folder."""
+    write(model(), "matrices/models/small.json")
+    assert "small" == load.load_model("small", (tmp_path,)).card.model
+    loaded = load.load_models((tmp_path,))
+    assert {"small", "llama-3.1-8b", "qwen3-8b"} <= set(loaded)
+    assert loaded["small"].content_hash == loaded["small"].card.content_hash
+
+
+def test_unknown_model_name() -> None:
+    """An unknown model gives the near name, all names and a command."""
+    with pytest.raises(UsageError) as caught:
+        load.load_model("gema-2-9b")
+    text = str(caught.value)
+    assert text.startswith("no model is called 'gema-2-9b'; perhaps you meant gemma-2-9b. There are: ")
+    assert "qualify model" in text
+
+
+def test_unknown_matrix_name(write: Any, matrix: Any, tmp_path: Path) -> None:
+    """An unknown matrix gives the near name; a path that is none says so."""
+    write(matrix(), "example.yaml")
+    assert "example" in load.matrix_names((tmp_path,))
+    with pytest.raises(UsageError, match="no matrix is called 'exampel'; perhaps you meant example"):
+        load.load_matrix("exampel", (tmp_path,))
+    with pytest.raises(CardError, match="no such file"):
+        load.load_matrix(str(tmp_path / "none.yaml"))
+
+
+def test_matrix_by_path_and_by_name(write: Any, matrix: Any, tmp_path: Path) -> None:
+    """A path and a name in an extra folder load the same; the hash is that of the text."""
+    path = write(matrix(), "example.yaml")
+    loaded = load.load_matrix(str(path))
+    assert loaded == load.load_matrix("example", (tmp_path,))
+    assert (path.read_text(), path) == (loaded.source, loaded.path)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == loaded.content_hash
+
+
+def test_lines_of_a_matrix(write: Any) -> None:
+    """line() gives the line of a value, or of what encloses a value that is not in the file."""
+    path = write(
+        "matrix: m\nmodels: [llama-3.1-8b]\nphases:\n  prefill:\n    seqlen:\n      - 1\n      - 2\n"
+        "dtypes: bf16\nkernels: tiled-torch\n",
+        "m.yaml",
+    )
+    loaded = load.load_matrix(str(path))
+    assert 7 == loaded.line(("phases", "prefill", "seqlen", 1))
+    assert 8 == loaded.line(("dtypes", 0))
+    assert 5 == loaded.line(("phases", "prefill", "batch", 0))
+    assert 1 == loaded.line(("policy", "timeout_s"))
+
+
+def test_models_of_a_matrix(write: Any, matrix: Any) -> None:
+    """A loaded matrix has the geometry of every model that it names."""
+    group = {"layers": [0, 1], "heads_q": 8, "heads_kv": 2, "head_dim": 64, "mask": "full"}
+    models = ["gpt-oss-20b", {"model": "mine", "geometry": {"groups": [group]}}]
+    loaded = load.load_matrix(str(write(matrix({"models": models}))))
+    assert {"gpt-oss-20b": 24, "mine": 2} == {name: card.layers for name, card in loaded.models.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"models": ["llama-3.1-8"]},
+            "models[0]: unknown model llama-3.1-8; perhaps you meant llama-3.1-8b. There are",
+        ),
+        (
+            {"kernels": ["tiled-*", "tiled-toch"]},
+            "kernels[1]: no kernel matches tiled-toch; perhaps you meant tiled-torch",
+        ),
+        ({"kernels": ["nothing*"]}, "kernels[0]: no kernel matches nothing*; `qualify kernels` lists them"),
+        ({"expect": [{"select": "*", "kernel": "tiled-toch"}]}, "expect[0].kernel: unknown kernel tiled-toch; perhaps"),
+        (
+            {"expect": [{"select": "*", "kernel": "tiled-torch", "fallback": "forbd"}]},
+            "expect[0].fallback: must be forbid, record or a kernel, but is forbd; perhaps you meant forbid",
+        ),
+    ],
+)
+def test_unknown_references(write: Any, matrix: Any, changes: dict[str, Any], expected: str) -> None:
+    """A model or kernel that does not exist is an error with its place and the near name."""
+    with pytest.raises(CardError) as caught:
+        load.load_matrix(str(write(matrix(changes))))
+    assert 1 == len(caught.value.problems)
+    assert expected in problems(caught.value)[0]
+    assert caught.value.problems[0][0].line > 1
+
+
+def test_expected_kernel_must_be_in_the_matrix(write: Any, matrix: Any, kernel: Any, tmp_path: Path) -> None:
+    """An expectation on a kernel that the matrix does not run could never be met."""
+    write(own(kernel), "my-kernel.yaml")
+    path = write(matrix({"expect": [{"select": "*", "kernel": "my-kernel"}]}), "example.yaml")
+    with pytest.raises(CardError) as caught:
+        load.load_matrix(str(path), (tmp_path,))
+    expected = "expect[0].kernel: my-kernel is not among this matrix's kernels, so nothing can meet it"
+    assert [expected] == problems(caught.value)
+
+
+def test_fallback_to_a_known_kernel(write: Any, matrix: Any, kernel: Any, tmp_path: Path) -> None:
+    """A fallback may name a kernel card."""
+    write(own(kernel), "my-kernel.yaml")
+    expect = [{"select": "*", "kernel": "tiled-torch", "fallback": "my-kernel"}]
+    loaded = load.load_matrix(str(write(matrix({"expect": expect}))), (tmp_path,))
+    assert "my-kernel" == loaded.card.expect[0].fallback
+
+
+def test_geometry_may_not_shadow_a_model(write: Any, matrix: Any) -> None:
+    """A name that has a model card cannot get another geometry."""
+    group = {"layers": 0, "heads_q": 8, "heads_kv": 2, "head_dim": 64, "mask": "full"}
+    path = write(matrix({"models": [{"model": "qwen3-8b", "geometry": {"groups": [group]}}]}))
+    with pytest.raises(CardError, match="qwen3-8b has a card already"):
+        load.load_matrix(str(path))
+
+
+def test_missing_extra_folder(tmp_path: Path) -> None:
+    """A --cards folder that does not exist is a usage error."""
+    with pytest.raises(UsageError, match="no such folder"):
+        load.load_kernels((tmp_path / "none",))

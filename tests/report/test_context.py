@@ -1,0 +1,179 @@
+"""The header of the page, its small pictures, and the words for numbers and kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qualify.report import figures, inventory, report_context, sections
+from qualify.report.columns import Column, Limited
+from qualify.report.context import ABSENT, COMPONENTS, repeat_command
+from qualify.report.names import short_name
+from qualify.report.questions import fallback, gains, kernels, packing, tolerance
+from qualify.units import UNITS
+
+TABLES = (
+    ABSENT,
+    COMPONENTS,
+    inventory.COLUMNS,
+    sections.LAUNCHES,
+    sections.STATISTICS,
+    kernels.COLUMNS,
+    fallback.CASES,
+    fallback.REFUSALS,
+    packing.COLUMNS,
+    gains.COLUMNS,
+    tolerance.COLUMNS,
+)
+
+
+def test_summary_says_what_fails_and_names_the_worst(facts: Any) -> None:
+    """One sentence carries the verdict, the counts and the worst case; a wrong result outranks a crash."""
+    context = report_context(facts.run, facts.records, facts.conclusion)
+
+    assert (
+        "Not qualified: 4 of 55 cases fail, 2 of 55 cases are inconclusive, 1 of 11 production shapes lacks a proven "
+        "path; worst: llama-3.1-8b.tp1/prefill/b1.q1024.k1024/bf16/causal/flash-attn-2 "
+        "(budget: row 4097 sees 4096 keys, limit 4097 (budget))."
+    ) == context.summary
+
+
+def test_summary_of_a_qualified_run(facts: Any, build: Callable[..., Any]) -> None:
+    """Without a failure the sentence says what was proven."""
+    good = build([record for record in facts.records if record.case.model == "gemma-2-9b.tp1"])
+    context = report_context(good.run, good.records, good.conclusion)
+
+    assert "Qualified: 4 production shapes have a proven path, 18 of 20 cases pass." == context.summary
+
+
+def test_counts_cover_every_case(facts: Any) -> None:
+    """The header counts every verdict and every outcome once."""
+    context = report_context(facts.run, facts.records, facts.conclusion)
+    counts = {title: dict(entries) for title, entries in context.counts}
+
+    assert {"PASS": 39, "FAIL": 4, "WAIVED": 1, "INCONCLUSIVE": 2, "NOT_REQUIRED": 9} == counts["verdicts"]
+    assert len(facts.records) == sum(counts["outcomes"].values())
+
+
+def test_a_case_without_a_verdict_is_an_error(facts: Any) -> None:
+    """Facts that do not belong together are refused, not shown as something."""
+    conclusion = replace(facts.conclusion, judgements=facts.conclusion.judgements[1:])
+
+    with pytest.raises(KeyError, match="llama"):
+        report_context(facts.run, facts.records, conclusion)
+
+
+def test_repeat_command_is_quoted_for_a_shell(facts: Any) -> None:
+    """Paths with spaces and globs survive a paste into a shell."""
+    assert (
+        "qualify run 'matrices/hopper serving.yaml' --level smoke --device cuda --select '*/bf16/*'"
+    ) == repeat_command(facts.run)
+
+
+def test_header_names_the_device_and_its_versions(facts: Any) -> None:
+    """Device, driver and libraries stand in the header."""
+    header = dict(report_context(facts.run, facts.records, facts.conclusion).facts)
+
+    assert "NVIDIA H100 80GB HBM3" == header["Device"]
+    assert ("580.82.07", "13.0", "2.11.0+cu130", "9.19.0") == tuple(
+        header[name] for name in ("Driver", "CUDA", "PyTorch", "cuDNN")
+    )
+    assert "2026-11-20 23:45:00 UTC" == header["Started"]
+
+
+@pytest.mark.parametrize("columns", TABLES)
+def test_units_of_columns_are_in_the_table_of_units(columns: tuple[Column[Any], ...]) -> None:
+    """A column with a unit uses a known one, and keys are unique."""
+    symbols = {unit.symbol for unit in UNITS}
+    keys = [column.key for column in columns]
+
+    assert [] == [column.key for column in columns if column.unit and column.unit not in symbols]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize(
+    ("raw", "short"),
+    [
+        (
+            "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128>>(Params)",
+            "pytorch_flash::flash_fwd_kernel",
+        ),
+        (
+            "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::Main<2>>>>(P)",
+            "flash::FlashAttnFwdSm90",
+        ),
+        (
+            "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm90FlashAttentionForwardSm90_object_at__tensorptr",
+            "FlashAttentionForwardSm90",
+        ),
+        (
+            "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_35_16x128x128_cga1x1x1_kernel0_0",
+            "cudnn sdpa_sm80_flash_fprop_wmma_f16",
+        ),
+        (
+            "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::P)",
+            "fmha_cutlassF_bf16_aligned_64x128_rf_sm80",
+        ),
+        ("void at::native::(anonymous namespace)::softmax<float>(int)", "at::native::softmax"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention_for_cpu"),
+        ("<script>", "<script>"),
+        ("", ""),
+        ("x" * 100, "x" * 63 + "…"),
+    ],
+)
+def test_short_name_is_what_a_person_calls_the_kernel(raw: str, short: str) -> None:
+    """Return types, wrappers, template arguments and tuning numbers go; nothing else does."""
+    assert short == short_name(raw)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (None, "us", "–"),
+        (math.nan, "E", "NaN"),
+        (-math.inf, "", "-∞"),
+        (0.0, "us", "0.000"),
+        (312.4, "us", "312"),
+        (12345.6, "us", "12,346"),
+        (0.634, "share", "63 %"),
+        (229_376, "bytes", "224 KiB"),
+        (512, "bytes", "512 B"),
+        (7.9e14, "flops_per_s", "790 TFLOP/s"),
+        (6.1e-4, "beta", "6.1e-4"),
+        (True, "", "yes"),
+        (4096, "count", "4,096"),
+    ],
+)
+def test_numbers_are_shown_for_people(value: float | None, unit: str, shown: str) -> None:
+    """Three digits, a scale, and a word for what is no number."""
+    assert shown == figures.text(value, unit)
+
+
+@pytest.mark.parametrize(
+    ("us", "shown"), [(9.4, "9.40 µs"), (1240.0, "1.24 ms"), (3.7e6, "3.70 s"), (math.nan, "NaN µs")]
+)
+def test_durations_choose_their_unit(us: float, shown: str) -> None:
+    """A time is readable at every size."""
+    assert shown == figures.duration(us)
+
+
+@pytest.mark.parametrize(
+    ("value", "over", "bar"),
+    [(0.5, False, 20.0), (1.0, False, 40.0), (-1.2, True, 48.0), (9.0, True, 56), (math.nan, True, 56)],
+)
+def test_bar_ends_at_the_limit(value: float, over: bool, bar: float) -> None:
+    """The limit is 40 pixels; what breaks it is longer and is cut; NaN fills the bar."""
+    limited = Limited(value=value, limit=1.0)
+
+    assert (over, bar) == (limited.over, limited.bar_px)
+
+
+def test_strip_spans_its_samples() -> None:
+    """The lowest sample is left, the highest right; equal samples meet in the middle; NaN is left out."""
+    assert [4.0, 160.0, 316.0] == figures.strip_positions((1.0, 1.5, 2.0), (1.0, 1.5, 2.0))
+    assert [160.0] == figures.strip_positions((3.0, math.nan), (3.0, 3.0))
+    assert [] == figures.strip_positions((math.nan,), (math.nan,))

@@ -1,0 +1,264 @@
+"""Every failure of the database is explained, under the condition that really causes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import store_examples as examples
+from sqlalchemy import Engine, event
+
+from qualify.errors import StoreError
+from qualify.store import DEFAULT_PATH, Store
+
+RUN = examples.run()
+NOBODY = 65_534
+
+
+def _refused(address: str, *words: str, **options: Any) -> str:
+    """Opens a store that cannot be opened; the message holds all words, and is returned."""
+    with pytest.raises(StoreError) as caught:
+        Store.open(address, **options)
+    message = str(caught.value)
+    assert [] == [word for word in words if word not in message]
+    return message
+
+
+def _fill(store: Store, group: int = 100) -> tuple[int, str]:
+    """Commits groups of outcomes until the store fails; returns how many were committed, and the message."""
+    store.begin(RUN)
+    plan = examples.cases(group)
+    store.add_cases(RUN.id, plan)
+    committed = 0
+    try:
+        for _ in range(1_000):
+            store.add(RUN.id, [examples.simple(case) for case in plan])
+            committed += group
+    except StoreError as error:
+        return committed, str(error)
+    raise AssertionError(f"{committed} outcomes fitted where only some should")
+
+
+def _stored(path: Path) -> tuple[int, str]:
+    """Outcomes in the file, and what SQLite says about its integrity."""
+    with closing(sqlite3.connect(path)) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM outcomes").fetchone()
+        (integrity,) = connection.execute("PRAGMA integrity_check").fetchone()
+        return count, integrity
+
+
+def test_the_default_folder_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run in a folder needs no preparation."""
+    monkeypatch.chdir(tmp_path)
+    Store.open(str(DEFAULT_PATH)).close()
+    assert (tmp_path / ".qualify" / "evidence.db").is_file()
+
+
+def test_a_default_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the place of the default folder is named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".qualify").write_text("")
+    _refused(str(DEFAULT_PATH), ".qualify", "cannot be created", "--db")
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    """A mistyped folder is an error, not a new folder."""
+    _refused(str(tmp_path / "typo" / "evidence.db"), str(tmp_path / "typo"), "does not exist", "mkdir -p")
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    """A folder is not taken for a database."""
+    _refused(f"sqlite:///{tmp_path}", str(tmp_path), "is a folder", "evidence.db")
+
+
+def test_a_missing_file_is_not_created_for_a_reader(tmp_path: Path) -> None:
+    """Reading commands do not leave empty stores behind."""
+    path = tmp_path / "evidence.db"
+    _refused(str(path), str(path), "no such file", "qualify run", create=False)
+    assert not path.exists()
+
+
+def test_an_empty_file_is_no_evidence_for_a_reader(tmp_path: Path) -> None:
+    """A reading command does not turn an empty file into a store."""
+    path = tmp_path / "evidence.db"
+    path.touch()
+    _refused(str(path), str(path), "it is empty", "qualify run", create=False)
+    assert 0 == path.stat().st_size
+
+
+def test_an_in_memory_database() -> None:
+    """A database that vanishes cannot hold evidence."""
+    _refused("sqlite://", "in-memory", "sqlite:///PATH")
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """Another file under the name is left alone."""
+    path = tmp_path / "evidence.db"
+    path.write_text("not a database, but some notes of somebody\n" * 100)
+    before = path.read_bytes()
+    _refused(str(path), str(path), "not an SQLite database", "backup")
+    assert before == path.read_bytes()
+
+
+def test_a_damaged_database(tmp_path: Path) -> None:
+    """A file whose pages were overwritten is named as damaged, with a way to save it."""
+    path = tmp_path / "evidence.db"
+    with Store.open(str(path)) as store:
+        store.begin(RUN)
+        store.add_cases(RUN.id, examples.cases(500))
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    _refused(str(path), str(path), "damaged", ".recover")
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """A folder of one's own, without root's right to ignore permissions."""
+    folder = Path(tempfile.mkdtemp(prefix="qualify-"))
+    if os.geteuid() != 0:
+        yield folder
+    else:
+        os.chown(folder, NOBODY, NOBODY)
+        # What is imported later cannot be read any more: a first store imports everything.
+        Store.open(str(folder / "first.db")).close()
+        os.seteuid(NOBODY)
+        yield folder
+        os.seteuid(0)
+    folder.chmod(0o700)
+    shutil.rmtree(folder)
+
+
+def test_a_read_only_folder(unprivileged: Path) -> None:
+    """A folder in which one may not write cannot hold a new store."""
+    unprivileged.chmod(0o500)
+    path = unprivileged / "evidence.db"
+    _refused(str(path), str(path), "cannot be opened", "ls -ld", "--db")
+
+
+def test_a_read_only_file(unprivileged: Path) -> None:
+    """Writing into a file without the right to is explained, and reading it still works."""
+    path = unprivileged / "evidence.db"
+    with Store.open(str(path)) as store:
+        store.begin(RUN)
+    path.chmod(0o400)
+    with Store.open(str(path)) as store:
+        assert RUN == store.run(RUN.id)
+        with pytest.raises(StoreError, match="cannot be written"):
+            store.begin(examples.run(1))
+
+
+@pytest.fixture
+def page_limit() -> Iterator[int]:
+    """SQLite may not grow a file beyond this many pages: it then reports a full disk, as it does for a real one."""
+    pages = 200
+
+    def limit(connection: Any, _: object) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    event.listen(Engine, "connect", limit)
+    yield pages
+    event.remove(Engine, "connect", limit)
+
+
+@pytest.mark.usefixtures("page_limit")
+def test_a_full_database_keeps_what_was_committed(tmp_path: Path) -> None:
+    """A group commit that does not fit leaves nothing of itself, and everything before it."""
+    path = tmp_path / "evidence.db"
+    with Store.open(str(path)) as store:
+        committed, message = _fill(store)
+        assert 100 == len(store.done(RUN.id))
+    assert [] == [word for word in (str(path), "disk is full", "--resume") if word not in message]
+    assert (committed, "ok") == _stored(path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    if os.geteuid() != 0 or mount is None or umount is None:
+        pytest.skip("mounting a small file system needs root")
+    mounting = [mount, "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    mounted = subprocess.run(mounting, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    # Lazily: a test that failed may still hold the database open.
+    subprocess.run([umount, "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_keeps_what_was_committed(small_disk: Path, tmp_path: Path) -> None:
+    """A disk without space ends the run with an explanation; what was committed is readable and intact."""
+    path = small_disk / "evidence.db"
+    with Store.open(str(path)) as store:
+        committed, message = _fill(store)
+        assert 100 == len(store.done(RUN.id))
+    assert [] == [word for word in (str(path), "disk", "--resume") if word not in message]
+    saved = tmp_path / "saved"
+    shutil.copytree(small_disk, saved)
+    assert (committed, "ok") == _stored(saved / "evidence.db")
+
+
+def test_a_lock_that_is_never_released(tmp_path: Path) -> None:
+    """A writer that waits in vain says who may be in the way; readers go on."""
+    path = tmp_path / "evidence.db"
+    with Store.open(str(path), busy_timeout_s=0.05) as store, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="stayed locked") as caught:
+            store.begin(RUN)
+        assert [] == store.runs()
+    assert "fuser" in str(caught.value)
+
+
+def test_a_database_that_lost_a_table(tmp_path: Path) -> None:
+    """A schema that somebody changed by hand is named as that."""
+    path = tmp_path / "evidence.db"
+    with Store.open(str(path)) as store, closing(sqlite3.connect(path)) as other:
+        other.execute("DROP TABLE samples")
+        store.begin(RUN)
+        with pytest.raises(StoreError, match=r"expected tables .*samples"):
+            store.records(RUN.id)
+
+
+def test_a_number_too_large(planned: Store) -> None:
+    """A whole number beyond 64 bits is an explained error, and stores nothing."""
+    case = examples.case(0, layers=2**64)
+    planned.begin(examples.run(1))
+    with pytest.raises(StoreError, match="reported an error"):
+        planned.add_cases(examples.run(1).id, [case])
+    assert [] == planned.records(examples.run(1).id)
+
+
+def test_a_missing_driver() -> None:
+    """A URL whose driver is not installed names the driver and how to get one; the password stays hidden."""
+    message = _refused("postgresql+pg8000://ann:secret@db.example/evidence", "pg8000", "pip install", "ann:***@")
+    assert "secret" not in message
+
+
+@pytest.mark.parametrize("address", ["nosuch://ann:secret@db.example/evidence", "://ann:x/secret@db.example/x"])
+def test_an_address_that_is_none(address: str) -> None:
+    """An unknown or malformed URL is explained; the password stays hidden."""
+    assert "secret" not in _refused(address, "postgresql+psycopg://")
+
+
+def test_a_server_that_does_not_answer() -> None:
+    """A server that is not there is named, without the password."""
+    pytest.importorskip("psycopg", reason="psycopg comes with the extra 'service'")
+    message = _refused("postgresql://ann:secret@127.0.0.1:1/evidence", "cannot be reached", "127.0.0.1:1", "psql")
+    assert "secret" not in message
+
+
+def test_a_password_in_the_query_is_hidden() -> None:
+    """A password given as a parameter is hidden as well."""
+    pytest.importorskip("psycopg", reason="psycopg comes with the extra 'service'")
+    message = _refused("postgresql://ann@127.0.0.1:1/evidence?password=secret", "cannot be reached")
+    assert "secret" not in message

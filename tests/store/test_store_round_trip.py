@@ -1,0 +1,123 @@
+"""What is stored comes back equal, on every database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+import store_examples as examples
+
+from qualify.errors import StoreError
+from qualify.facts.case import Case, Workload
+from qualify.facts.outcome import Crashed, Measured, Outcome, evidence_of
+from qualify.facts.run import Record
+from qualify.store import Store
+
+RUN = examples.run()
+CASES = [
+    examples.case(0),
+    examples.case(1, unclaimed=("window 4096 (claims: full)", examples.HOSTILE), line=0, phase="decode"),
+    examples.case(2, workload=examples.workload(window=(4096, 0), softcap=50.0, sinks=True, scale=0.1)),
+    examples.case(3, workload=examples.workload(seqlens_q=(1,) * 65_536, seqlens_k=tuple(range(500)), page_size=16)),
+    examples.case(4, workload=examples.workload(seqlens_q=(), seqlens_k=(), causal=False), model=examples.HOSTILE),
+    examples.case(5, dtype="fp16", workload=examples.workload(dtype="fp32", softcap=examples.INFINITY)),
+]
+
+
+@pytest.mark.parametrize("outcome", examples.outcomes(), ids=lambda outcome: type(outcome).__name__)
+def test_an_outcome_comes_back(planned: Store, outcome: Outcome) -> None:
+    """Every kind of outcome, full and bare; by repr, because NaN equals nothing."""
+    record = Record(case=examples.case(0), outcome=outcome)
+    planned.add(RUN.id, [record])
+    assert repr(record) == repr(planned.records(RUN.id)[0])
+
+
+def test_outcomes_of_one_commit_keep_their_parts(planned: Store) -> None:
+    """Findings, statistics, launches and samples of records committed together do not mix."""
+    records = [
+        Record(case=examples.case(number), outcome=Measured(evidence=examples.evidence(attempt=number + 1)))
+        for number in (7, 2, 5)
+    ]
+    planned.add(RUN.id, records)
+    stored = {record.case.id: record for record in planned.records(RUN.id)}
+    assert [repr(record) for record in records] == [repr(stored[record.case.id]) for record in records]
+
+
+def test_not_a_number_is_a_number(planned: Store) -> None:
+    """NaN comes back as NaN and not as None, where None means something else."""
+    evidence = examples.evidence(statistics=(examples.statistics(lse_rel=examples.NAN),))
+    planned.add(RUN.id, [Record(case=examples.case(0), outcome=Measured(evidence=evidence))])
+    stored = evidence_of(planned.records(RUN.id)[0].outcome)
+    assert stored is not None
+    assert "nan" == str(stored.statistics[0].lse_rel)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.shape)
+def test_a_case_comes_back(store: Store, case: Case) -> None:
+    """A case and its workload are rebuilt from their columns."""
+    store.begin(RUN)
+    store.add_cases(RUN.id, [case])
+    (record,) = store.records(RUN.id)
+    assert case == record.case
+    assert isinstance(record.case.workload, Workload)
+
+
+def test_a_run_comes_back(store: Store) -> None:
+    """A run with its stack and its ceilings is rebuilt; by repr, because one ceiling is NaN."""
+    run = examples.run(
+        finished_at=examples.STARTED + timedelta(hours=1),
+        state="completed",
+        select="llama*",
+        stack=examples.stack(),
+        ceilings=examples.ceilings(),
+    )
+    store.begin(run)
+    stored = store.run(run.id)
+    assert run.stack == stored.stack
+    assert repr(run.ceilings) == repr(stored.ceilings)
+    assert replace(run, stack=None, ceilings=None) == replace(stored, stack=None, ceilings=None)
+
+
+def test_equal_stacks_on_two_cards_keep_their_cards(store: Store) -> None:
+    """The fingerprint leaves the UUID out, and yet every run names its own card."""
+    for number, uuid in enumerate(["GPU-1", "GPU-2"]):
+        store.begin(examples.run(number))
+        store.set_stack(examples.run(number).id, examples.stack(uuid), None)
+    assert [examples.stack("GPU-2"), examples.stack("GPU-1")] == [run.stack for run in store.runs()]
+
+
+def test_times_are_utc(store: Store) -> None:
+    """A time of another zone comes back as the same moment in UTC."""
+    started = datetime(2026, 11, 21, 1, 45, 0, 7, tzinfo=timezone(timedelta(hours=2)))
+    store.begin(examples.run(started_at=started))
+    stored = store.run(RUN.id).started_at
+    assert started == stored
+    assert UTC == stored.tzinfo
+
+
+def test_a_time_without_zone_is_refused(store: Store) -> None:
+    """A naive time would mean another moment on another machine."""
+    with pytest.raises(StoreError, match="no time zone"):
+        store.begin(examples.run(started_at=datetime(2026, 11, 20, 23, 45)))  # noqa: DTZ001  the point of the test
+
+
+def test_the_last_attempt_counts(planned: Store) -> None:
+    """An earlier outcome of a case stays in the database, and the last one is what is read."""
+    first, last = (
+        Record(case=examples.case(0), outcome=Crashed(stage="call", error="x", log="", attempt=attempt))
+        for attempt in (1, 2)
+    )
+    planned.add(RUN.id, [first])
+    planned.add(RUN.id, [last])
+    assert last == planned.records(RUN.id)[0]
+
+
+def test_two_attempts_in_one_commit_keep_their_order(planned: Store) -> None:
+    """Of two outcomes of one case in one commit, the later counts."""
+    attempts = [
+        Record(case=examples.case(0), outcome=Crashed(stage="call", error="x", log="", attempt=attempt))
+        for attempt in (1, 2, 3)
+    ]
+    planned.add(RUN.id, attempts)
+    assert attempts[-1] == planned.records(RUN.id)[0]

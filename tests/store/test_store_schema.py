@@ -1,0 +1,152 @@
+"""The schema: migrations and tables agree, and a database that is not ours is left alone."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import store_examples as examples
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine, insert, inspect, text
+
+from qualify.errors import StoreError
+from qualify.store import Store, schema
+from qualify.store.database import Database, parse
+from qualify.store.schema import VERSION_TABLE, config
+from qualify.store.tables import metadata, samples
+
+VERSIONS = Path(schema.__file__).parent / "migrations" / "versions"
+HEAD = ScriptDirectory.from_config(config()).get_current_head()
+
+
+def test_migrations_and_tables_agree(address: str) -> None:
+    """What the migrations make is what the tables say: Alembic finds nothing to do."""
+    Store.open(address).close()
+    engine = create_engine(parse(address))
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+        assert [] == compare_metadata(context, metadata)
+    engine.dispose()
+
+
+def test_migrations_and_tables_agree_on_checks(tmp_path: Path) -> None:
+    """Alembic does not compare CHECK constraints, so they are compared here by name and text."""
+    migrated, made = tmp_path / "migrated.db", tmp_path / "made.db"
+    Store.open(str(migrated)).close()
+    engine = create_engine(f"sqlite:///{made}")
+    metadata.create_all(engine)
+    engine.dispose()
+    assert _checks(made) == _checks(migrated)
+
+
+def _checks(path: Path) -> list[tuple[str, str | None, str]]:
+    engine = create_engine(f"sqlite:///{path}")
+    inspector = inspect(engine)
+    found = [
+        (table, check["name"], str(check["sqltext"]))
+        for table in inspector.get_table_names()
+        for check in inspector.get_check_constraints(table)
+    ]
+    engine.dispose()
+    return sorted(found, key=str)
+
+
+def test_opening_again_keeps_everything(address: str) -> None:
+    """A store is opened any number of times."""
+    with Store.open(address) as store:
+        store.begin(examples.run())
+    with Store.open(address, create=False) as store:
+        assert examples.run() == store.run(examples.run().id)
+
+
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "next"
+down_revision = "{head}"
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("runs", recreate="auto") as runs:
+        runs.alter_column("kernel", new_column_name="kernel_glob")
+"""
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The program with one more migration, which rebuilds a table that others refer to; undo() brings today's back."""
+    (tmp_path / "r9999_next.py").write_text(NEXT.format(head=HEAD))
+
+    def longer() -> Config:
+        made = config()
+        made.set_main_option("version_locations", f"{VERSIONS}{os.pathsep}{tmp_path}")
+        return made
+
+    monkeypatch.setattr(schema, "config", longer)
+    return monkeypatch
+
+
+def test_an_older_database_is_migrated(address: str, next_release: pytest.MonkeyPatch) -> None:
+    """A newer program brings a store forward with its evidence; then the older program refuses it by both revisions."""
+    with next_release.context() as today:
+        today.setattr(schema, "config", config)
+        with Store.open(address) as store:
+            store.begin(examples.run(kernel="flash*"))
+            store.add_cases(examples.run().id, examples.cases(3))
+    with Store.open(address, create=False) as store:
+        assert 3 == len(store.records(examples.run().id))
+    engine = create_engine(parse(address))
+    with engine.connect() as connection:
+        assert "flash*" == connection.execute(text("SELECT kernel_glob FROM runs")).scalar_one()
+    engine.dispose()
+    next_release.undo()
+    with pytest.raises(StoreError, match=rf"revision next, which this program \({HEAD}\)"):
+        Store.open(address)
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    """No table is added to, and no setting changed in, an SQLite file of somebody else."""
+    path = tmp_path / "theirs.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE runs (id TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        Store.open(str(path))
+    assert before == path.read_bytes()
+
+
+def test_sqlite_is_set_up_to_survive(tmp_path: Path) -> None:
+    """The file is in WAL mode, which the database remembers."""
+    path = tmp_path / "evidence.db"
+    Store.open(str(path)).close()
+    with sqlite3.connect(path) as connection:
+        assert ("wal",) == connection.execute("PRAGMA journal_mode").fetchone()
+
+
+def test_foreign_keys_are_enforced(tmp_path: Path) -> None:
+    """No statement can leave a row that belongs to nothing."""
+    path = str(tmp_path / "evidence.db")
+    Store.open(path).close()
+    database = Database(parse(path), busy_timeout_s=1)
+    orphan = {"outcome_id": 1, "position": 0, "latency_us": 1.0}
+    with pytest.raises(StoreError, match="FOREIGN KEY"), database.writing() as connection:
+        connection.execute(insert(samples), orphan)
+    database.close()
+
+
+def test_opening_needs_no_torch(tmp_path: Path) -> None:
+    """The gate and the report read evidence on machines without torch."""
+    script = (
+        "import sys; from qualify.store import Store; Store.open(sys.argv[1]).close(); print('torch' in sys.modules)"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "evidence.db")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert "False" == done.stdout.strip()
