@@ -1,4 +1,4 @@
-"""Where the four card folders live: in the checkout, in the wheel, or in folders given by --cards."""
+"""Where the card folders live: in the checkout, in the wheel, or in folders given by --cards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qualify.errors import UsageError
 
-FOLDERS = ("kernels", "matrices", "canaries", "reports")
+FOLDERS = ("kernels", "matrices", "reports")
 
 
 def shipped(folder: str) -> Path:

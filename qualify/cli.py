@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import sys
+from contextlib import ExitStack
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,13 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualify import __version__
-from qualify.errors import INTERRUPTED, QUALIFIED, DeviceError, NoVerdict, QualifyError, StoreError, UsageError
+from qualify.errors import INTERRUPTED, DeviceError, InfrastructureError, QualifyError, UsageError
+from qualify.fleet.terminal import emit, open_streams, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from qualify.cards.load import LoadedKernel, LoadedMatrix
-    from qualify.plan.host import Host
+    from qualify.cards.load import LoadedKernel
+    from qualify.facts.run import Run
+    from qualify.fleet.request import Request
     from qualify.store.store import Store
 
 app = typer.Typer(
@@ -72,8 +77,10 @@ MatrixArgument = Annotated[
     str, typer.Argument(metavar="MATRIX", help="Path of a matrix, or the name of a shipped one.")
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of one, or `latest`.")]
-SelectOption = Annotated[str, typer.Option("--select", metavar="GLOB", help="Only cases whose id matches.")]
-KernelOption = Annotated[str, typer.Option("--kernel", metavar="NAME", help="Only this kernel.")]
+SelectOption = Annotated[str | None, typer.Option("--select", metavar="GLOB", help="Only cases whose id matches.")]
+KernelOption = Annotated[
+    str | None, typer.Option("--kernel", metavar="NAME", help="Only this kernel, or these (a glob).")
+]
 CardsOption = Annotated[
     list[Path] | None, typer.Option("--cards", metavar="DIR", help="Folder with your own cards; may be repeated.")
 ]
@@ -85,23 +92,30 @@ DbOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for reports.")]
+ResumeOption = Annotated[
+    str,
+    typer.Option(
+        "--resume",
+        metavar="RUN",
+        help="Go on with an interrupted run (id, prefix or `latest`): its selection, level and device are kept.",
+    ),
+]
 
 
 def main() -> None:
     """Entry point of ``qualify``: every known error becomes its message and its exit code."""
+    open_streams()
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="qualify")
     except QualifyError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted", INTERRUPTED)
-    except typer.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read stdout has gone; there is nobody left to tell.
+        # Whoever read the help has gone; there is nobody left to tell.
         os._exit(0)
     except _usage_errors() as error:
-        _fail(f"{error.format_message()} Try: qualify --help", UsageError.exit_code)
+        _refuse_command_line(error)
     except Exception as error:
         if os.environ.get("QUALIFY_TRACEBACK"):
             raise
@@ -111,60 +125,36 @@ def main() -> None:
 
 
 def _usage_errors() -> Any:
-    import click
+    """The base of the parser's own errors; typer brings its own copy of click since 0.24, and used click before."""
+    return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-    return click.ClickException
+
+def _refuse_command_line(error: Any) -> None:
+    """What the parser says, and the command that helps; a command without its subcommand gets its help."""
+    text = error.format_message().replace("Value error, ", "").rstrip(".")
+    if text.startswith("Usage:"):
+        say(text)
+        sys.exit(UsageError.exit_code)
+    context = getattr(error, "ctx", None)
+    _fail(f"{text}. Try: {context.command_path if context else 'qualify'} --help", UsageError.exit_code)
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"qualify: {message}", file=sys.stderr)
+    say(f"qualify: {message}")
     sys.exit(code)
 
 
-def _say(text: str) -> None:
-    """One line of the log."""
-    print(text, file=sys.stderr)
-
-
-def _print_json(kind: str, data: dict[str, Any]) -> None:
+def _emit_json(kind: str, data: dict[str, Any]) -> None:
     """One strict JSON object, versioned by ``schema``; not-a-number and infinities become null."""
     from qualify.facts import codec
 
-    print(json.dumps(codec.strict({"schema": f"qualify.{kind}/1", **data}), indent=1, allow_nan=False))
-
-
-def _extra(cards: list[Path] | None) -> tuple[Path, ...]:
-    """The --cards folders, also put on the import path for the entries that they name."""
-    folders = tuple(cards or ())
-    for folder in folders:
-        absolute = str(folder.resolve())
-        if absolute not in sys.path:
-            sys.path.append(absolute)
-        paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        if absolute not in paths:
-            os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, paths), absolute])
-    return folders
+    emit(json.dumps(codec.strict({"schema": f"qualify.{kind}/1", **data}), indent=1, allow_nan=False))
 
 
 def _open(db: str, *, create: bool) -> Store:
     from qualify.store.store import Store
 
-    if not db:
-        db = DEFAULT_DB
-        if create:
-            _make_default_folder()
-    return Store.open(db, create=create)
-
-
-def _make_default_folder() -> None:
-    folder = Path(DEFAULT_DB).parent
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"{folder.resolve()}: the folder for the evidence cannot be made ({error.strerror}). Choose another "
-            "place with --db or QUALIFY_DB."
-        ) from None
+    return Store.open(db or DEFAULT_DB, create=create)
 
 
 @app.callback(invoke_without_command=True)
@@ -177,63 +167,71 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @app.command()
 def run(
     matrix: MatrixArgument,
-    select: SelectOption = "",
-    kernel: KernelOption = "",
-    level: Annotated[Level, typer.Option(help="smoke: seconds per kernel; full: everything.")] = Level.smoke,
+    select: SelectOption = None,
+    kernel: KernelOption = None,
+    level: Annotated[Level | None, typer.Option(help="smoke (default): seconds per kernel; full: everything.")] = None,
     device: Annotated[DeviceOption, typer.Option(help="auto takes the GPU where there is one.")] = DeviceOption.auto,
     db: DbOption = "",
     out: OutOption = Path("out"),
-    resume: Annotated[str, typer.Option("--resume", metavar="RUN", help="Go on with an interrupted run.")] = "",
+    resume: ResumeOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan, execute, store, judge and report a matrix. The exit code is the gate's."""
-    from qualify.cards.load import load_kernels, load_matrix
-    from qualify.fleet import local
-    from qualify.fleet.probe import find_host
-    from qualify.fleet.progress import Show
-    from qualify.plan.plan import Selection, make_plan
+    from qualify.fleet.request import Asked, make_request
+    from qualify.report.files import check_folder
 
-    extra = _extra(cards)
-    loaded, kernels = load_matrix(matrix, extra), load_kernels(extra)
-    host = find_host(device.value)
-    selection = Selection(select=select, kernel=kernel)
-    plan = make_plan(loaded, kernels, host=host, selection=selection)
-    _refuse_wrong_device(loaded, plan.cases, host)
-    request = local.Request(
-        matrix=loaded, kernels=kernels, plan=plan, level=level.value, device=host.kind, selection=selection
+    # What ends a batch job shall end it as Ctrl-C does: with everything stored.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    asked = Asked(
+        matrix=matrix,
+        cards=tuple(cards or ()),
+        select=select,
+        kernel=kernel,
+        level=level.value if level else None,
+        device=device.value,
     )
-    with _open(db, create=not resume) as store:
-        begun = store.run(store.resolve(resume)) if resume else local.new_run(request)
-        _say(f"run {begun.id}: {len(plan.cases)} cases on {host}, {len(plan.refused)} refused beforehand")
-        with Show() as show:
-            try:
-                local.execute(request, store, begun, show, resume=bool(resume))
-            except KeyboardInterrupt:
-                _say(f"interrupted; what was measured is stored. Go on with: {_repeat(matrix)} --resume {begun.id}")
-                sys.exit(INTERRUPTED)
-        code = _conclude(store, begun.id, kernels, out, as_json=as_json)
+    with ExitStack() as stack:
+        store = stack.enter_context(_open(db, create=False)) if resume else None
+        begun = store.run(store.resolve(resume)) if store else None
+        request = make_request(asked, begun)
+        check_folder(out)
+        store = store or stack.enter_context(_open(db, create=True))
+        run_id = _execute(request, store, begun)
+        code = _conclude(store, run_id, request.kernels, out, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _repeat(matrix: str) -> str:
-    """The command line as it was typed, without a --resume."""
+def _execute(request: Request, store: Store, begun: Run | None) -> str:
+    """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id."""
+    from qualify.fleet.local import execute, new_run
+    from qualify.fleet.progress import Show
+
+    plan, the_run = request.plan, begun or new_run(request)
+    if the_run.state == "completed":
+        say(f"run {the_run.id} is complete: nothing is left to run")
+        return the_run.id
+    say(f"run {the_run.id}: {len(plan.cases)} cases on {request.host}, {len(plan.refused)} refused beforehand")
+    go_on = f"What was measured is stored. Go on with: {_as_typed()} --resume {the_run.id}"
+    try:
+        with Show() as show:
+            execute(request, store, the_run, show, resume=begun is not None)
+    except KeyboardInterrupt:
+        _fail(f"interrupted. {go_on}", INTERRUPTED)
+    except InfrastructureError as error:
+        raise type(error)(f"{error}\n{go_on}") from error
+    return the_run.id
+
+
+def _as_typed() -> str:
+    """This command line without its --resume."""
     arguments = sys.argv[1:]
-    if "--resume" in arguments:
-        at = arguments.index("--resume")
-        arguments = arguments[:at] + arguments[at + 2 :]
-    return " ".join(["qualify", *arguments]) if matrix in arguments else f"qualify run {matrix}"
-
-
-def _refuse_wrong_device(matrix: LoadedMatrix, cases: tuple[Any, ...], host: Host) -> None:
-    """Nothing of the matrix can run here: that is the machine's fault, not a verdict."""
-    if cases or host.kind == "cuda":
-        return
-    raise DeviceError(
-        f"matrix {matrix.card.matrix} has no case that this machine can run: it was planned for {host}, and every case "
-        f"is refused. `qualify plan {matrix.card.matrix} --here` lists the reasons, `qualify doctor` checks the "
-        "machine."
-    )
+    for at, argument in reversed(list(enumerate(arguments))):
+        if argument == "--resume":
+            del arguments[at : at + 2]
+        elif argument.startswith("--resume="):
+            del arguments[at]
+    return shlex.join(["qualify", *arguments])
 
 
 def _conclude(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], out: Path, *, as_json: bool) -> int:
@@ -242,20 +240,21 @@ def _conclude(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], ou
     from qualify.report.judged import judge, to_data, to_text
 
     judged = judge(store, run_id, kernels)
+    if not as_json:
+        emit(to_text(judged))
     path = write_report(out / run_id, judged.run, judged.records, judged.conclusion)
     if as_json:
-        _print_json("run", to_data(judged) | {"report": str(path)})
+        _emit_json("run", to_data(judged) | {"report": str(path)})
     else:
-        print(to_text(judged))
-        print(f"report: {path}")
+        emit(f"report: {path}")
     return judged.conclusion.exit_code
 
 
 @app.command()
 def plan(
     matrix: MatrixArgument,
-    select: SelectOption = "",
-    kernel: KernelOption = "",
+    select: SelectOption = None,
+    kernel: KernelOption = None,
     here: Annotated[bool, typer.Option("--here", help="Refuse also what this machine cannot run.")] = False,
     device: Annotated[DeviceOption, typer.Option(help="Device for --here.")] = DeviceOption.auto,
     cards: CardsOption = None,
@@ -263,27 +262,24 @@ def plan(
 ) -> None:
     """List every case id and every refusal with its reasons, without a device."""
     from qualify.cards.load import load_kernels, load_matrix
+    from qualify.fleet.probe import find_host
     from qualify.plan.plan import Selection, make_plan
 
-    extra = _extra(cards)
+    extra = tuple(cards or ())
     loaded, kernels = load_matrix(matrix, extra), load_kernels(extra)
-    host = None
-    if here:
-        from qualify.fleet.probe import find_host
-
-        host = find_host(device.value)
-    made = make_plan(loaded, kernels, host=host, selection=Selection(select=select, kernel=kernel))
+    selection = Selection(select=select or "", kernel=kernel or "")
+    made = make_plan(loaded, kernels, host=find_host(device.value) if here else None, selection=selection)
     counts = {"cases": len(made.cases), "refused": len(made.refused)}
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]
         cases = [case.id for case in made.cases]
-        _print_json("plan", {"matrix": made.matrix, "cases": cases, "refused": refused, "counts": counts})
+        _emit_json("plan", {"matrix": made.matrix, "cases": cases, "refused": refused, "counts": counts})
         return
     for case in made.cases:
-        print(case.id)
+        emit(case.id)
     for case, reasons in made.refused:
-        print(f"{case.id}  refused: {'; '.join(reasons)}")
-    _say(f"{made.matrix}: {counts['cases']} cases, {counts['refused']} refused")
+        emit(f"{case.id}  refused: {'; '.join(reasons)}")
+    say(f"{made.matrix}: {counts['cases']} cases, {counts['refused']} refused")
 
 
 @app.command()
@@ -296,35 +292,41 @@ def gate(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give the verdict on stored evidence."""
+    """Give the verdict on stored evidence. An unfinished run is never qualified."""
     from qualify.cards.load import load_kernels
     from qualify.report.judged import judge, to_data, to_text
 
-    kernels = load_kernels(_extra(cards))
+    kernels = load_kernels(tuple(cards or ()))
     with _open(db, create=False) as store:
         judged = judge(store, store.resolve(run_id), kernels)
     if as_json or format_ is GateFormat.json:
-        _print_json("run", to_data(judged))
+        _emit_json("run", to_data(judged))
     else:
-        print(to_text(judged))
-    if judged.run.state != "completed" and judged.conclusion.exit_code == QUALIFIED:
-        raise NoVerdict(f"run {judged.run.id} is {judged.run.state}, so its coverage is incomplete")
+        emit(to_text(judged))
     raise typer.Exit(judged.conclusion.exit_code)
 
 
 @app.command()
 def report(
-    run_id: RunArgument = "latest", db: DbOption = "", out: OutOption = Path("out"), cards: CardsOption = None
+    run_id: RunArgument = "latest",
+    db: DbOption = "",
+    out: OutOption = Path("out"),
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the self-contained HTML report of a stored run, and its JSON twin."""
     from qualify.cards.load import load_kernels
     from qualify.report.files import write_report
     from qualify.report.judged import judge
 
-    kernels = load_kernels(_extra(cards))
+    kernels = load_kernels(tuple(cards or ()))
     with _open(db, create=False) as store:
         judged = judge(store, store.resolve(run_id), kernels)
-    print(write_report(out / judged.run.id, judged.run, judged.records, judged.conclusion))
+    path = write_report(out / judged.run.id, judged.run, judged.records, judged.conclusion)
+    if as_json:
+        _emit_json("report", {"run": judged.run.id, "report": str(path)})
+    else:
+        emit(str(path))
 
 
 @app.command()
@@ -332,35 +334,26 @@ def kernels(cards: CardsOption = None, as_json: JsonOption = False) -> None:
     """List every kernel card: available here or not, and why."""
     from qualify.fleet.probe import list_kernels
 
-    found = list_kernels(_extra(cards))
+    found = list_kernels(tuple(cards or ()))
     if as_json:
-        _print_json("kernels", {"kernels": found})
+        _emit_json("kernels", {"kernels": found})
         return
     for kernel in found:
         state = f"available ({kernel['version']})" if kernel["available"] else "; ".join(kernel["reasons"])
-        print(f"{kernel['kernel']:22} {state}")
+        emit(f"{kernel['kernel']:22} {state}")
 
 
 @app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Describe the stack, and say what would make a run on it untrustworthy."""
     from qualify.facts import codec
-    from qualify.fleet.doctor import examine
+    from qualify.fleet.doctor import examine, to_lines
 
     found = examine()
     if as_json:
-        _print_json("doctor", codec.to_data(found))
+        _emit_json("doctor", codec.to_data(found))
     else:
-        if found.stack:
-            print(f"{'device':12} {found.stack.device.name}")
-            for part in found.stack.components:
-                if part.kind != "binary":
-                    print(f"{part.kind:12} {part.name} {part.version}")
-            for name, value in found.stack.environment.items():
-                print(f"{'environment':12} {name}={value}")
-            print(f"{'fingerprint':12} {found.stack.fingerprint}")
-        for item in found.concerns:
-            print(f"{item.severity:12} {item.detail}")
+        emit("\n".join(to_lines(found)))
     if any(item.severity == "error" for item in found.concerns):
         raise typer.Exit(DeviceError.exit_code)
 
@@ -370,11 +363,15 @@ def show_schema(kind: SchemaKind) -> None:
     """Print the JSON Schema (draft-07) of a card, for editors."""
     from qualify.cards.schema import schema
 
-    print(json.dumps(schema(kind.value), indent=2))
+    emit(json.dumps(schema(kind.value), indent=2))
 
 
 @db_app.command("upgrade")
-def db_upgrade(db: DbOption = "") -> None:
+def db_upgrade(db: DbOption = "", as_json: JsonOption = False) -> None:
     """Bring the evidence store's schema to this program's; opening a store does the same."""
     with _open(db, create=True) as store:
-        print(f"{store.where} is up to date")
+        where = store.where
+    if as_json:
+        _emit_json("db", {"store": where})
+    else:
+        emit(f"{where} is up to date")

@@ -105,7 +105,7 @@ def load_model(name: str, extra: tuple[Path, ...] = ()) -> LoadedModel:
     """One model card by name. Raises UsageError for an unknown name, CardError for a wrong card."""
     paths = _model_paths(extra)
     if name not in paths:
-        raise UsageError(_unknown("model", name, paths, "Make one with: qualify model CONFIG"))
+        raise UsageError(_unknown("model", name, paths, "docs/cards.md says how to write one"))
     return _model(paths[name])
 
 

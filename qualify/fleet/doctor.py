@@ -68,6 +68,18 @@ def examine() -> Examination:
     return Examination(stack=stack, concerns=tuple(sorted(concerns, key=lambda item: order[item.severity])))
 
 
+def to_lines(found: Examination) -> list[str]:
+    """The examination for people: what there is, then what to worry about."""
+    rows: list[tuple[str, str]] = []
+    if found.stack:
+        rows.append(("device", found.stack.device.name))
+        rows += [(part.kind, f"{part.name} {part.version}") for part in found.stack.components if part.kind != "binary"]
+        rows += [("environment", f"{name}={value}") for name, value in found.stack.environment.items()]
+        rows.append(("fingerprint", found.stack.fingerprint))
+    rows += [(concern.severity, concern.detail) for concern in found.concerns]
+    return [f"{what:12} {text}" for what, text in rows]
+
+
 def _examine_device() -> tuple[Stack | None, list[Concern]]:
     from qualify.run.stack import describe_device, describe_stack
 

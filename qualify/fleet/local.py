@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from qualify import __version__
-from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.errors import UsageError
-from qualify.facts.case import Case, DeviceKind, Level
-from qualify.facts.outcome import Crashed, NotRun, Refused, TimedOut, evidence_of, findings_of
+from qualify.facts.outcome import NotRun, Refused
 from qualify.facts.run import Record, Run
-from qualify.plan.plan import Plan, Selection
-from qualify.run.supervisor import At, Done, Settings, Started, Supervisor
+from qualify.fleet.probe import available_memory
+from qualify.fleet.request import Request
+from qualify.run.repeats import Task, tasks_to_resume
+from qualify.run.supervisor import At, Done, Event, Settings, Started, Supervisor, Tick
 from qualify.store.store import Store
 
 COMMIT_SECONDS = 0.5
 """longest that a finished result waits for its commit"""
 COMMIT_RECORDS = 200
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """A run to start or to go on with."""
-
-    matrix: LoadedMatrix
-    kernels: dict[str, LoadedKernel]
-    plan: Plan
-    level: Level
-    device: DeviceKind
-    selection: Selection
+MEMORY_SHARE = 0.85
+"""share of the machine's free memory that a worker may take"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,12 +35,15 @@ class Progress:
     """Where a run stands, for whoever shows it."""
 
     done: int
+    """cases with a final outcome"""
     total: int
     case_id: str
+    """empty while a worker starts"""
     stage: str
     record: Record | None
     """the case that just got an outcome"""
     final: bool = True
+    """False where that case will be repeated"""
 
 
 Show = Callable[[Progress], None]
@@ -78,79 +74,86 @@ def new_run(request: Request) -> Run:
 def execute(request: Request, store: Store, run: Run, show: Show, *, resume: bool = False) -> None:
     """Run the plan and commit every outcome, at most half a second after it is known.
 
-    A KeyboardInterrupt ends the worker, commits what was measured, marks the run as interrupted and is raised
-    again.
+    Whatever ends it early, Ctrl-C and errors alike, first ends the worker, commits what was measured and marks the
+    run as interrupted. A completed run stays as it is.
 
     Args:
         resume: go on with ``run``: cases that have a settled outcome are not run again.
 
     Raises:
+        KeyboardInterrupt: as it came.
         DeviceError: the device cannot be used.
         StoreError: the evidence cannot be written; what was committed before stays.
-        UsageError: the run to resume belongs to another matrix or another stack.
+        UsageError: the run to resume has another plan or another stack.
     """
-    plan = request.plan
+    if resume and run.state == "completed":
+        return
+    tasks = _go_on(request, store, run) if resume else _begin(request, store, run)
     if resume:
-        check_resumable(request, run)
-        settled = {record.case.id for record in store.records(run.id) if not _unsettled(record)}
         store.resume(run.id)
-    else:
-        settled = set()
-        store.begin(run)
-        store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])
-        refusals = [Record(case=case, outcome=Refused(by="plan", reasons=why)) for case, why in plan.refused]
-        store.add(run.id, refusals)
-    waiting = [case for case in plan.cases if case.id not in settled]
-    filing = _Filing(store, run, show, total=len(plan.cases), done=len(plan.cases) - len(waiting))
-    supervisor = Supervisor(_settings(request, waiting), waiting)
-    events = supervisor.events()
+    filing = _Filing(store, run, show, total=len(request.plan.cases), done=len(request.plan.cases) - len(tasks))
+    events = Supervisor(_settings(request, run), tasks).events()
     try:
         for event in events:
             filing.take(event)
-    except KeyboardInterrupt:
-        events.close()
         filing.commit()
-        store.finish(run.id, "interrupted", datetime.now(UTC))
-        raise
+        store.finish(run.id, "completed", datetime.now(UTC))
     except BaseException:
-        events.close()
-        filing.commit()
+        with _undisturbed():
+            events.close()
+            filing.commit()
+            store.finish(run.id, "interrupted", datetime.now(UTC))
         raise
-    filing.commit()
-    store.finish(run.id, "completed", datetime.now(UTC))
 
 
-def check_resumable(request: Request, run: Run) -> None:
-    """Refuse to mix evidence of two matrices in one run."""
-    if run.matrix_hash != request.matrix.content_hash:
+def _begin(request: Request, store: Store, run: Run) -> list[Task]:
+    store.begin(run)
+    return _write_plan(request, store, run)
+
+
+def _write_plan(request: Request, store: Store, run: Run) -> list[Task]:
+    plan = request.plan
+    store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])
+    store.add(run.id, _refusals(request))
+    return [Task(case=case) for case in plan.cases]
+
+
+def _refusals(request: Request) -> list[Record]:
+    return [Record(case=case, outcome=Refused(by="plan", reasons=why)) for case, why in request.plan.refused]
+
+
+def _go_on(request: Request, store: Store, run: Run) -> list[Task]:
+    """What the run still owes; the plan that it began with must be the one of today."""
+    records = store.records(run.id)
+    if not records:  # killed before its plan was stored
+        return _write_plan(request, store, run)
+    refusals = {record.case.id: record for record in _refusals(request)}
+    cases = [*request.plan.cases, *(record.case for record in refusals.values())]
+    differing = {(case.id, case.content_hash) for case in cases}
+    differing ^= {(record.case.id, record.case.content_hash) for record in records}
+    differing |= {(record.case.id, "") for record in records if _refused_otherwise(record, refusals)}
+    if differing:
+        names = sorted({name for name, _ in differing})
         raise UsageError(
-            f"--resume {run.id}: that run used another version of matrix {run.matrix} (sha256 {run.matrix_hash[:12]}, "
-            f"the file is now {request.matrix.content_hash[:12]}). Start a new run."
+            f"--resume {run.id}: today's plan is another one ({names[0]} differs, {len(names)} do). A kernel card or "
+            "an installed library has probably changed since. Start a new run: leave out --resume."
         )
-    if (run.level, run.device) != (request.level, request.device):
-        raise UsageError(
-            f"--resume {run.id}: that run has level {run.level} on {run.device}, this command asks for {request.level} "
-            f"on {request.device}. Give the same options."
-        )
+    unwritten = [record for record in records if record.case.id in refusals and isinstance(record.outcome, NotRun)]
+    store.add(run.id, [refusals[record.case.id] for record in unwritten])
+    return tasks_to_resume(record for record in records if record.case.id not in refusals)
 
 
-def _unsettled(record: Record) -> bool:
-    """No outcome yet, or a first attempt that the run would have repeated."""
-    outcome = record.outcome
-    if isinstance(outcome, NotRun):
-        return True
-    if isinstance(outcome, Crashed | TimedOut):
-        return outcome.attempt == 1
-    evidence = evidence_of(outcome)
-    if evidence is None or evidence.attempt > 1:
+def _refused_otherwise(record: Record, refusals: Mapping[str, Record]) -> bool:
+    """It was refused and would run today, or it ran and would be refused."""
+    if isinstance(record.outcome, NotRun):
         return False
-    failed = any(finding.verdict == "fail" for finding in findings_of(outcome))
-    return failed or evidence.witness.state == "unproven"
+    before = isinstance(record.outcome, Refused) and record.outcome.by == "plan"
+    return before != (record.case.id in refusals)
 
 
-def _settings(request: Request, cases: list[Case]) -> Settings:
+def _settings(request: Request, run: Run) -> Settings:
     policy = request.matrix.card.policy
-    names = dict.fromkeys(case.kernel for case in cases)
+    names = dict.fromkeys(case.kernel for case in request.plan.cases)
     return Settings(
         device=request.device,
         level=request.level,
@@ -159,7 +162,24 @@ def _settings(request: Request, cases: list[Case]) -> Settings:
         compile_timeout_s=policy.compile_timeout_s,
         hash_cache=cache_folder() / "sha256.json",
         cards={name: request.kernels[name].card for name in names},
+        import_paths=request.import_paths,
+        memory_bytes=int(available_memory() * MEMORY_SHARE),
+        ceilings=run.ceilings,
     )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not stop the tidying up, which takes a moment."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def cache_folder() -> Path:
@@ -176,11 +196,13 @@ class _Filing:
         self.run = run
         self.show = show
         self.total = total
-        self.done = done
+        self.before = done
+        self.final: set[str] = set()
+        """cases that got their final outcome here; the loss of a CUDA context may take one back"""
         self.waiting: list[Record] = []
         self.since = time.monotonic()
 
-    def take(self, event: object) -> None:
+    def take(self, event: Event) -> None:
         """File one event of the supervisor."""
         match event:
             case Started():
@@ -188,14 +210,23 @@ class _Filing:
                 self.run = replace(self.run, stack=event.stack, ceilings=event.ceilings)
                 self.store.set_stack(self.run.id, event.stack, event.ceilings)
             case At():
-                self._report(event.case_id, event.stage, None)
+                self._report(event.case_id, event.stage)
             case Done():
-                self.waiting.append(event.record)
-                self.done += event.final
-                self._report(event.record.case.id, "done", event.record, final=event.final)
+                self._take_outcome(event)
+            case Tick():
+                pass
         overdue = time.monotonic() - self.since > COMMIT_SECONDS
         if overdue or len(self.waiting) >= COMMIT_RECORDS:
             self.commit()
+
+    def _take_outcome(self, event: Done) -> None:
+        case_id = event.record.case.id
+        self.waiting.append(event.record)
+        if event.final:
+            self.final.add(case_id)
+        else:
+            self.final.discard(case_id)
+        self._report(case_id, "done", event.record, final=event.final)
 
     def commit(self) -> None:
         """Write what is waiting, in one transaction."""
@@ -216,6 +247,6 @@ class _Filing:
             "is not mixed in one run: start a new one."
         )
 
-    def _report(self, case_id: str, stage: str, record: Record | None, *, final: bool = True) -> None:
-        progress = Progress(done=self.done, total=self.total, case_id=case_id, stage=stage, record=record, final=final)
-        self.show(progress)
+    def _report(self, case_id: str, stage: str, record: Record | None = None, *, final: bool = True) -> None:
+        done = self.before + len(self.final)
+        self.show(Progress(done=done, total=self.total, case_id=case_id, stage=stage, record=record, final=final))

@@ -15,6 +15,11 @@ from qualify.errors import DeviceError
 from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
 
 QUERY = "index,uuid,name,compute_cap"
+CGROUP_FILES = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+"""limit and use of a container's memory, for both versions of control groups"""
 
 
 def find_host(asked: str) -> Host:
@@ -68,6 +73,18 @@ def _cpu_name() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def available_memory() -> int:
+    """Bytes of host memory that are free for this process: the machine's, or what its control group leaves."""
+    info = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(info["MemAvailable"].split()[0]) * 1024
+    for limit, used in CGROUP_FILES:
+        try:
+            free = min(free, int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):  # no such control group, or `max`: no limit
+            continue
+    return free
 
 
 def list_kernels(extra: tuple[Path, ...]) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -14,9 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Record
 from qualify.fleet.local import Progress as Step
+from qualify.fleet.terminal import plain, say
 
 PLAIN_SECONDS = 5.0
 """a plain line at least so often"""
+ALIKE = 3
+"""troubles of one kernel that get a line of their own; more of them are counted at the end"""
 
 
 class Show:
@@ -25,7 +29,8 @@ class Show:
     def __init__(self) -> None:
         self.console = Console(stderr=True)
         self.bar: Progress | None = None
-        if self.console.is_terminal:
+        # Not console.is_terminal: FORCE_COLOR, which CI sets, would draw the bar into a log file.
+        if sys.stderr.isatty() and not self.console.is_dumb_terminal:
             self.bar = Progress(
                 BarColumn(bar_width=28),
                 MofNCompleteColumn(),
@@ -35,7 +40,8 @@ class Show:
                 transient=True,
             )
         self.began = self.last = time.monotonic()
-        self.compiling_us = 0.0
+        self.first_calls_us = 0.0
+        self.troubles: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         if self.bar:
@@ -46,38 +52,51 @@ class Show:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self.bar:
             self.bar.stop()
+        for kernel, count in self.troubles.items():
+            if count > ALIKE:
+                say(f"{kernel}: {count - ALIKE} more like these")
         took = time.monotonic() - self.began
-        print(f"took {took:.1f} s, of which {self.compiling_us / 1e6:.1f} s were first calls", file=sys.stderr)
+        say(f"took {took:.1f} s, {self.first_calls_us / 1e6:.1f} s of it in first calls, which may compile")
 
     def __call__(self, step: Step) -> None:
         """Show one step; problems get a line of their own at once."""
         if step.record is not None:
             evidence = evidence_of(step.record.outcome)
-            self.compiling_us += evidence.first_call_us if evidence else 0.0
-            trouble = _trouble(step.record)
-            if trouble:
-                again = "" if step.final else "; it will be repeated alone"
-                self._line(f"{trouble[0]}  {step.record.case.id}  {trouble[1]}{again}")
+            self.first_calls_us += evidence.first_call_us if evidence else 0.0
+            self._tell(step.record, final=step.final)
+        at = f"{step.case_id}  {step.stage}" if step.case_id else f"starting a worker: {step.stage}"
         if self.bar:
-            text = escape(f"{step.case_id} {step.stage}" if step.case_id else step.stage)
-            self.bar.update(self.bar.task_ids[0], completed=step.done, total=step.total, description=text)
+            self.bar.update(self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(at))
         elif time.monotonic() - self.last > PLAIN_SECONDS:
-            self._line(f"{step.done}/{step.total}  {step.case_id}  {step.stage}")
+            self._line(f"{step.done}/{step.total}  {at}")
+
+    def _tell(self, record: Record, *, final: bool) -> None:
+        """A line about a case that went wrong; a kernel that always does gets a few."""
+        text = trouble(record)
+        if not text:
+            return
+        kernel = record.case.kernel
+        self.troubles[kernel] += 1
+        if self.troubles[kernel] <= ALIKE:
+            self._line(f"{record.case.id}: {text}" + ("" if final else "; running it again, alone"))
 
     def _line(self, text: str) -> None:
         self.last = time.monotonic()
         if self.bar:
-            self.console.print(escape(text), highlight=False, soft_wrap=True)
+            self.console.print(escape(plain(text)), highlight=False, soft_wrap=True)
         else:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
 
-def _trouble(record: Record) -> tuple[str, str] | None:
-    """Kind and first sentence of what went wrong; None where nothing did."""
+def trouble(record: Record) -> str:
+    """What went wrong with a case, in one line; empty where nothing did."""
     outcome = record.outcome
-    if outcome.outcome not in {"measured", "refused"}:
-        detail = getattr(outcome, "error", "") or getattr(outcome, "stage", "")
-        evidence = evidence_of(outcome)
-        return outcome.outcome, evidence.witness.reason if evidence else detail
+    match outcome.outcome:
+        case "crashed":
+            return f"crashed in {outcome.stage}: {outcome.error}"
+        case "timed_out":
+            return f"timed out in {outcome.stage} after {outcome.limit_s:g} s"
+        case "substituted":
+            return f"substituted: {outcome.evidence.witness.reason}"
     failed = [finding for finding in findings_of(outcome) if finding.verdict == "fail"]
-    return ("failed", f"{failed[0].check}: {failed[0].detail}") if failed else None
+    return f"failed {failed[0].check}: {failed[0].detail}" if failed else ""

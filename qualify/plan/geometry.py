@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,7 @@ def expand_geometries(card: MatrixCard, models: Mapping[str, ModelCard]) -> Iter
             found = [
                 divide(group, f"{model.model}.tp{parallel}", mask, parallel)
                 for group in model.groups
-                for mask in card.masks
+                for mask in dict.fromkeys(_label(group, asked) for asked in card.masks)
             ]
             yield from _distinct_labels(_merged(found))
 
@@ -91,32 +92,52 @@ def divide(group: LayerGroup, model: str, mask: str, parallel: int) -> Geometry:
     )
 
 
+def _label(group: LayerGroup, asked: str) -> str:
+    """The mask that is meant: ``model`` is the layers' own, which the matrix may name a second time."""
+    if asked != "model":
+        return asked
+    return f"window{group.window}" if group.mask == "window" else group.mask
+
+
 def _mask(group: LayerGroup, asked: str) -> tuple[str, bool, tuple[int, int]]:
     """(label, causal, window) of a mask; W keys including the diagonal are W - 1 to the left."""
-    if asked == "model":
-        asked = f"window{group.window}" if group.mask == "window" else group.mask
-    if asked.startswith("window"):
-        return asked, True, (int(asked.removeprefix("window")) - 1, 0)
-    return asked, asked == "causal", (-1, -1)
+    label = _label(group, asked)
+    if label.startswith("window"):
+        return label, True, (int(label.removeprefix("window")) - 1, 0)
+    return label, label == "causal", (-1, -1)
 
 
 def _merged(found: list[Geometry]) -> list[Geometry]:
-    """Groups that make the same call become one; their layers add up."""
+    """Groups that make the same call become one; their layers add up, and one refusal refuses them all."""
     merged: dict[tuple[str, str], Geometry] = {}
     for geometry in found:
         key = (geometry.mask, geometry.canonical)
         known = merged.get(key)
-        merged[key] = geometry if known is None else replace(known, layers=known.layers + geometry.layers)
+        if known is None:
+            merged[key] = geometry
+        else:
+            refusals = tuple(dict.fromkeys((*known.refusals, *geometry.refusals)))
+            merged[key] = replace(known, layers=known.layers + geometry.layers, refusals=refusals)
     return list(merged.values())
 
 
 def _distinct_labels(found: list[Geometry]) -> Iterator[Geometry]:
     """Groups that differ under one mask label get what differs appended, so that ids stay unique."""
     labels = Counter(geometry.mask for geometry in found)
-    for geometry in found:
+    named = [
+        replace(geometry, mask=f"{geometry.mask}.{_detail(geometry)}") if labels[geometry.mask] > 1 else geometry
+        for geometry in found
+    ]
+    labels = Counter(geometry.mask for geometry in named)
+    for geometry in named:
         if labels[geometry.mask] == 1:
             yield geometry
-            continue
-        detail = f"h{geometry.heads_q}x{geometry.heads_kv}.d{geometry.head_dim}x{geometry.head_dim_v}"
-        detail += f".c{geometry.softcap:g}.s{geometry.scale:g}" + (".sinks" if geometry.sinks else "")
-        yield replace(geometry, mask=f"{geometry.mask}.{detail}")
+        else:  # they differ in digits that the label does not print
+            digest = hashlib.sha256(geometry.canonical.encode()).hexdigest()[:8]
+            yield replace(geometry, mask=f"{geometry.mask}.x{digest}")
+
+
+def _detail(geometry: Geometry) -> str:
+    """Heads, dimensions, softcap, scale and sinks, short enough to type."""
+    heads = f"h{geometry.heads_q}x{geometry.heads_kv}.d{geometry.head_dim}x{geometry.head_dim_v}"
+    return f"{heads}.c{geometry.softcap:g}.s{geometry.scale:g}" + (".sinks" if geometry.sinks else "")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
+from qualify.cards.problems import meant
 from qualify.errors import NothingSelected, UsageError
 from qualify.facts.case import Case, Dtype, Workload
 from qualify.plan.geometry import Geometry, expand_geometries
@@ -33,7 +34,7 @@ class Selection:
     select: str = ""
     """glob over case ids; empty = all"""
     kernel: str = ""
-    """name of one kernel; empty = all"""
+    """name of one kernel, or a glob over names; empty = all"""
 
 
 def make_plan(
@@ -83,11 +84,13 @@ def _chosen_kernels(
             chosen.setdefault(name, kernels[name])
     if not selection.kernel:
         return chosen
-    if selection.kernel not in chosen:
+    named = fnmatch.filter(chosen, selection.kernel)
+    if not named:
         raise UsageError(
-            f"--kernel {selection.kernel}: not a kernel of matrix {matrix.card.matrix}, which has {', '.join(chosen)}"
+            f"--kernel {selection.kernel}: not a kernel of matrix {matrix.card.matrix}"
+            f"{meant(selection.kernel, chosen)}. It has {', '.join(chosen)}."
         )
-    return {selection.kernel: chosen[selection.kernel]}
+    return {name: chosen[name] for name in named}
 
 
 def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:

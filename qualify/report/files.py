@@ -38,6 +38,22 @@ def write_report(directory: Path, run: Run, records: Sequence[Record], conclusio
     return page
 
 
+def check_folder(directory: Path) -> None:
+    """Makes the folder for reports and sees whether a file can be written there, before a run that needs it.
+
+    Raises InfrastructureError where not.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise InfrastructureError(
+            f"--out {directory}: reports cannot be written there: {error.strerror or error}. Nothing was run. Choose "
+            "another folder with --out DIR."
+        ) from error
+
+
 def replace_text(path: Path, text: str) -> None:
     """Writes a file beside its place and renames it there, so that it is whole or absent."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -29,6 +29,7 @@ R_LIMIT = 3.0
 G_LIMIT = 1.6
 
 FP32_ROUNDOFF = 2.0**-24
+"""of a score, relative to its largest products; an absolute error of a score is a relative one of its weight"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +88,9 @@ def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
     bits = SIGNIFICANT_BITS[dtype]
     _, exponent = torch.frexp(values)
     least = math.log2(torch.finfo(dtype).smallest_normal) - bits + 1
-    return torch.exp2((exponent - bits).to(values.dtype).clamp(min=least))
+    steps = (exponent - bits).to(values.dtype).clamp(min=least)
+    # frexp gives 0 the exponent of 1/2 to 1, and an exact 0 would have a budget that it does not need.
+    return torch.exp2(torch.where(values == 0, least, steps))
 
 
 def _ratio(error: Tensor, limit: Tensor) -> Tensor:
@@ -106,11 +109,11 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool =
     exact = golden.out
     error = out.to(exact.dtype) - exact
     roundoff_out = 2.0 ** -SIGNIFICANT_BITS[out.dtype]
-    scores = golden.score_max + golden.keys.to(exact.dtype).sqrt()[:, None]
-    roundoff = (kind.roundoff + FP32_ROUNDOFF * scores).unsqueeze(-1)
+    # Float32 scores and row sums: one standard deviation of their error, and four as the worst case.
+    scores = FP32_ROUNDOFF * (golden.score_bound + golden.keys.to(exact.dtype).sqrt()[:, None]).unsqueeze(-1)
     step = spacing(exact, out.dtype)
-    worst_case = roundoff * golden.A + torch.maximum(roundoff_out * exact.abs(), step / 2)
-    variance = (roundoff / 2).square() * golden.Q + step.square() / 12
+    worst_case = (kind.roundoff + 4 * scores) * golden.A + torch.maximum(roundoff_out * exact.abs(), step / 2)
+    variance = (kind.roundoff / 2 + scores).square() * golden.Q + step.square() / 12
     row_variance = variance.mean(-1, keepdim=True)
     sigma = torch.maximum(variance, row_variance).sqrt()
     limit = torch.minimum(1.25 * worst_case, 9 * sigma)

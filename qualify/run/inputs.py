@@ -162,9 +162,9 @@ def key_slots(inputs: Inputs, workload: Workload) -> Tensor:
     if table is None:
         return torch.arange(sum(workload.seqlens_k), device=device) + GUARD_ROWS
     lengths = torch.tensor(workload.seqlens_k, device=device)
-    sequence = torch.repeat_interleave(torch.arange(len(workload.seqlens_k), device=device), lengths)
-    starts = torch.repeat_interleave(torch.cumsum(lengths, 0) - lengths, lengths)
-    position = torch.arange(int(lengths.sum()), device=device) - starts
+    total = sum(workload.seqlens_k)
+    sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths, output_size=total)
+    position = torch.arange(total, device=device) - (torch.cumsum(lengths, 0) - lengths)[sequence]
     page = table[sequence, position // workload.page_size].long()
     return page * workload.page_size + position % workload.page_size
 

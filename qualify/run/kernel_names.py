@@ -35,6 +35,7 @@ TABLE: tuple[tuple[str, str, str, Role], ...] = (
     (r"(?i)FlashAttentionForward\w*?Sm(?P<sm>\d+)", "flash-attention-4", "", "attention"),
     (r"flash_fwd_splitkv_mla_kernel|sparse_attn_fwd", "flashmla", "hopper", "attention"),
     (r"flash_fwd_splitkv_mla_combine|get_mla_metadata", "flashmla", "hopper", "auxiliary"),
+    (r"pytorch_flash::flash_fwd_splitkv_combine_kernel", "sdpa-flash", "ampere", "auxiliary"),
     (r"flash_fwd_splitkv_combine_kernel", "flash-attention-2", "ampere", "auxiliary"),
     (r"pytorch_flash::flash_fwd", "sdpa-flash", "ampere", "attention"),
     (r"flash::flash_fwd(_splitkv)?_kernel", "flash-attention-2", "ampere", "attention"),
@@ -60,7 +61,7 @@ TABLE: tuple[tuple[str, str, str, Role], ...] = (
     (r"_scaled_dot_product_flash_attention_for_cpu", "sdpa-cpu-flash", "cpu", "attention"),
     (r"qualify::tiled_attention", "tiled-torch", "", "attention"),
     (r"_scaled_dot_product_attention_math", "sdpa-math", "", "attention"),
-    (r"(?i)flash|fmha|attention|_attn|sdpa", "", "", "unclassified"),
+    (r"(?i)flash|fmha|attention|_attn|sdpa|prefill|decode", "", "", "unclassified"),
     (
         r"(?i)gemm|gemv|nvjet|cutlass_80_tensorop|ampere_\w*(gemm|1688|16816)|splitKreduce|dot_kernel",
         "blas",

@@ -45,8 +45,8 @@ class Golden:
     """(n, heads_q), natural logarithm"""
     row_max: Tensor
     """(n, heads_q), largest visible score"""
-    score_max: Tensor
-    """(n, heads_q), largest |score| among the visible"""
+    score_bound: Tensor
+    """(n, heads_q), |q| times the largest |k| times the scale: no score, and no part of one, is larger"""
     keys: Tensor
     """(n,) visible keys of the row, int64"""
 
@@ -135,7 +135,7 @@ def golden(call: AttentionCall, *, dtype: torch.dtype = torch.float64, underflow
         U=empty(heads_q, dim_v) if underflow else None,
         lse=empty(heads_q, fill=-math.inf),
         row_max=empty(heads_q, fill=-math.inf),
-        score_max=empty(heads_q),
+        score_bound=empty(heads_q),
         keys=torch.zeros(count, dtype=torch.int64, device=device),
     )
     at = 0
@@ -229,11 +229,12 @@ def _fill_block(
     if call.q_descale is not None:
         q = q * call.q_descale[members].to(dtype).view(n, heads_kv, 1, 1, 1)
     group = q.shape[2]
+    longest_key = k.norm(dim=-1).amax(-1)[..., None, None]
+    score_bound = q.norm(dim=-1) * longest_key * abs(call.scale)
     scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, len(rows), -1) * call.scale
     if call.softcap:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     seen = _seen(call, members, rows, bucket)[:, None, None]
-    score_max = torch.where(seen, scores.abs(), 0.0).amax(-1)
     scores = scores.masked_fill(~seen, -math.inf)
     row_max = scores.amax(-1)
     lse = torch.logsumexp(scores, -1)
@@ -259,5 +260,5 @@ def _fill_block(
         result.U[place] = weigh(weights, v.abs())
     result.lse[place] = flat(lse)
     result.row_max[place] = flat(row_max)
-    result.score_max[place] = flat(score_max)
+    result.score_bound[place] = flat(score_bound)
     result.keys[place] = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)

@@ -1,44 +1,43 @@
-"""The parent's side of a worker: start it, feed it, watch it, blame it, replace it.
+"""Runs cases on one device, one worker process after another, and says what happened as it happens.
 
 A crash, a hang or a lost CUDA context is the outcome of the case that caused it; the other cases of its
-chunk are run again in the next process. A case that failed is repeated alone in a fresh process: if it
-passes there, what failed was its history.
+chunk are run again in the next process. The kernel's own module decides nothing here: whatever it does to its
+process, the run goes on.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from pydantic import ValidationError
 
 from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
 from qualify.facts import codec
-from qualify.facts.case import Case, DeviceKind, Level
-from qualify.facts.outcome import Crashed, Finding, Measured, Outcome, TimedOut, evidence_of, findings_of
+from qualify.facts.case import DeviceKind, Level
+from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut, evidence_of
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
+from qualify.run.child import Child, Gone
+from qualify.run.repeats import (
+    ATTEMPTS,
+    REPEATS_PER_KERNEL,
+    Task,
+    again,
+    failed,
+    failed_to_load,
+    unproven,
+    with_history,
+)
 
 CHUNK = {"cpu": 8, "cuda": 16}
 """cases that share a profiler session"""
-ATTEMPTS = 3
-"""processes in which a trace may be incomplete before the case is UNPROVEN"""
-REPEATS_PER_KERNEL = 8
-"""failed cases of one kernel that are repeated alone; further ones keep their first outcome"""
 START_TIMEOUT_S = 300.0
-MEMORY_SHARE = 0.85
-"""share of the machine's free memory that a worker may take"""
 SLOW_STAGES = {"", "load", "prepare"}
 """stages in which a library may be compiling"""
 
@@ -54,6 +53,13 @@ class Settings:
     compile_timeout_s: float
     hash_cache: Path
     cards: Mapping[str, KernelCard]
+    """every kernel of the run by name, also those whose cases are done: their libraries belong to the fingerprint"""
+    import_paths: tuple[str, ...] = ()
+    """folders in which the entries of third parties stand"""
+    memory_bytes: int
+    """host memory that a worker may touch"""
+    ceilings: Ceilings | None = None
+    """what an earlier worker of the same run measured; None to measure"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +73,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class At:
-    """A case reached a stage."""
+    """A case reached a stage; an empty case id means the start of a worker."""
 
     case_id: str
     stage: str
@@ -89,182 +95,66 @@ class Tick:
 Event = Started | At | Done | Tick
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """A case in the queue."""
-
-    case: Case
-    attempt: int = 1
-    alone: bool = False
-    before: Outcome | None = None
-    """outcome of the attempt that this one repeats"""
-
-
-class Gone(Exception):
-    """The worker died or was killed."""
-
-    def __init__(self, error: str, *, timed_out: bool = False) -> None:
-        self.error = error
-        self.timed_out = timed_out
-        super().__init__(error)
-
-
-class Worker:
-    """One child process and the two pipes to it."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.log: IO[bytes] = tempfile.TemporaryFile(prefix="qualify-worker-")  # noqa: SIM115 - closed in stop()
-        self.ran = 0
-        self.stage = ""
-        self.case = ""
-        self.last_sign = time.monotonic()
-        child_in, own_out = os.pipe()
-        own_in, child_out = os.pipe()
-        environment = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", **os.environ}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "qualify.run.worker", str(child_in), str(child_out)],
-            pass_fds=(child_in, child_out),
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            env=environment,
-        )
-        os.close(child_in)
-        os.close(child_out)
-        self.outgoing = os.fdopen(own_out, "w", encoding="utf-8")
-        self.incoming = own_in
-        self.buffer = b""
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(own_in, selectors.EVENT_READ)
-        self.memory_limit = int(_available_memory() * MEMORY_SHARE)
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Write one message. Raises Gone if nobody reads it any more."""
-        self.last_sign = time.monotonic()
-        try:
-            self.outgoing.write(json.dumps(message, separators=(",", ":")) + "\n")
-            self.outgoing.flush()
-        except BrokenPipeError:
-            raise Gone(self._epitaph()) from None
-
-    def receive(self, limit_s: float) -> dict[str, Any] | None:
-        """The next message, or None after a quarter of a second without one.
-
-        Raises:
-            Gone: the process ended, was silent for longer than its limit, or took too much memory.
-        """
-        if b"\n" not in self.buffer:
-            if self.selector.select(timeout=0.25):
-                data = os.read(self.incoming, 1 << 16)
-                if not data:
-                    raise Gone(self._epitaph())
-                self.buffer += data
-            self._watch(limit_s)
-        if b"\n" not in self.buffer:
-            return None
-        line, self.buffer = self.buffer.split(b"\n", 1)
-        message: dict[str, Any] = json.loads(line)
-        self.last_sign = time.monotonic()
-        if message["event"] == "at":
-            self.case, self.stage = message["case"], message["stage"]
-        return message
-
-    def _watch(self, limit_s: float) -> None:
-        if time.monotonic() - self.last_sign > limit_s:
-            self.kill()
-            raise Gone(f"no sign of life for {limit_s:g} s", timed_out=True)
-        used = _resident_bytes(self.process.pid)
-        if used > self.memory_limit:
-            self.kill()
-            raise Gone(
-                f"killed: it used {used / 1e9:.1f} GB of host memory, more than {self.memory_limit / 1e9:.1f} GB"
-            )
-
-    def _epitaph(self) -> str:
-        """How the process ended, in words."""
-        try:
-            status = self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return "closed its pipe and had to be killed"
-        if status < 0:
-            return f"killed by signal {-status} ({signal.Signals(-status).name})"
-        return f"exited with status {status}"
-
-    def log_tail(self) -> str:
-        """End of what the process printed."""
-        size = self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, size - 4000))
-        return self.log.read().decode("utf-8", errors="replace")
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> None:
-        """End the process and release its pipes."""
-        self.kill()
-        self.selector.close()
-        os.close(self.incoming)
-        with contextlib.suppress(BrokenPipeError):
-            self.outgoing.close()
-        self.log.close()
-
-
 class Supervisor:
-    """Runs cases on one device, one worker after another."""
+    """Runs tasks on one device, one worker after another."""
 
-    def __init__(self, settings: Settings, cases: Sequence[Case]) -> None:
+    def __init__(self, settings: Settings, tasks: Iterable[Task]) -> None:
         self.settings = settings
-        self.queue = deque(Task(case=case) for case in cases)
-        self.alone: deque[Task] = deque()
-        self.repeats: dict[str, int] = {}
+        given = list(tasks)
+        self.queue = deque(task for task in given if not task.alone)
+        self.alone = deque(task for task in given if task.alone)
+        self.trials: deque[Task] = deque()
+        """cases whose kernel failed to load among others: alone, and before any other case of that kernel"""
+        self.repeats = Counter(task.case.kernel for task in self.alone)
         self.preload = [name for name, card in settings.cards.items() if card.adapter != "call"]
         """libraries that a worker loads before it takes its fingerprint; never a third party's entry"""
+        self.unloadable: set[str] = set()
+        """kernels whose library did not load in the present worker before any case ran"""
         self.dead: dict[str, Outcome] = {}
         """kernels whose library could not be loaded, and how that ended"""
-        self.worker: Worker | None = None
+        self.ceilings = settings.ceilings
+        self.child: Child | None = None
 
     def events(self) -> Generator[Event, None, None]:
         """What happens, until every case has a final outcome. Closing the generator ends the worker.
 
         Raises:
-            DeviceError: the device cannot be used at all.
+            DeviceError: the device cannot be used at all, or no worker can be started.
         """
         try:
-            while self.queue or self.alone:
+            while self.trials or self.queue or self.alone:
                 yield from self._bury()
                 chunk = self._next_chunk()
                 if not chunk:
                     continue
-                fresh = chunk[0].alone
-                if fresh and self.worker is not None and self.worker.ran:
-                    self._drop_worker()
-                if self.worker is None:
+                if chunk[0].alone and self.child is not None and self.child.ran:
+                    self._drop_child()
+                if self.child is None:
                     yield from self._start()
                 yield from self._run_chunk(chunk)
         finally:
-            self._drop_worker()
+            self._drop_child()
 
     def _bury(self) -> Iterator[Event]:
         """Cases of a kernel whose library cannot be loaded share its outcome, without a process each."""
-        for queue in (self.queue, self.alone):
+        for queue in (self.trials, self.queue, self.alone):
             for task in [task for task in queue if task.case.kernel in self.dead]:
                 queue.remove(task)
                 yield Done(record=Record(case=task.case, outcome=self.dead[task.case.kernel]), final=True)
 
     def _next_chunk(self) -> list[Task]:
-        if not self.queue:
-            return [self.alone.popleft()] if self.alone else []
-        size = min(CHUNK[self.settings.device], len(self.queue))
-        return [self.queue.popleft() for _ in range(size)]
+        """Trials first, then everything that may share a process, then the repeats."""
+        if self.trials:
+            return [self.trials.popleft()]
+        if self.queue:
+            size = min(CHUNK[self.settings.device], len(self.queue))
+            return [self.queue.popleft() for _ in range(size)]
+        return [self.alone.popleft()] if self.alone else []
 
-    def _drop_worker(self) -> None:
-        if self.worker is not None:
-            self.worker.stop()
-            self.worker = None
+    def _drop_child(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+            self.child = None
 
     def _start(self) -> Iterator[Event]:
         """Start a worker, without the libraries that end it, until one has described its machine."""
@@ -273,38 +163,33 @@ class Supervisor:
                 yield from self._start_once()
                 return
             except Gone as gone:
-                worker = self.worker
-                assert worker is not None
-                kind, _, name = worker.stage.partition(":")
-                tail = " | ".join(worker.log_tail().strip().splitlines()[-3:])
-                self._drop_worker()
+                child = self.child
+                assert child is not None, "only a started process can be gone"
+                kind, _, name = child.stage.partition(":")
+                tail = " | ".join(child.log_tail().strip().splitlines()[-3:])
+                self._drop_child()
                 if kind == "load" and name in self.preload:
                     self.preload.remove(name)
                     continue
                 raise DeviceError(
-                    f"the worker process could not start (at {worker.stage or 'its start'}: {gone.error}). Its last "
+                    f"the worker process could not start (at {child.stage or 'its start'}: {gone.error}). Its last "
                     f"words: {tail or 'none'}. `qualify doctor` checks the machine."
                 ) from None
 
     def _start_once(self) -> Iterator[Event]:
         """Start a worker and wait until it has described its machine."""
         began = time.monotonic()
-        settings = self.settings
-        self.worker = worker = Worker(settings)
-        worker.send(
-            {
-                "device": settings.device,
-                "level": settings.level,
-                "reference": settings.reference,
-                "hash_cache": str(settings.hash_cache),
-                "cards": {
-                    name: card.model_dump(mode="json", exclude_unset=True) for name, card in settings.cards.items()
-                },
-                "preload": self.preload,
-            }
-        )
+        try:
+            self.child = child = Child(self.settings.memory_bytes)
+        except OSError as error:
+            raise DeviceError(
+                f"no worker process can be started: {error}. The machine has probably run out of processes, memory or "
+                "room for temporary files; what was measured is stored."
+            ) from error
+        yield At(case_id="", stage="start")
+        child.send(self._setup(), START_TIMEOUT_S)
         while True:
-            message = worker.receive(START_TIMEOUT_S)
+            message = child.receive(START_TIMEOUT_S)
             if message is None:
                 yield Tick()
             elif message["event"] == "at":
@@ -313,52 +198,66 @@ class Supervisor:
                 raise DeviceError(message["message"])
             else:
                 break
-        yield Started(
-            stack=codec.from_data(Stack, message["stack"]),
-            ceilings=codec.from_data(Ceilings, message["ceilings"]),
-            start_s=time.monotonic() - began,
-        )
+        self.unloadable = set(message["unloadable"])
+        self.ceilings = _received(child, Ceilings, message["ceilings"])
+        stack = _received(child, Stack, message["stack"])
+        yield Started(stack=stack, ceilings=self.ceilings, start_s=time.monotonic() - began)
+
+    def _setup(self) -> dict[str, Any]:
+        settings = self.settings
+        cards = {name: card.model_dump(mode="json", exclude_unset=True) for name, card in settings.cards.items()}
+        return {
+            "device": settings.device,
+            "level": settings.level,
+            "reference": settings.reference,
+            "hash_cache": str(settings.hash_cache),
+            "import_paths": settings.import_paths,
+            "cards": cards,
+            "preload": self.preload,
+            "ceilings": codec.to_data(self.ceilings, Ceilings | None),
+        }
 
     def _run_chunk(self, chunk: list[Task]) -> Iterator[Event]:
         """Run tasks in the present worker; whoever is left without an outcome goes back into the queue."""
-        worker = self.worker
-        assert worker is not None
+        child = self.child
+        assert child is not None, "a chunk runs in a started worker"
         waiting = {task.case.id: task for task in chunk}
-        first = worker.ran == 0
-        worker.ran += len(chunk)
-        worker.case, worker.stage = chunk[0].case.id, ""
+        ran: Task | None = None
+        fresh = chunk[0] if child.ran == 0 else None
+        child.ran += len(chunk)
+        child.case, child.stage = chunk[0].case.id, ""
+        requests = [{"case": codec.to_data(task.case), "attempt": task.attempt} for task in chunk]
         try:
-            worker.send({"requests": [{"case": codec.to_data(task.case), "attempt": task.attempt} for task in chunk]})
+            child.send({"requests": requests}, self.settings.timeout_s)
             while True:
-                message = worker.receive(self._limit_s(worker.stage))
+                message = child.receive(self._limit_s(child.stage))
                 if message is None:
                     yield Tick()
                 elif message["event"] == "at":
                     yield At(case_id=message["case"], stage=message["stage"])
-                elif message["event"] == "outcome":
+                elif message["event"] == "outcome" and message["case"] in waiting:
+                    outcome: Outcome = _received(child, Outcome, message["outcome"])
                     task = waiting.pop(message["case"])
-                    outcome: Outcome = codec.from_data(Outcome, message["outcome"])
-                    yield self._judge(task, outcome, fresh=first and task is chunk[0])
+                    ran = task if evidence_of(outcome) else None
+                    yield self._judge(task, outcome, fresh=task is fresh)
                 elif message["event"] == "sick":
+                    if ran is not None and ran.case.id == child.case:
+                        waiting[child.case] = ran  # it seemed to have run, and only now the damage shows
                     raise Gone(f"the CUDA context is lost: {message['error']}")
-                else:
+                elif message["event"] == "idle" and not waiting:
                     return
+                else:
+                    raise child.distrust(f"event {message['event']!r}")
         except Gone as gone:
-            culprit = waiting.pop(worker.case, None)
-            log = worker.log_tail()
-            self._drop_worker()
+            culprit = waiting.pop(child.case, None)
+            log = child.log_tail()
+            self._drop_child()
             self.queue.extendleft(reversed(waiting.values()))
             if culprit is not None:
-                outcome = self._blame(gone, culprit, worker.stage, log)
-                yield self._judge(culprit, outcome, fresh=first and culprit is chunk[0])
+                yield self._judge(culprit, _blame(gone, culprit, child.stage, log), fresh=culprit is fresh)
 
     def _limit_s(self, stage: str) -> float:
         return self.settings.compile_timeout_s if stage in SLOW_STAGES else self.settings.timeout_s
-
-    def _blame(self, gone: Gone, task: Task, stage: str, log: str) -> Outcome:
-        if gone.timed_out:
-            return TimedOut(stage=stage, limit_s=self._limit_s(stage), attempt=task.attempt)
-        return Crashed(stage=stage or "start", error=gone.error, log=log, attempt=task.attempt)
 
     def _judge(self, task: Task, outcome: Outcome, *, fresh: bool) -> Done:
         """Is this outcome final, or will the case be repeated alone in a fresh process?
@@ -366,57 +265,44 @@ class Supervisor:
         Args:
             fresh: nothing else ran in the process before this case.
         """
-        evidence = evidence_of(outcome)
-        unproven = evidence is not None and evidence.witness.state == "unproven"
-        if unproven and task.attempt < ATTEMPTS:
-            self.alone.append(Task(case=task.case, attempt=task.attempt + 1, alone=True, before=task.before))
+        kernel = task.case.kernel
+        if failed_to_load(outcome):
+            if fresh or kernel in self.unloadable:
+                self.dead[kernel] = outcome
+            return self._repeat(task, outcome, self.trials) if kernel not in self.dead else _final(task, outcome)
+        if unproven(outcome) and task.attempt < ATTEMPTS:
+            self.alone.append(again(task, task.before))
             return Done(record=Record(case=task.case, outcome=outcome), final=False)
-        failed = _failed(outcome)
-        if isinstance(outcome, Crashed) and outcome.stage == "load":
-            self.dead[task.case.kernel] = outcome
-            return Done(record=Record(case=task.case, outcome=outcome), final=True)
-        count = self.repeats.get(task.case.kernel, 0)
-        if failed and not task.alone and not fresh and count < REPEATS_PER_KERNEL:
-            self.repeats[task.case.kernel] = count + 1
-            self.alone.append(Task(case=task.case, attempt=task.attempt + 1, alone=True, before=outcome))
-            return Done(record=Record(case=task.case, outcome=outcome), final=False)
-        if task.before is not None and not failed and isinstance(outcome, Measured):
-            outcome = _with_history(outcome, task.before)
-        return Done(record=Record(case=task.case, outcome=outcome), final=True)
+        if failed(outcome) and not task.alone and not fresh:
+            return self._repeat(task, outcome, self.alone)
+        return _final(task, with_history(outcome, task.before))
+
+    def _repeat(self, task: Task, outcome: Outcome, queue: deque[Task]) -> Done:
+        """Repeat it alone, unless its kernel has had enough of that, or nobody claims that it works."""
+        kernel = task.case.kernel
+        if task.case.unclaimed or self.repeats[kernel] >= REPEATS_PER_KERNEL:
+            return _final(task, outcome)
+        self.repeats[kernel] += 1
+        queue.append(again(task, outcome))
+        return Done(record=Record(case=task.case, outcome=outcome), final=False)
 
 
-def _failed(outcome: Outcome) -> bool:
-    if isinstance(outcome, Crashed | TimedOut):
-        return True
-    return any(finding.verdict == "fail" for finding in findings_of(outcome))
+def _final(task: Task, outcome: Outcome) -> Done:
+    return Done(record=Record(case=task.case, outcome=outcome), final=True)
 
 
-def _with_history(outcome: Measured, before: Outcome) -> Measured:
-    """It failed among others and passes alone: what failed is its history."""
-    if isinstance(before, Crashed):
-        cause = f"it crashed ({before.error})"
-    elif isinstance(before, TimedOut):
-        cause = f"it timed out in {before.stage}"
-    else:
-        failed = [finding for finding in findings_of(before) if finding.verdict == "fail"]
-        cause = "; ".join(f"{finding.check}: {finding.detail}" for finding in failed)
-    detail = f"history-dependent: it passes alone in a fresh process; after other cases {cause}"
-    finding = Finding(check="history", verdict="fail", detail=detail)
-    evidence = replace(outcome.evidence, findings=(*outcome.evidence.findings, finding))
-    return replace(outcome, evidence=evidence)
+def _blame(gone: Gone, task: Task, stage: str, log: str) -> Outcome:
+    """What the end of its process means for the case that was running."""
+    stage = stage or "start"
+    if gone.limit_s is None:
+        return Crashed(stage=stage, error=gone.error, log=log, attempt=task.attempt)
+    note = Finding(check="watchdog", verdict="note", detail=f"killed after {gone.error}")
+    return TimedOut(stage=stage, limit_s=gone.limit_s, attempt=task.attempt, findings=(note,))
 
 
-def _resident_bytes(pid: int) -> int:
-    """Host memory that a process has touched, without files; 0 where the kernel does not tell."""
+def _received(child: Child, kind: Any, data: object) -> Any:
+    """A record from a message; raises Gone where it is none."""
     try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _available_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return codec.from_data(kind, data)
+    except ValidationError as error:
+        raise child.distrust(f"{error.error_count()} wrong fields") from error

@@ -45,6 +45,8 @@ class Effort:
     """most launches of a block"""
 
 
+COPIES_US = 50_000.0
+"""host time that one call of each copy may cost together; a kernel of thousands of launches stays warm, and says so"""
 EFFORTS: dict[tuple[Level, DeviceKind], Effort] = {
     ("smoke", "cpu"): Effort(blocks=3, block_us=1_000, launches=10),
     ("full", "cpu"): Effort(blocks=7, block_us=10_000, launches=100),
@@ -103,10 +105,15 @@ def roofline(work: Work, dtype: str, ceilings: Ceilings) -> tuple[float, Bound]:
     return times[bound], bound
 
 
-def copies_needed(input_bytes: int, cache_bytes: int, budget_bytes: int, kind: DeviceKind) -> int:
-    """Copies of the inputs to rotate over, within a memory budget; at least one."""
+def copies_needed(input_bytes: int, cache_bytes: int, budget_bytes: int, call_us: float, kind: DeviceKind) -> int:
+    """Copies of the inputs to rotate over, within a memory and a time budget; at least one.
+
+    Args:
+        call_us: what one call costs, from the host's side; every copy is prepared and warmed up.
+    """
     wanted = -(-COLD_FACTOR * cache_bytes // max(1, input_bytes)) + 1
-    return max(1, min(wanted, MAX_COPIES[kind], budget_bytes // max(1, input_bytes)))
+    affordable = int(COPIES_US / max(call_us, 1.0))
+    return max(1, min(wanted, MAX_COPIES[kind], budget_bytes // max(1, input_bytes), affordable))
 
 
 class Clock:

@@ -4,9 +4,9 @@ Messages are lines of JSON on two file descriptors of their own, because librari
 
 ::
 
-    parent -> child   setup {device, level, reference, hash_cache, cards, preload}  once
+    parent -> child   setup {device, level, reference, hash_cache, import_paths, cards, preload, ceilings}  once
                       chunk {requests: [{case, attempt}]}                      again and again
-    child -> parent   ready {stack, ceilings}  or  unusable {message}          once
+    child -> parent   ready {stack, ceilings, unloadable}  or  unusable {message}  once
                       at {case, stage}                                         before every step
                       outcome {case, outcome}
                       idle {}                                                  the chunk is done
@@ -16,6 +16,7 @@ Messages are lines of JSON on two file descriptors of their own, because librari
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import resource
@@ -30,6 +31,7 @@ from qualify.errors import DeviceError
 from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
+from qualify.facts.stack import Ceilings
 
 PR_SET_PDEATHSIG = 1
 
@@ -37,21 +39,25 @@ PR_SET_PDEATHSIG = 1
 class Pipe:
     """Lines of JSON to the parent."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
 
     def send(self, event: str, **fields: Any) -> None:
-        """Write one message and flush it."""
-        self.stream.write(json.dumps({"event": event, **fields}, separators=(",", ":")) + "\n")
+        """Write one message. What no encoding can express (undecodable bytes in an exception's text) becomes ``?``."""
+        line = json.dumps({"event": event, **fields}, separators=(",", ":"), ensure_ascii=False)
+        self.stream.write(line.encode("utf-8", "replace") + b"\n")
         self.stream.flush()
 
 
 def main() -> None:
-    """Entry of the child: ``python -m qualify.run.worker IN_FD OUT_FD``."""
-    incoming = os.fdopen(int(sys.argv[1]), "r", encoding="utf-8")
-    pipe = Pipe(os.fdopen(int(sys.argv[2]), "w", encoding="utf-8"))
-    _follow_parent()
-    messages = (json.loads(line) for line in incoming)
+    """Entry of the child; its arguments are the two descriptors and the parent's process id."""
+    own_in, own_out, parent = (int(argument) for argument in sys.argv[1:])
+    _follow_parent(parent)
+    for descriptor in (own_in, own_out):
+        # What a library starts must not hold the pipe open after this process has gone.
+        os.set_inheritable(descriptor, False)
+    pipe = Pipe(os.fdopen(own_out, "wb"))
+    messages = (json.loads(line) for line in os.fdopen(own_in, "r", encoding="utf-8"))
     setup = next(messages, None)
     if setup is not None:
         _serve(setup, messages, pipe)
@@ -60,10 +66,16 @@ def main() -> None:
     os._exit(0)
 
 
-def _follow_parent() -> None:
-    """Die with the parent, leave Ctrl-C to it, and be the first that a machine out of memory kills."""
+def _follow_parent(parent: int) -> None:
+    """Die with the parent, leave Ctrl-C to it, say where a fault was, and be the first that a full machine kills."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # it died before this process began to follow it
+    faulthandler.enable()
+    # The parent asks with it where a silent process is, before it kills it.
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
@@ -74,10 +86,10 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
     """Describe the device, then run chunks until the pipe closes."""
     # Heavy imports come after the process follows its parent, and are part of what the parent times.
     from qualify.run import execute, stack
-    from qualify.run.adapters.registry import create_adapter
     from qualify.run.ceilings import measure_ceilings
     from qualify.run.inputs import device_of
 
+    sys.path += setup["import_paths"]
     cards = {name: codec.from_data(KernelCard, card) for name, card in setup["cards"].items()}
     try:
         device = stack.describe_device(setup["device"])
@@ -86,19 +98,15 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
         return
     if device.kind == "cpu":
         _limit_memory(device.memory_bytes)
-    adapters = {}
-    for name in setup["preload"]:
-        pipe.send("at", case="", stage=f"load:{name}")
-        try:
-            adapters[name] = create_adapter(cards[name])
-        except Exception:  # noqa: BLE001, S112 - repeated and recorded as the outcome of the adapter's first case
-            continue
+    adapters = _preload([cards[name] for name in setup["preload"]], pipe)
     pipe.send("at", case="", stage="ceilings")
-    ceilings = measure_ceilings(device_of(device.kind))
+    known: Ceilings | None = codec.from_data(Ceilings | None, setup["ceilings"])
+    ceilings = known or measure_ceilings(device_of(device.kind))
     control = execute.run_control(device_of(device.kind))
     pipe.send("at", case="", stage="fingerprint")
     described = stack.describe_stack(device, Path(setup["hash_cache"]))
-    pipe.send("ready", stack=codec.to_data(described), ceilings=codec.to_data(ceilings))
+    unloadable = [name for name in setup["preload"] if name not in adapters]
+    pipe.send("ready", stack=codec.to_data(described), ceilings=codec.to_data(ceilings), unloadable=unloadable)
     session = execute.Session(
         device=device,
         ceilings=ceilings,
@@ -110,26 +118,46 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
     )
     session.adapters |= adapters
     for message in messages:
-        requests = [
-            execute.Request(case=codec.from_data(Case, item["case"]), attempt=item["attempt"])
-            for item in message["requests"]
-        ]
-        case = requests[0].case.id
-        try:
-            for case, outcome in session.run(requests):
-                pipe.send("outcome", case=case, outcome=codec.to_data(outcome, Outcome))
-        except execute.SickContext as error:
-            pipe.send("sick", case=case, error=str(error))
+        if not _run_chunk(session, message["requests"], pipe):
             return
-        pipe.send("idle")
+
+
+def _preload(cards: list[KernelCard], pipe: Pipe) -> dict[str, Any]:
+    """The adapters whose libraries load; the others fail again, and are recorded, as the outcome of their cases."""
+    from qualify.run.adapters.registry import create_adapter
+
+    adapters = {}
+    for card in cards:
+        pipe.send("at", case="", stage=f"load:{card.kernel}")
+        try:
+            adapters[card.kernel] = create_adapter(card)
+        except Exception:  # noqa: BLE001, S112 - whatever a library raises; its first case repeats and records it
+            continue
+    return adapters
+
+
+def _run_chunk(session: Any, requests: list[dict[str, Any]], pipe: Pipe) -> bool:
+    """Run the cases and send their outcomes; False where the context is lost."""
+    from qualify.run import execute
+
+    asked = [execute.Request(case=codec.from_data(Case, item["case"]), attempt=item["attempt"]) for item in requests]
+    case = asked[0].case.id
+    try:
+        for case, outcome in session.run(asked):
+            pipe.send("outcome", case=case, outcome=codec.to_data(outcome, Outcome))
+    except execute.SickContext as error:
+        pipe.send("sick", case=case, error=str(error))
+        return False
+    pipe.send("idle")
+    return True
 
 
 def _limit_memory(total: int) -> None:
-    """A kernel that allocates everything gets a MemoryError of its own instead of taking the machine along."""
+    """A kernel that allocates everything gets a MemoryError of its own instead of taking the machine along.
+
+    Libraries are mapped already and count too, so the limit is what is mapped now plus the machine's memory.
+    """
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = total if hard == resource.RLIM_INFINITY else min(total, hard)
+    limit = mapped + total if hard == resource.RLIM_INFINITY else min(mapped + total, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-
-
-if __name__ == "__main__":
-    main()

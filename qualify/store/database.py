@@ -116,11 +116,11 @@ def check_place(url: URL, *, create: bool) -> None:
         _make_folder(path.parent)
     if path.is_dir():
         raise store_error(str(path), "it is a folder", f"Give a file, for example {path / 'evidence.db'}.")
+    if not create and not path.exists():
+        raise store_error(str(path), "no such file", "Evidence comes from 'qualify run MATRIX'; or give --db.")
     if not path.parent.is_dir():
         advice = f"The path is probably mistyped; otherwise: mkdir -p {path.parent}"
         raise store_error(str(path), f"the folder {path.parent} does not exist", advice)
-    if not create and not path.exists():
-        raise store_error(str(path), "no such file", "Evidence comes from 'qualify run MATRIX'; or give --db.")
 
 
 def _make_folder(folder: Path) -> None:

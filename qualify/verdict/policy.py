@@ -15,8 +15,6 @@ from qualify.facts.outcome import (
     Refused,
     Substituted,
     TimedOut,
-    evidence_of,
-    findings_of,
 )
 from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
 
@@ -68,19 +66,18 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
             fallback = expectation.fallback if expectation and expected else rules.matrix.policy.fallback
             verdict, reasons = _judge_substitution(outcome, fallback, rules)
         case Measured():
-            verdict, reasons = _judge_findings(record)
+            verdict, reasons = _judge_findings(outcome)
     return Judgement(case_id=case.id, verdict=verdict, reasons=tuple(reasons))
 
 
-def _judge_findings(record: Record) -> tuple[Verdict, list[str]]:
-    findings = findings_of(record.outcome)
+def _judge_findings(outcome: Measured | Substituted) -> tuple[Verdict, list[str]]:
+    findings = outcome.evidence.findings
     failed = [f"{finding.check}: {finding.detail}" for finding in findings if finding.verdict == "fail"]
     if failed:
         return "FAIL", failed
-    evidence = evidence_of(record.outcome)
     open_ends = [f"{finding.check}: {finding.detail}" for finding in findings if finding.verdict == "inconclusive"]
-    if evidence is not None and evidence.witness.state == "unproven":
-        open_ends.insert(0, f"UNPROVEN: {evidence.witness.reason}")
+    if outcome.evidence.witness.state == "unproven":
+        open_ends.insert(0, f"UNPROVEN: {outcome.evidence.witness.reason}")
     if open_ends:
         return "INCONCLUSIVE", open_ends
     return "PASS", []
@@ -89,16 +86,16 @@ def _judge_findings(record: Record) -> tuple[Verdict, list[str]]:
 def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tuple[Verdict, list[str]]:
     """Forbidden, recorded, or allowed for one named kernel."""
     seen = outcome.evidence.witness
-    failed = [f"{item.check}: {item.detail}" for item in outcome.evidence.findings if item.verdict == "fail"]
+    verdict, reasons = _judge_findings(outcome)
     if fallback == "forbid":
-        return "FAIL", [f"substituted: {seen.reason}", *failed]
+        return "FAIL", [f"substituted: {seen.reason}", *reasons]
     if fallback != "record":
         patterns = rules.patterns.get(fallback, ())
         strange = [name for name in seen.attention_names if not any(re.search(item, name) for item in patterns)]
         if strange or not seen.attention_names:
-            return "FAIL", [f"substituted, and not by the allowed {fallback}: {seen.reason}", *failed]
-    if failed:
-        return "FAIL", failed
+            return "FAIL", [f"substituted, and not by the allowed {fallback}: {seen.reason}", *reasons]
+    if verdict != "PASS":
+        return verdict, reasons
     return "PASS", [f"fallback, allowed by the matrix: {seen.reason}"]
 
 

@@ -112,7 +112,7 @@ def test_unknown_model_name() -> None:
         load.load_model("gema-2-9b")
     text = str(caught.value)
     assert text.startswith("no model is called 'gema-2-9b'; perhaps you meant gemma-2-9b. There are: ")
-    assert "qualify model" in text
+    assert "docs/cards.md" in text
 
 
 def test_unknown_matrix_name(write: Any, matrix: Any, tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""The databases that the store's tests run on: SQLite always, PostgreSQL where QUALIFY_TEST_DB names one."""
+"""The databases that the store's tests run on: SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +19,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield str(tmp_path / "evidence.db")
         return
-    server = os.environ.get("QUALIFY_TEST_DB")
-    if not server:
-        pytest.skip("QUALIFY_TEST_DB does not hold the URL of a PostgreSQL server")
+    server: str = request.getfixturevalue("postgres")
     name = f"qualify_{uuid.uuid4().hex}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

@@ -6,6 +6,7 @@ specialisation, seconds each: that happens in ``prepare``.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from importlib import import_module
 from operator import itemgetter
@@ -27,6 +28,8 @@ def create(options: dict[str, Any]) -> Adapter:
     """
     if options:
         raise ValueError(f"flash_attn_cute: unknown options {options}")
+    # The library's own cache on disk: a specialisation is compiled once per machine and not once per process.
+    os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
     return FlashAttn4(function=import_module("flash_attn.cute").flash_attn_varlen_func)
 
 

@@ -87,7 +87,7 @@ def bounds_of(call: AttentionCall) -> tuple[list[int], list[int]]:
 class TiledTorch:
     """The adapter; ``tile_q`` and ``tile_k`` are the tile edges in rows."""
 
-    def __init__(self, tile_q: int = 128, tile_k: int = 128) -> None:
+    def __init__(self, tile_q: int = 256, tile_k: int = 512) -> None:
         self.tile_q = tile_q
         self.tile_k = tile_k
 

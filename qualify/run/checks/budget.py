@@ -72,7 +72,7 @@ def compare(
     declared = class_named(subject.card.accuracy[subject.workload.dtype])
     errors = judge(seen, out, declared)
     lse_rel, base, lse_findings = compare_lse(subject, seen, None if lse is None else lse[~empty], kind)
-    measured = next((known.name for known in CLASSES if judge(seen, out, known).within), "")
+    measured = tightest(seen, out, declared, errors)
     statistics = Statistics(
         inputs=kind,
         seed=subject.seed + seed,
@@ -81,7 +81,7 @@ def compare(
         measured_class=measured,
         rows=out.shape[0] * out.shape[1],
         E=errors.E,
-        E_without_underflow=judge(seen, out, declared, underflow=False).E,
+        E_without_underflow=judge(seen, out, declared, underflow=False).E if declared.underflow else errors.E,
         R=errors.R,
         G=errors.G,
         beta=errors.beta,
@@ -92,13 +92,21 @@ def compare(
     return [*findings, budget_finding(subject, seen, out, errors, declared, statistics), *lse_findings], statistics
 
 
+def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Errors) -> str:
+    """Name of the tightest class whose limits the output keeps; empty where it keeps none."""
+    for known in CLASSES:
+        if (errors if known is declared else judge(golden, out, known)).within:
+            return known.name
+    return ""
+
+
 def _rows(golden: Golden, keep: Tensor) -> Golden:
     """The golden result of some of its rows."""
     if bool(keep.all()):
         return golden
     kept: dict[str, Any] = {
         name: None if getattr(golden, name) is None else getattr(golden, name)[keep]
-        for name in ("rows", "out", "A", "Q", "U", "lse", "row_max", "score_max", "keys")
+        for name in ("rows", "out", "A", "Q", "U", "lse", "row_max", "score_bound", "keys")
     }
     return replace(golden, **kept)
 

@@ -4,7 +4,7 @@ With q = 0 every visible key has the same weight 1/(n + e^sink), so exp(lse) cou
 with one-hot values the output tells how many visible keys carry each label. Two labellings of the keys,
 by residue and by block, give every run of keys a fingerprint of its own, so one key more or less, a
 shifted window, a dropped page or a lost split shows. At most ``DENSITY`` keys share a label: then one key is
-worth far more than the rounding of a 16-bit output.
+worth more than the roundings of the weights, of split partials (FlashInfer keeps them in bf16) and of the output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Subject, paged_or_ragged
 from qualify.run.inputs import make_inputs, replace_keys, with_tensors
 
-DENSITY = 64
+DENSITY = 32
 """keys that may share a label"""
 WINDOWS: dict[Level, int] = {"smoke": 2, "full": 8}
 """windows of ``DENSITY * head_dim_v`` keys that are labelled in a very long sequence"""
@@ -60,14 +60,29 @@ class Rows:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labelling:
-    """A label in [0, head_dim_v) for each packed key, -1 for none."""
+    """A label in [0, dim) for each key of a window of positions, the same in every sequence."""
 
-    labels: Tensor
     start: int
-    """first labelled position of each sequence"""
+    """first labelled position"""
+    size: int
+    """labelled positions"""
     block: int
-    """keys per label; 0 = labels are residues"""
+    """keys per label; 0 = labels are residues modulo ``dim``"""
     dim: int
+
+    def label(self, offset: Tensor) -> Tensor:
+        """Labels of positions, counted from ``start``."""
+        return offset // self.block if self.block else offset % self.dim
+
+    def counts(self, low: Tensor, high: Tensor) -> Tensor:
+        """(rows, dim) keys of each label among positions ``low`` to ``high`` - 1, in closed form."""
+        low = (low - self.start).clamp(0, self.size).unsqueeze(-1)
+        high = (high - self.start).clamp(0, self.size).unsqueeze(-1)
+        label = torch.arange(self.dim, device=low.device)
+        if self.block:
+            first = label * self.block
+            return (torch.minimum(high, first + self.block) - torch.maximum(low, first)).clamp(min=0)
+        return (high - 1 - label) // self.dim - (low - 1 - label) // self.dim
 
     def keys(self, label: int) -> str:
         """The keys of a label, in words."""
@@ -95,16 +110,18 @@ class Census:
         rows = rows_of(workload, subject.device)
         # Keeps the output out of the subnormal range of fp16, and the values within its range.
         scale = 2.0 ** min(14, math.floor(math.log2(max(workload.seqlens_k))))
-        everything = torch.ones(sum(workload.seqlens_k), dtype=torch.bool, device=subject.device)
+        position = key_positions(workload, subject.device)
+        everything = torch.ones_like(position, dtype=torch.bool)
         count = 0
-        for labelling in labellings(workload, subject.level, subject.device):
-            one_hot = torch.zeros(len(everything), workload.head_dim_v, dtype=torch.int16, device=subject.device)
-            labelled = (labelling.labels >= 0).nonzero().squeeze(-1)
-            one_hot[labelled, labelling.labels[labelled]] = 1
+        for labelling in labellings(workload, subject.level):
+            values = torch.zeros(len(position), 1, labelling.dim, dtype=inputs.call.v.dtype, device=subject.device)
+            offset = position - labelling.start
+            labelled = ((offset >= 0) & (offset < labelling.size)).nonzero().squeeze(-1)
+            values[labelled, 0, labelling.label(offset[labelled])] = scale
             nothing = torch.zeros(1, device=subject.device)
-            probe = replace_keys(inputs, workload, everything, nothing, (one_hot * scale).unsqueeze(1))
+            probe = replace_keys(inputs, workload, everything, nothing, values)
             result = subject.run(probe.call)
-            reader = Reader(workload, rows, labelling, one_hot, probe.call.sinks, scale)
+            reader = Reader(workload, rows, labelling, probe.call.sinks, scale)
             wrong = reader.first_wrong(result, subject)
             count += 1
             if wrong:
@@ -117,34 +134,38 @@ def rows_of(workload: Workload, device: torch.device) -> Rows:
     """The packed query rows of a workload."""
     lengths_q = torch.tensor(workload.seqlens_q, device=device)
     lengths_k = torch.tensor(workload.seqlens_k, device=device)
-    starts = torch.repeat_interleave(torch.cumsum(lengths_q, 0) - lengths_q, lengths_q)
+    total = sum(workload.seqlens_q)
+    sequence = torch.arange(len(lengths_q), device=device).repeat_interleave(lengths_q, output_size=total)
+    starts = (torch.cumsum(lengths_q, 0) - lengths_q)[sequence]
     return Rows(
-        sequence=torch.repeat_interleave(torch.arange(len(lengths_q), device=device), lengths_q),
-        query=torch.arange(len(starts), device=device) - starts,
-        seqlen_q=torch.repeat_interleave(lengths_q, lengths_q),
-        seqlen_k=torch.repeat_interleave(lengths_k, lengths_q),
-        first_key=torch.repeat_interleave(torch.cumsum(lengths_k, 0) - lengths_k, lengths_q),
+        sequence=sequence,
+        query=torch.arange(total, device=device) - starts,
+        seqlen_q=lengths_q[sequence],
+        seqlen_k=lengths_k[sequence],
+        first_key=(torch.cumsum(lengths_k, 0) - lengths_k)[sequence],
     )
 
 
-def labellings(workload: Workload, level: Level, device: torch.device) -> Iterator[Labelling]:
+def key_positions(workload: Workload, device: torch.device) -> Tensor:
+    """(total_k,) position of each packed key within its sequence."""
+    lengths = torch.tensor(workload.seqlens_k, device=device)
+    total = sum(workload.seqlens_k)
+    starts = (torch.cumsum(lengths, 0) - lengths).repeat_interleave(lengths, output_size=total)
+    return torch.arange(total, device=device) - starts
+
+
+def labellings(workload: Workload, level: Level) -> Iterator[Labelling]:
     """Residues and blocks, for windows of keys that no label crowds."""
     dim, longest = workload.head_dim_v, max(workload.seqlens_k)
-    lengths = torch.tensor(workload.seqlens_k, device=device)
-    starts = torch.repeat_interleave(torch.cumsum(lengths, 0) - lengths, lengths)
-    position = torch.arange(int(lengths.sum()), device=device) - starts
     size = min(longest, DENSITY * dim)
     windows = range(0, longest, size)
     chosen = min(len(windows), WINDOWS[level])
     picked = {round(index * (len(windows) - 1) / max(1, chosen - 1)) for index in range(chosen)}
     for start in (windows[index] for index in sorted(picked)):
-        inside = (position >= start) & (position < start + size)
-        offset = position - start
+        yield Labelling(start=start, size=size, block=0, dim=dim)
         block = -(-size // dim)
-        for step, labels in ((0, offset % dim), (block, offset // block)):
-            if step == 1:
-                continue
-            yield Labelling(labels=torch.where(inside, labels, -1), start=start, block=step, dim=dim)
+        if block > 1:
+            yield Labelling(start=start, size=size, block=block, dim=dim)
 
 
 class Reader:
@@ -155,22 +176,14 @@ class Reader:
         workload: Workload,
         rows: Rows,
         labelling: Labelling,
-        one_hot: Tensor,
         sinks: Tensor | None,
         scale: float,
     ) -> None:
         self.workload = workload
         self.rows = rows
         self.labelling = labelling
-        # Differences of prefix sums are at most DENSITY, so int16 may wrap around harmlessly.
-        self.prefix = torch.nn.functional.pad(one_hot.cumsum(0, dtype=torch.int16), (0, 0, 1, 0))
         self.sink = 0.0 if sinks is None else sinks.float().exp()
         self.scale = scale
-
-    def counts(self, low: Tensor, high: Tensor, rows: slice | list[int]) -> Tensor:
-        """(rows, head_dim_v) visible keys of each label."""
-        first = self.rows.first_key[rows]
-        return self.prefix[first + high[rows]] - self.prefix[first + low[rows]]
 
     def seen(self, out: Tensor, low: Tensor, high: Tensor, rows: slice | list[int]) -> Tensor:
         """(rows, heads_q, head_dim_v) label counts that the output gives away, if the row saw ``high - low`` keys."""
@@ -183,7 +196,7 @@ class Reader:
         parts = []
         for first in range(0, len(out), step):
             rows = slice(first, first + step)
-            off = (self.seen(out, low, high, rows) - self.counts(low, high, rows).unsqueeze(1)).abs()
+            off = (self.seen(out, low, high, rows) - self.labelling.counts(low[rows], high[rows]).unsqueeze(1)).abs()
             parts.append(~(off < 0.5).all(-1) & (high > low)[rows].unsqueeze(-1))
         return torch.cat(parts)
 
@@ -196,7 +209,7 @@ class Reader:
         if not bool(wrong.any()):
             return miscounted
         row, head = (int(x) for x in wrong.nonzero()[0])
-        counts = self.counts(low, high, [row])[0]
+        counts = self.labelling.counts(low[[row]], high[[row]])[0]
         seen = self.seen(result.out, low, high, [row])[0, head].nan_to_num(nan=-1.0)
         label = int((seen - counts).abs().argmax())
         sequence, query = int(self.rows.sequence[row]), int(self.rows.query[row])

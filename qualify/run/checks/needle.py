@@ -101,12 +101,18 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
         target = d * code * code * workload.scale
         middle = target * (1 + share) / 2
         offset = 2.0 ** round(math.log2(max(middle / workload.scale, 2.0**-8)) / 2)
-        other = round(middle / workload.scale / offset * 4) / 4
+        other = _exact(middle / workload.scale / offset)
         shift = offset * other * workload.scale
         gap = _capped(target - shift, workload.softcap) - _capped(target * share - shift, workload.softcap)
         if gap >= GAP and offset * other < 2.0**15:
             return Amplitudes(code=code, offset_q=offset, offset_k=other)
     return None
+
+
+def _exact(value: float) -> float:
+    """The nearest number with the eight significant bits of bf16, which every dtype has."""
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(mantissa * 256), exponent - 8)
 
 
 def _capped(score: float, softcap: float) -> float:

@@ -1,0 +1,67 @@
+# Everything a developer types. `make run` and `make test` work on a fresh machine with Python >= 3.11.
+PYTHON ?= python3
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+MATRIX ?= smoke
+TORCH ?= 2.13.0
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(VENV)/.installed-run
+DEV := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test check test-gpu bench docs lock clean
+
+help: ## list what can be made
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+run: $(RUN) ## install what a run needs, run the smoke matrix, print the verdict and the report's path
+	$(BIN)/qualify run $(MATRIX) $(ARGS)
+
+test: check ## install, check, and run all tests that need no GPU, on all cores
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+check: $(DEV) ## lint, format, types, layers, generated documents
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+test-gpu: $(DEV) ## the tests that run CUDA kernels
+	$(BIN)/pytest --gpu tests/gpu $(ARGS)
+
+bench: $(DEV) ## measure what docs/benchmarks.md quotes
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: $(DEV) ## write the generated parts of README.md and docs/ again
+	$(BIN)/python docs/generate.py
+
+lock: ## resolve all dependencies again around the torch that TORCH names, and write constraints.txt
+	rm -rf $(VENV)/lock
+	$(MAKE) --no-print-directory $(BIN)/python
+	$(BIN)/python -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install --quiet torch==$(TORCH) -e '.[run,dev]'
+	$(VENV)/lock/bin/python docs/generate.py --lock
+	rm -rf $(VENV)/lock
+
+install: $(DEV) ## install everything into .venv
+
+clean: ## remove .venv and what tests and runs leave behind, but no evidence
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "qualify needs Python 3.11 or newer, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)." \
+	    "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(RUN): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run]'
+	@touch $@
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run,dev]'
+	@touch $(RUN) $@

@@ -1,0 +1,39 @@
+"""The report of 5,000 cases: judging, rendering, size."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from common import evidence, machine, peak_bytes, show, small
+
+from qualify.cards.load import parse_matrix
+from qualify.report.files import write_report
+from qualify.verdict.gate import conclude
+from qualify.verdict.policy import Rules
+
+
+def main() -> None:
+    """Judge and render records that all ran."""
+    count = 100 if small() else 5_000
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run, records = evidence(count, folder)
+        rules = Rules(matrix=parse_matrix(run.matrix_source, run.matrix_path), patterns={}, partial=True)
+        began = time.perf_counter()
+        conclusion = conclude(records, rules)
+        judged = time.perf_counter()
+        page = write_report(folder / "out", run, records, conclusion)
+        done = time.perf_counter()
+        sizes = page.stat().st_size, (page.parent / "report.json").stat().st_size
+    machine()
+    show(f"judging {count:,} cases", judged - began, "s")
+    show("writing report.html and report.json", done - judged, "s")
+    show("report.html", sizes[0] / 1e6, "MB")
+    show("report.json", sizes[1] / 1e6, "MB")
+    show("peak memory of the process", peak_bytes() / 1e6, "MB")
+
+
+if __name__ == "__main__":
+    main()

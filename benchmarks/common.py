@@ -1,0 +1,70 @@
+"""What the benchmarks share: how a figure is printed, and real evidence in any amount."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from qualify.facts.run import Record, Run
+from qualify.store.store import Store
+
+SELECT = "*/decode/*/bf16/*"
+KERNEL = "tiled-torch"
+
+
+def small() -> bool:
+    """Whether ``--small`` asks for a size that only shows that the script works."""
+    return "--small" in sys.argv
+
+
+def show(what: str, value: float, unit: str) -> None:
+    """Print one figure."""
+    print(f"{what:58} {value:12,.2f} {unit}")
+
+
+def machine() -> None:
+    """Print what the figures were measured on."""
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next(line.partition(": ")[2] for line in info if line.startswith("model name"))
+    cores = len(os.sched_getaffinity(0))
+    print(f"# {name}, {cores} cores, Python {platform.python_version()}, torch {metadata.version('torch')}")
+
+
+def peak_bytes() -> int:
+    """High-water mark of this process's memory so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def qualify(*arguments: str, folder: Path) -> None:
+    """Run the command line in a folder, without its output."""
+    subprocess.run(
+        [sys.executable, "-m", "qualify", *arguments],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != "QUALIFY_DB"},
+    )
+
+
+def evidence(count: int, folder: Path) -> tuple[Run, list[Record]]:
+    """A finished run and ``count`` records: the decode cases of smoke, measured here, then repeated under other ids."""
+    qualify("run", "smoke", "--select", SELECT, "--kernel", KERNEL, folder=folder)
+    with Store.open(str(folder / ".qualify" / "evidence.db"), create=False) as store:
+        run = store.run(store.resolve("latest"))
+        measured = [record for record in store.records(run.id) if record.outcome.outcome == "measured"]
+    return run, [_copy(measured[number % len(measured)], number) for number in range(count)]
+
+
+def _copy(record: Record, number: int) -> Record:
+    """The record of the same outcome for a case of another shape."""
+    case = record.case
+    shape = f"{case.shape}.n{number}"
+    case_id = f"{case.model}/{case.phase}/{shape}/{case.dtype}/{case.mask}/{case.kernel}"
+    return replace(record, case=replace(case, id=case_id, shape=shape))

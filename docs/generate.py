@@ -1,0 +1,195 @@
+"""Writes the generated parts of the documents, the schemas and the lock; ``--check`` only says what has drifted.
+
+::
+
+    python docs/generate.py           writes docs/schema/*.json and the marked blocks of README.md and docs/*.md
+    python docs/generate.py --check   exits 1 and names the files that differ from what it would write
+    python docs/generate.py --lock    writes constraints.txt from what is installed in this environment
+
+A marked block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from qualify.cards.kernel import KernelCard, PageSizeClaim
+from qualify.cards.load import load_kernels
+from qualify.cards.schema import KINDS, schema
+from qualify.facts.case import Workload
+from qualify.run.accuracy import CLASSES
+from qualify.run.adapters.interface import Adapter
+from qualify.run.checks.interface import Check, Subject
+from qualify.run.checks.registry import CHECKS
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+WIDTH = "100"
+TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
+"""what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
+COMMANDS = ("run", "plan", "gate", "report", "kernels", "doctor", "schema", "db upgrade")
+LOCK_HEADER = """\
+# The exact versions that `make run`, `make test` and CI install, as pip constraints.
+# Written by `make lock` (another torch: make lock TORCH=2.x.y): a fresh environment, pip install torch==TORCH
+# -e '.[run,dev]' without constraints, pip freeze. Local version labels (+cpu) are left out, so that every build of
+# that torch fits; triton and the CUDA libraries are left out, because a CUDA build of torch pins its own.
+"""
+
+
+def main() -> int:
+    """Write, check or lock; the exit code is 1 where ``--check`` finds a difference."""
+    if "--lock" in sys.argv:
+        (ROOT / "constraints.txt").write_text(LOCK_HEADER + freeze())
+        return 0
+    drifted = {path: text for path, text in documents() if not path.exists() or path.read_text() != text}
+    if "--check" in sys.argv:
+        for path in drifted:
+            print(f"{path.relative_to(ROOT)} differs from what `make docs` writes", file=sys.stderr)
+        return 1 if drifted else 0
+    for path, text in drifted.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+def documents() -> Iterator[tuple[Path, str]]:
+    """Every document with generated content, and what it must hold."""
+    for kind, _ in KINDS:
+        yield ROOT / "docs" / "schema" / f"{kind}.json", json.dumps(schema(kind), indent=2) + "\n"
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]):
+        text = path.read_text()
+        if BLOCK.search(text):
+            yield path, BLOCK.sub(lambda match: f"{match[1]}{block(match[2])}{match[3]}", text)
+
+
+def block(name: str) -> str:
+    """The content of a marked block: ``help``, ``help COMMAND``, ``kernels`` or ``accuracy``."""
+    if name.startswith("help"):
+        return f"```text\n{help_text(name.removeprefix('help').split())}```\n"
+    return {"kernels": kernels_table, "accuracy": accuracy_table}[name]()
+
+
+def help_text(command: list[str]) -> str:
+    """What ``qualify COMMAND --help`` prints, on a terminal of a fixed width and without colour."""
+    environment = os.environ | {"COLUMNS": WIDTH, "TERMINAL_WIDTH": WIDTH, "NO_COLOR": "1", "TERM": "dumb"}
+    environment.pop("QUALIFY_DB", None)
+    line = [sys.executable, "-m", "qualify", *command, "--help"]
+    printed = subprocess.run(line, capture_output=True, text=True, check=True, env=environment, cwd=ROOT).stdout
+    lines = [line.rstrip() for line in printed.replace("python -m qualify", "qualify").strip().splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def kernels_table() -> str:
+    """Shipped kernel cards against the checks, and what each card claims."""
+    cards = [loaded.card for loaded in load_kernels().values()]
+    heads = ["kernel", *(check.name for check in CHECKS), "needs", "dtypes", "head_dim", "layouts", "masks", "also"]
+    rows = [[f"`{card.kernel}`", *(_asked(card, check) for check in CHECKS), *_claims(card)] for card in cards]
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _asked(card: KernelCard, check: Check) -> str:
+    """Whether a check is asked of a kernel on a workload that is as rich as its card allows; its reason if not."""
+    subject = Subject(
+        workload=_workload(card),
+        card=card,
+        adapter=cast("Adapter", None),  # nobody runs it: only skips() is asked
+        device=torch.device("cpu"),
+        level="full",
+        reference=torch.float64,
+        seed=0,
+    )
+    why = check.skips(subject)
+    if why:
+        return f"– ({why})"
+    if check.name == "census":
+        return "keys, LSE" if "lse" in card.claims.features else "keys"
+    if check.name == "budget":
+        rel = f", LSE {card.claims.lse.rel:g}" if "lse" in card.claims.features else ""
+        return "E R G β" + rel
+    return "✓"
+
+
+def _workload(card: KernelCard) -> Workload:
+    """A causal batch of two sequences that the card claims."""
+    dim = min(card.claims.head_dim.max, 128)
+    return Workload(
+        heads_q=4,
+        heads_kv=4,
+        head_dim=dim,
+        head_dim_v=dim,
+        dtype=card.claims.dtypes[0],
+        causal=True,
+        window=(-1, -1),
+        softcap=0.0,
+        sinks=False,
+        scale=dim**-0.5,
+        seqlens_q=(128, 128),
+        seqlens_k=(128, 128),
+        page_size=0,
+    )
+
+
+def _claims(card: KernelCard) -> list[str]:
+    """Hardware and claims of a card, in words."""
+    claims, needs, dim = card.claims, card.requires, card.claims.head_dim
+    hardware = " ".join([needs.device, *needs.compute_capability])
+    step = f", multiples of {dim.multiple_of}" if dim.multiple_of > 1 else ""
+    features = [feature for feature in claims.features if feature != "lse"]
+    layouts = [
+        f"paged ({_pages(claims.page_size)})" if layout == "paged" and claims.page_size else layout
+        for layout in claims.layouts
+    ]
+    return [
+        hardware,
+        " ".join(claims.dtypes),
+        f"{dim.min} to {dim.max}{step}",
+        ", ".join(layouts),
+        ", ".join(claims.masks),
+        ", ".join(features) or "–",
+    ]
+
+
+def _pages(claim: PageSizeClaim) -> str:
+    low = f"≥ {claim.min}" if claim.min > 1 else "any size"
+    high = f" to {claim.max}" if claim.max else ""
+    return f"multiples of {claim.multiple_of}{high}" if claim.multiple_of > 1 else f"{low}{high}"
+
+
+def accuracy_table() -> str:
+    """The accuracy classes and their constants."""
+    lines = ["| class | u_P | β₀ | a_P |\n", "| --- | --- | --- | --- |\n"]
+    for kind in CLASSES:
+        underflow = _power(kind.underflow) if kind.underflow else "0"
+        lines.append(f"| `{kind.name}` | {_power(kind.roundoff)} | {kind.gain:g} | {underflow} |\n")
+    return "".join(lines)
+
+
+def _power(value: float) -> str:
+    """A power of two as such."""
+    exponent = round(value).bit_length() if value >= 1 else -round(1 / value).bit_length() + 1
+    assert value == 2.0**exponent, f"{value} is no power of two"
+    return f"2^{exponent}"
+
+
+def freeze() -> str:
+    """Installed versions, one to a line, sorted, without qualify itself and without local version labels."""
+    command = [sys.executable, "-m", "pip", "freeze", "--exclude-editable", "--exclude", "attn-qualify", "--all"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    pinned = (re.sub(r"\+[A-Za-z0-9.]+$", "", line) for line in listed if "==" in line)
+    kept = (line for line in pinned if not TORCHS_OWN.match(line))
+    return "".join(f"{line}\n" for line in sorted(kept, key=str.lower))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""From what was asked on the command line to a run that can start, or go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_matrix
+from qualify.errors import DeviceError, UsageError
+from qualify.facts.case import DeviceKind, Level
+from qualify.facts.run import Run
+from qualify.fleet.probe import find_host
+from qualify.plan.host import Host
+from qualify.plan.plan import Plan, Selection, make_plan
+
+REASONS = 3
+"""reasons that a message names; `qualify plan --here` has all"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """A run as the command line asks for it; None where it leaves something open."""
+
+    matrix: str
+    cards: tuple[Path, ...] = ()
+    select: str | None = None
+    kernel: str | None = None
+    level: Level | None = None
+    device: str | None = None
+    """``auto``, ``cpu`` or ``cuda``"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A run to start or to go on with."""
+
+    matrix: LoadedMatrix
+    kernels: dict[str, LoadedKernel]
+    plan: Plan
+    level: Level
+    host: Host
+    selection: Selection
+    import_paths: tuple[str, ...]
+    """the --cards folders: the entries of their kernels stand there"""
+
+    @property
+    def device(self) -> DeviceKind:
+        """Where it runs."""
+        return self.host.kind
+
+
+def make_request(asked: Asked, begun: Run | None = None) -> Request:
+    """Load the cards and make the plan.
+
+    Args:
+        begun: the run to go on with; what the command line leaves open is taken from it.
+
+    Raises:
+        UsageError: a card or an option is wrong, or does not fit the run to go on with.
+        NothingSelected: the selection matches no case.
+        DeviceError: no GPU, or nothing of the matrix can run on this machine.
+    """
+    matrix, kernels = load_matrix(asked.matrix, asked.cards), load_kernels(asked.cards)
+    if begun is not None:
+        _refuse_other_run(asked, matrix, begun)
+        selection, level = Selection(select=begun.select, kernel=begun.kernel), begun.level
+        host = find_host(begun.device)
+    else:
+        selection = Selection(select=asked.select or "", kernel=asked.kernel or "")
+        level, host = asked.level or "smoke", find_host(asked.device or "auto")
+    plan = make_plan(matrix, kernels, host=host, selection=selection)
+    if not plan.cases:
+        _refuse_wrong_machine(plan, make_plan(matrix, kernels, selection=selection), host)
+    return Request(
+        matrix=matrix,
+        kernels=kernels,
+        plan=plan,
+        level=level,
+        host=host,
+        selection=selection,
+        import_paths=tuple(str(folder.resolve()) for folder in asked.cards),
+    )
+
+
+def _refuse_other_run(asked: Asked, matrix: LoadedMatrix, begun: Run) -> None:
+    """One run is evidence about one matrix, one selection, one level and one device."""
+    if begun.matrix_hash != matrix.content_hash:
+        what = "a matrix of another name" if begun.matrix != matrix.card.matrix else "another version of this matrix"
+        raise UsageError(
+            f"--resume {begun.id}: that run used {what} ({begun.matrix}, sha256 {begun.matrix_hash[:12]}; "
+            f"{matrix.path} is {matrix.card.matrix}, {matrix.content_hash[:12]}). Start a new run: leave out --resume."
+        )
+    device = None if asked.device == "auto" else asked.device
+    for option, typed, stored in (
+        ("--level", asked.level, begun.level),
+        ("--device", device, begun.device),
+        ("--select", asked.select, begun.select),
+        ("--kernel", asked.kernel, begun.kernel),
+    ):
+        if typed is not None and typed != stored:
+            raise UsageError(
+                f"--resume {begun.id}: that run has {f'{option} {stored}' if stored else f'no {option}'}, and this "
+                f"command has {option} {typed}. Leave out {option} to go on as it began, or --resume for a new run."
+            )
+
+
+def _refuse_wrong_machine(here: Plan, anywhere: Plan, host: Host) -> None:
+    """Where another machine could run cases and this one none, that is no verdict on the kernels."""
+    if not anywhere.cases:
+        return
+    elsewhere = {case.id for case in anywhere.cases}
+    counts = Counter(reason for case, reasons in here.refused if case.id in elsewhere for reason in reasons)
+    shown = "; ".join(reason for reason, _ in counts.most_common(REASONS))
+    more = f"; and {len(counts) - REASONS} more" if len(counts) > REASONS else ""
+    raise DeviceError(
+        f"none of the {len(here.refused)} cases of {here.matrix} can run on this machine, {host}: {shown}{more}. "
+        f"`qualify plan {here.matrix} --here` lists every case, `qualify doctor` checks the machine."
+    )

@@ -1,0 +1,96 @@
+"""Which case runs again, alone in a fresh process, and what that says about its first attempt.
+
+A failed case is repeated alone: if it passes there, what failed was its history. A trace that proved nothing is
+repeated too, because some profilers drop events.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from qualify.facts.case import Case
+from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Outcome, TimedOut, evidence_of, findings_of
+from qualify.facts.run import Record
+
+ATTEMPTS = 3
+"""processes in which a trace may be incomplete before the case is UNPROVEN"""
+REPEATS_PER_KERNEL = 8
+"""failed cases of one kernel that are repeated alone; further ones keep their first outcome"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A case in the queue."""
+
+    case: Case
+    attempt: int = 1
+    alone: bool = False
+    """needs a process in which nothing ran before"""
+    before: Outcome | None = None
+    """the failure that this attempt repeats"""
+
+
+def again(task: Task, before: Outcome | None) -> Task:
+    """The next attempt of a task."""
+    return Task(case=task.case, attempt=task.attempt + 1, alone=True, before=before)
+
+
+def failed(outcome: Outcome) -> bool:
+    """It crashed, timed out, or a check says no."""
+    if isinstance(outcome, Crashed | TimedOut):
+        return True
+    return any(finding.verdict == "fail" for finding in findings_of(outcome))
+
+
+def failed_to_load(outcome: Outcome) -> bool:
+    """The kernel's library or entry could not even be imported."""
+    return isinstance(outcome, Crashed | TimedOut) and outcome.stage == "load"
+
+
+def unproven(outcome: Outcome) -> bool:
+    """The trace did not tell which kernel ran."""
+    evidence = evidence_of(outcome)
+    return evidence is not None and evidence.witness.state == "unproven"
+
+
+def with_history(outcome: Outcome, before: Outcome | None) -> Outcome:
+    """The outcome of a repeated case; where it fails no more, with the finding that its history made it fail."""
+    if before is None or failed(outcome) or not isinstance(outcome, Measured):
+        return outcome
+    if isinstance(before, Crashed):
+        cause = f"it crashed ({before.error})"
+    elif isinstance(before, TimedOut):
+        cause = f"it gave no sign of life for {before.limit_s:g} s in {before.stage}"
+    else:
+        cause = "; ".join(f"{item.check}: {item.detail}" for item in findings_of(before) if item.verdict == "fail")
+    detail = f"history-dependent: it passes alone in a fresh process; after other cases {cause}"
+    finding = Finding(check="history", verdict="fail", detail=detail)
+    evidence = replace(outcome.evidence, findings=(*outcome.evidence.findings, finding))
+    return replace(outcome, evidence=evidence)
+
+
+def tasks_to_resume(records: Iterable[Record]) -> list[Task]:
+    """What an interrupted run still owes: cases without an outcome, and repeats that it did not come to."""
+    records = list(records)
+    repeats = Counter(record.case.kernel for record in records if _attempt(record.outcome) > 1)
+    tasks = []
+    for record in records:
+        first = Task(case=record.case, attempt=_attempt(record.outcome))
+        if isinstance(record.outcome, NotRun):
+            tasks.append(Task(case=record.case))
+        elif unproven(record.outcome) and first.attempt < ATTEMPTS:
+            tasks.append(again(first, None))
+        elif failed(record.outcome) and first.attempt == 1 and repeats[record.case.kernel] < REPEATS_PER_KERNEL:
+            repeats[record.case.kernel] += 1
+            tasks.append(again(first, record.outcome))
+    return tasks
+
+
+def _attempt(outcome: Outcome) -> int:
+    """1, or more where the outcome is that of a repeat; 0 where nothing ran."""
+    if isinstance(outcome, Crashed | TimedOut):
+        return outcome.attempt
+    evidence = evidence_of(outcome)
+    return evidence.attempt if evidence else 0

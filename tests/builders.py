@@ -1,0 +1,332 @@
+"""Workloads, cards, subjects, cases and records for the tests, and attention written out row by row."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.cards.kernel import KernelCard
+from qualify.cards.load import LoadedKernel, LoadedMatrix, load_model
+from qualify.cards.matrix import MatrixCard
+from qualify.cards.words import content_hash
+from qualify.facts.case import Case, Workload
+from qualify.facts.outcome import Evidence, Finding, FindingVerdict, Launch, Measured, Outcome, Role, Witness
+from qualify.facts.run import Record
+from qualify.facts.stack import Ceilings
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.interface import Subject
+from qualify.run.inputs import make_inputs
+
+CPU = torch.device("cpu")
+CEILINGS = Ceilings(
+    matmul_flops_per_s={"bf16": 1e12, "fp16": 1e12, "fp32": 5e11},
+    copy_bytes_per_s=1e11,
+    exps_per_s=1e10,
+    launch_us=3.0,
+)
+
+_CARD: dict[str, Any] = {
+    "kernel": "under-test",
+    "generation": "portable",
+    "shipped_by": ["torch>=2.11"],
+    "adapter": "tiled_torch",
+    "requires": {"device": "any"},
+    "claims": {
+        "dtypes": ["bf16", "fp16", "fp32"],
+        "head_dim": {"max": 256},
+        "head_dim_v": "any",
+        "layouts": ["packed", "paged"],
+        "masks": ["full", "causal", "window"],
+        "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty"],
+        "deterministic": True,
+        "empty_row": {"out": 0, "lse": "-inf"},
+    },
+    "accuracy": {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"},
+    "witness": {"must_match": ["qualify::tiled_attention"]},
+}
+
+_MATRIX: dict[str, Any] = {
+    "matrix": "example",
+    "models": ["llama-3.1-8b"],
+    "phases": {"prefill": {"seqlen": 128}},
+    "dtypes": ["bf16"],
+    "kernels": ["under-test"],
+}
+
+GROUP: dict[str, Any] = {"layers": [0], "heads_q": 8, "heads_kv": 2, "head_dim": 64, "mask": "causal"}
+
+
+def make_workload(**changes: Any) -> Workload:
+    """One causal bf16 sequence of 70 tokens, eight heads on two, with the given changes; values follow keys."""
+    usual: dict[str, Any] = {
+        "heads_q": 8,
+        "heads_kv": 2,
+        "head_dim": 64,
+        "dtype": "bf16",
+        "causal": True,
+        "window": (-1, -1),
+        "softcap": 0.0,
+        "sinks": False,
+        "seqlens_q": (70,),
+        "page_size": 0,
+    }
+    fields = usual | changes
+    fields.setdefault("head_dim_v", fields["head_dim"])
+    fields.setdefault("scale", fields["head_dim"] ** -0.5)
+    fields.setdefault("seqlens_k", fields["seqlens_q"])
+    return Workload(**fields)
+
+
+def make_card(**changes: Any) -> KernelCard:
+    """A kernel card that claims everything; a change is a top-level key, or a key of ``claims``; ... removes it."""
+    data = copy.deepcopy(_CARD)
+    for name, value in changes.items():
+        (data if name in KernelCard.model_fields else data["claims"])[name] = value
+    return KernelCard.model_validate({name: value for name, value in data.items() if value is not ...})
+
+
+def make_kernel(name: str = "under-test", **changes: Any) -> LoadedKernel:
+    """That card as if it had been loaded from a file."""
+    card = make_card(kernel=name, **changes)
+    return LoadedKernel(card=card, path=Path(f"{name}.yaml"), content_hash=content_hash(card))
+
+
+def geometry(*groups: Mapping[str, Any], model: str = "small") -> dict[str, Any]:
+    """An entry of ``models`` with an explicit geometry; groups get the layers 0, 1, … unless they name theirs."""
+    written = [{**GROUP, "layers": [index], **group} for index, group in enumerate(groups or ({},))]
+    return {"model": model, "geometry": {"groups": written}}
+
+
+def make_matrix(**changes: Any) -> LoadedMatrix:
+    """A matrix of one prefill shape of one model, with the given top-level keys changed."""
+    data = copy.deepcopy(_MATRIX) | changes
+    card = MatrixCard.model_validate(data)
+    text = json.dumps(data)
+    models = {entry.model: entry.card() or load_model(entry.model).card for entry in card.models}
+    return LoadedMatrix(
+        card=card,
+        path=Path("example.yaml"),
+        source=text,
+        content_hash=hashlib.sha256(text.encode()).hexdigest(),
+        models=models,
+        lines={("phases", "prefill"): 7},
+    )
+
+
+def make_subject(
+    adapter: Any = None,
+    *,
+    card: KernelCard | None = None,
+    level: Any = "smoke",
+    reference: torch.dtype = torch.float64,
+    seed: int = 1,
+    kind: type[Subject] = Subject,
+    **workload: Any,
+) -> Subject:
+    """The given adapter, or a correct one, on the usual workload with changes."""
+    return kind(
+        workload=make_workload(**workload),
+        card=card or make_card(),
+        adapter=adapter or TiledTorch(),
+        device=CPU,
+        level=level,
+        reference=reference,
+        seed=seed,
+    )
+
+
+def make_call(*, kind: Any = "normal", seed: int = 1, **workload: Any) -> AttentionCall:
+    """Random inputs of the usual workload with changes."""
+    return make_inputs(make_workload(**workload), kind=kind, seed=seed, device=CPU).call
+
+
+def make_launch(name: str, role: Role = "attention", *, duration_us: float = 10.0, **changes: Any) -> Launch:
+    """One launched kernel."""
+    usual = Launch(
+        name=name,
+        count=1,
+        role=role,
+        family="",
+        generation="",
+        grid=(132, 1, 1),
+        block=(128, 1, 1),
+        registers=168,
+        shared_bytes=0,
+        stream=7,
+        duration_us=duration_us,
+    )
+    return replace(usual, **changes)
+
+
+def make_witness(state: Any = "proven", *names: str, reason: str = "") -> Witness:
+    """What the witness says of a call that launched attention kernels of the given names."""
+    launches = tuple(make_launch(name) for name in names or ("under_test",))
+    return Witness(state=state, reason=reason, expected=("under_test",), launches=launches, calls=3)
+
+
+def make_finding(verdict: FindingVerdict = "pass", detail: str = "as it should be", check: str = "census") -> Finding:
+    """A finding without values."""
+    return Finding(check=check, verdict=verdict, detail=detail)
+
+
+def make_evidence(*findings: Finding, witness: Witness | None = None) -> Evidence:
+    """Evidence of a case that ran to its end."""
+    return Evidence(
+        findings=findings or (make_finding(),),
+        statistics=(),
+        witness=witness or make_witness(),
+        timing=None,
+        first_call_us=10.0,
+        peak_temporary_bytes=None,
+        wall_s=0.1,
+        attempt=1,
+    )
+
+
+def make_case(
+    kernel: str = "under-test", cell: str = "small.tp1/prefill/b1.q70.k70/bf16/causal", **changes: Any
+) -> Case:
+    """A case of the given production shape and kernel."""
+    model, phase, shape, dtype, mask = cell.split("/")
+    usual: dict[str, Any] = {
+        "id": f"{cell}/{kernel}",
+        "model": model,
+        "phase": phase,
+        "shape": shape,
+        "dtype": dtype,
+        "mask": mask,
+        "kernel": kernel,
+        "layers": 1,
+        "line": 0,
+        "content_hash": hashlib.sha256(f"{cell}/{kernel}".encode()).hexdigest(),
+        "unclaimed": (),
+        "workload": make_workload(),
+    }
+    return Case(**{**usual, **changes})
+
+
+def make_record(outcome: Outcome | None = None, kernel: str = "under-test", **case: Any) -> Record:
+    """A case that was measured and found right, or had the given outcome."""
+    return Record(case=make_case(kernel, **case), outcome=outcome or Measured(evidence=make_evidence()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """Attention row by row: what a golden result must hold, in the order of the packed queries."""
+
+    out: Tensor
+    A: Tensor
+    Q: Tensor
+    U: Tensor
+    lse: Tensor
+    """(total_q, heads_q)"""
+    row_max: Tensor
+    score_bound: Tensor
+    """|q| · max |k| · scale, over all keys of the sequence"""
+    keys: Tensor
+
+
+def sees(i: int, j: int, seqlen_q: int, seqlen_k: int, causal: bool, window: Sequence[int]) -> bool:
+    """Whether query i sees key j, from the words of the contract and in nobody else's code."""
+    distance = j - (i + seqlen_k - seqlen_q)
+    left, right = window
+    return (not causal or distance <= 0) and (left < 0 or distance >= -left) and (right < 0 or distance <= right)
+
+
+def keys_of(call: AttentionCall) -> list[list[tuple[int, ...]]]:
+    """Where each key of each sequence is stored: (row,) in a packed tensor, (page, slot) in a paged one."""
+    if call.cu_seqlens_k is not None:
+        bounds = call.cu_seqlens_k.tolist()
+        return [[(row,) for row in range(*pair)] for pair in pairwise(bounds)]
+    assert call.block_table is not None
+    assert call.seqused_k is not None
+    size = call.k.shape[1]
+    return [
+        [(int(pages[key // size]), key % size) for key in range(length)]
+        for pages, length in zip(call.block_table, call.seqused_k.tolist(), strict=True)
+    ]
+
+
+def _descaled(tensor: Tensor, descale: Tensor | None, sequence: int, head: int) -> Tensor:
+    return tensor.double() if descale is None else tensor.double() * float(descale[sequence, head])
+
+
+def exact(call: AttentionCall) -> Exact:
+    """The call in float64, one row of one head at a time."""
+    heads, group = call.q.shape[1], call.q.shape[1] // call.k.shape[-2]
+    bounds, stored = call.cu_seqlens_q.tolist(), keys_of(call)
+    spans = [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist()
+    rows: list[dict[str, Any]] = []
+    for index, places in enumerate(stored):
+        seqlen_q, seqlen_k = bounds[index + 1] - bounds[index], len(places)
+        for i in range(seqlen_q):
+            own = [span[1:] for span in spans if span[0] == index]
+            position = i + seqlen_k - seqlen_q
+            seen = [
+                j
+                for j in range(seqlen_k)
+                if sees(i, j, seqlen_q, seqlen_k, call.causal, call.window)
+                or any(begin <= position < end and begin <= j < end for begin, end in own)
+            ]
+            for head in range(heads):
+                row = bounds[index] + i
+                values = _row(call, index, row, head, head // group, [places[j] for j in seen])
+                rows.append(values | {"score_bound": _bound(call, index, row, head, head // group, places)})
+
+    def gathered(name: str, *shape: int) -> Tensor:
+        values = [torch.as_tensor(row[name], dtype=torch.float64) for row in rows]
+        return torch.stack(values).view(-1, heads, *shape)
+
+    dim = call.v.shape[-1]
+    wide = {name: gathered(name, dim) for name in ("out", "A", "Q", "U")}
+    narrow = {name: gathered(name) for name in ("lse", "row_max", "score_bound")}
+    return Exact(**wide, **narrow, keys=gathered("keys")[:, 0].long())
+
+
+def _bound(
+    call: AttentionCall, sequence: int, row: int, head: int, kv_head: int, places: list[tuple[int, ...]]
+) -> float:
+    """What no score of a query can exceed."""
+    lengths = [
+        float(_descaled(call.k[(*place, kv_head)], call.k_descale, sequence, kv_head).norm()) for place in places
+    ]
+    query = _descaled(call.q[row, head], call.q_descale, sequence, kv_head)
+    return float(query.norm()) * max(lengths, default=0.0) * abs(call.scale)
+
+
+def _row(
+    call: AttentionCall, sequence: int, row: int, head: int, kv_head: int, places: list[tuple[int, ...]]
+) -> dict[str, Any]:
+    """One query of one head against the keys that it sees."""
+    nothing = torch.zeros(call.v.shape[-1], dtype=torch.float64)
+    if not places:
+        empty = dict.fromkeys(("out", "A", "Q", "U"), nothing)
+        return empty | {"lse": -math.inf, "row_max": -math.inf, "keys": 0}
+    k = _descaled(torch.stack([call.k[(*place, kv_head)] for place in places]), call.k_descale, sequence, kv_head)
+    v = _descaled(torch.stack([call.v[(*place, kv_head)] for place in places]), call.v_descale, sequence, kv_head)
+    scores = call.scale * (k @ _descaled(call.q[row, head], call.q_descale, sequence, kv_head))
+    if call.softcap:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    logits = scores if call.sinks is None else torch.cat([scores, call.sinks[head : head + 1].double()])
+    lse = torch.logsumexp(logits, 0)
+    p = torch.exp(scores - lse)
+    return {
+        "out": p @ v,
+        "A": p @ v.abs(),
+        "Q": p.square() @ v.square(),
+        "U": v.abs().sum(0),
+        "lse": lse,
+        "row_max": scores.max(),
+        "keys": len(places),
+    }

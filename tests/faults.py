@@ -1,0 +1,104 @@
+"""Wrong kernels on purpose: a correct one whose call or result is edited, and one whose parts are replaced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.masks import visible
+from qualify.run.adapters.interface import AttentionCall, Prepared
+from qualify.run.adapters.tiled_torch import TiledTorch, bounds_of, gather_paged
+
+EditCall = Callable[[AttentionCall], AttentionCall]
+EditResult = Callable[[AttentionCall, Tensor, Tensor], Any]
+
+
+class Edited:
+    """A correct kernel that is given another call, or whose result is changed on the way back."""
+
+    def __init__(self, *, call: EditCall | None = None, result: EditResult | None = None) -> None:
+        self.edit_call = call or (lambda call: call)
+        self.edit_result = result or (lambda call, out, lse: (out, lse))
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        prepared = TiledTorch().prepare(self.edit_call(call))
+        return Prepared(launch=lambda: self.edit_result(call, *prepared.launch()), result=lambda native: native)
+
+
+def changed(**fields: Any) -> Edited:
+    """A kernel that takes these fields of every call for something else."""
+    return Edited(call=lambda call: replace(call, **fields))
+
+
+class Dense:
+    """A kernel that holds one sequence's scores whole; correct as it is, and each part can be replaced."""
+
+    def __init__(self, **parts: Callable[..., Any]) -> None:
+        for name, part in parts.items():
+            assert hasattr(self, name), name
+            setattr(self, name, part)
+
+    def mask(self, i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
+        """(seqlen_q, seqlen_k) bool."""
+        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+        return seen.expand(seqlen_q, seqlen_k)
+
+    def kv_head(self, head: int, heads_q: int, heads_kv: int) -> int:
+        """KV head of a query head."""
+        return head // (heads_q // heads_kv)
+
+    def keys(self, call: AttentionCall, index: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a sequence, (seqlen_k, heads_kv, dim)."""
+        if call.block_table is None:
+            return call.k[first:last], call.v[first:last]
+        pages = call.block_table[index]
+        return gather_paged(call.k, pages, last - first), gather_paged(call.v, pages, last - first)
+
+    def buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Where the output goes."""
+        return torch.zeros(*shape, dtype=dtype)
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        return Prepared(launch=lambda: self._attend(call), result=lambda native: native)
+
+    def _attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        bounds_q, bounds_k = bounds_of(call)
+        out = self.buffer(*call.q.shape[:2], call.v.shape[-1], dtype=call.out_dtype)
+        lse = torch.full((call.q.shape[1], call.q.shape[0]), -math.inf)
+        for index in range(len(bounds_q) - 1):
+            rows = slice(bounds_q[index], bounds_q[index + 1])
+            k, v = self.keys(call, index, bounds_k[index], bounds_k[index + 1])
+            if not len(k) or rows.start == rows.stop:
+                continue
+            i = torch.arange(rows.stop - rows.start).view(-1, 1)
+            j = torch.arange(len(k)).view(1, -1)
+            seen = self.mask(i, j, len(i), len(k), call)
+            for head in range(call.q.shape[1]):
+                kv = self.kv_head(head, call.q.shape[1], k.shape[1])
+                sink = None if call.sinks is None else call.sinks[head]
+                done = _attend_head(call, call.q[rows, head].float(), k[:, kv].float(), v[:, kv].float(), seen, sink)
+                out[rows, head], lse[head, rows] = done[0].to(call.out_dtype), done[1]
+        return out, lse
+
+
+def _attend_head(
+    call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, seen: Tensor, sink: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """One head of one sequence: out (seqlen_q, head_dim_v) and lse (seqlen_q,)."""
+    scores = q @ k.T * call.scale
+    if call.softcap:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    scores = scores.masked_fill(~seen, -math.inf)
+    row_max = scores.amax(-1, keepdim=True)
+    base = torch.where(row_max == -math.inf, 0.0, row_max)
+    p = torch.exp(scores - base)
+    total = p.sum(-1, keepdim=True)
+    whole = total if sink is None else total + torch.exp(sink - base)
+    empty = total == 0
+    out = torch.where(empty, 0.0, p.to(call.v.dtype).float() @ v / torch.where(empty, 1.0, whole))
+    return out, torch.where(empty, -math.inf, base + torch.log(whole)).squeeze(-1)

@@ -1,0 +1,312 @@
+"""Ctrl-C, SIGTERM and SIGKILL at any moment: what was measured is stored, nothing survives, and the run goes on."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import re
+import select
+import shlex
+import signal
+import sqlite3
+import subprocess
+import time
+from collections import Counter
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import call, command, environment, write_cards, write_matrix
+
+LENGTHS = tuple(range(8, 24))
+COUNT = re.compile(rb"(\d+)/(\d+) ")
+SAFE_S = 1.0
+"""what was reported longer ago is stored"""
+
+
+class Running:
+    """A `qualify run` in a process group of its own, with a terminal for its stderr."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self.terminal, end = pty.openpty()
+        self.process = subprocess.Popen(
+            command(*arguments),
+            cwd=folder,
+            env=environment(TERM="xterm-256color", NO_COLOR="1", COLUMNS="200"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=end,
+            start_new_session=True,
+        )
+        os.close(end)
+        self.text = b""
+        self.counts: list[tuple[float, int]] = []
+        """when the display showed how many cases were done"""
+
+    def watch(self, *, done: int | None = None, seconds: float = 120, mark: bytes | None = None) -> None:
+        """Reads the display until so many cases are done, or a text appears, or the time is over, or it ends."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if select.select([self.terminal], [], [], 0.02)[0]:
+                try:
+                    data = os.read(self.terminal, 1 << 16)
+                except OSError:  # the last one at the other end has gone
+                    return
+                self.text += data
+                now = time.monotonic()
+                self.counts += [(now, int(match[1])) for match in COUNT.finditer(data)]
+            if done is not None and self.counts and self.counts[-1][1] >= done:
+                return
+            if mark is not None and mark in self.text:
+                return
+
+    def reported(self, before: float) -> int:
+        """Cases that the display called done before a moment."""
+        return max((count for when, count in self.counts if when < before), default=0)
+
+    def workers(self) -> list[int]:
+        """Process ids of its children."""
+        return [
+            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
+
+    def end(self) -> tuple[int, str]:
+        """Waits; exit code and stdout."""
+        self.watch()
+        out, _ = self.process.communicate(timeout=60)
+        os.close(self.terminal)
+        return self.process.returncode, out.decode()
+
+    @property
+    def message(self) -> str:
+        """What stood on the terminal, without cursor movements."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text.decode())
+
+
+def gone(pids: list[int], within_s: float = 5) -> bool:
+    """Whether all these processes end soon."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not any(alive(pid) for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody has asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@dataclass
+class Story:
+    """What happened to one run that was ended four times before it could complete."""
+
+    run: str = ""
+    codes: list[int] = field(default_factory=list)
+    outs: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    raw: str = ""
+    survivors: list[int] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    integrity: list[str] = field(default_factory=list)
+
+
+def stored(folder: Path) -> tuple[str, int]:
+    """The result of the integrity check, and the number of cases with an outcome that ran."""
+    with closing(sqlite3.connect(folder / "evidence.db")) as connection:
+        (intact,) = connection.execute("PRAGMA integrity_check").fetchone()
+        (count,) = connection.execute(
+            "SELECT count(DISTINCT case_key) FROM outcomes WHERE outcome NOT IN ('refused', 'not_run')"
+        ).fetchone()
+    return intact, count
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a matrix of some thirty cases, half of them slow and two wrong."""
+    folder = tmp_path_factory.mktemp("interrupts")
+    write_cards(folder / "cards", "slow", "raises")
+    exclude = tuple(f"*/b1.q{length}.*/raises" for length in LENGTHS if length not in {9, 20})
+    write_matrix(folder / "chain.yaml", "tiled-torch", "slow", "raises", seqlens=LENGTHS, exclude=exclude)
+    return folder
+
+
+BEGIN = ("run", "chain.yaml", "--cards", "cards", "--db", "evidence.db")
+
+
+@pytest.fixture(scope="module")
+def story(folder: Path) -> Story:
+    """One run: Ctrl-C, three SIGKILLs at random moments, SIGTERM, and at last the end."""
+    story = Story()
+    chance = random.Random()
+    first = Running(folder, *BEGIN, "--select", "*/fp32/*", "--level", "smoke")
+    first.watch(done=4)
+    _interrupt(story, first, signal.SIGINT)
+    matched = re.search(r"run (\S+): ", first.message)
+    assert matched, first.message
+    story.run = matched[1]
+    for wait_s, mark in ((1.5, b"worker"), (1.5, b"prepare"), (2.5, b"prepare")):
+        again = Running(folder, *BEGIN, "--resume", story.run)
+        again.watch(mark=mark)
+        again.watch(seconds=chance.uniform(0, wait_s))
+        _kill(story, again, folder)
+    third = Running(folder, *BEGIN, "--resume", story.run)
+    third.watch(mark=b"prepare")
+    _interrupt(story, third, signal.SIGTERM)
+    last = Running(folder, *BEGIN, "--resume", story.run, "--json")
+    code, out = last.end()
+    story.codes.append(code)
+    story.outs.append(out)
+    return story
+
+
+def _interrupt(story: Story, running: Running, number: signal.Signals) -> None:
+    workers = running.workers()
+    os.killpg(running.process.pid, number)
+    code, out = running.end()
+    story.codes.append(code)
+    story.outs.append(out)
+    story.messages.append(running.message)
+    story.raw += running.text.decode()
+    story.survivors += [] if gone(workers) else workers
+
+
+def _kill(story: Story, running: Running, folder: Path) -> None:
+    workers = running.workers()
+    before = time.monotonic() - SAFE_S
+    running.process.kill()
+    running.end()
+    story.survivors += [] if gone(workers) else workers
+    intact, count = stored(folder)
+    story.integrity.append(intact)
+    promised = running.reported(before)
+    if count < promised:
+        story.lost.append(f"{promised} reported, {count} stored")
+
+
+def test_an_interrupt_is_exit_130(story: Story) -> None:
+    """Ctrl-C and SIGTERM alike; stdout stays empty, and no traceback is shown."""
+    assert [130, 130] == story.codes[:2]
+    assert ["", ""] == story.outs[:2]
+    assert "Traceback" not in "".join(story.messages)
+
+
+def test_the_message_names_the_command_that_goes_on(story: Story) -> None:
+    """It can be typed as it stands: quoted, with the run's id, and once."""
+    first = ["qualify", *BEGIN, "--select", "*/fp32/*", "--level", "smoke", "--resume", story.run]
+    second = ["qualify", *BEGIN, "--resume", story.run]
+    for message, expected in zip(story.messages, (first, second), strict=True):
+        flat = message.replace("\r\n", "\n")
+        assert "qualify: interrupted. What was measured is stored. Go on with: " in flat
+        assert expected == shlex.split(flat.rpartition("Go on with: ")[2])
+
+
+def test_nobody_survives(story: Story) -> None:
+    """The worker ends with its parent, also where that had no chance to end it."""
+    assert [] == story.survivors
+
+
+def test_nothing_reported_is_lost(story: Story) -> None:
+    """What the display called done a second before SIGKILL is stored, and the file is whole."""
+    assert [] == story.lost
+    assert ["ok"] * 3 == story.integrity
+
+
+def test_no_case_that_passed_is_run_again(folder: Path, story: Story) -> None:
+    """Every passing case has one outcome; a failing one has its first and the one alone."""
+    with closing(sqlite3.connect(folder / "evidence.db")) as connection:
+        rows = connection.execute(
+            "SELECT kernel, count(*) FROM outcomes JOIN cases ON key = case_key WHERE run_id = ? GROUP BY key",
+            [story.run],
+        ).fetchall()
+    assert {("tiled-torch", 1): 16, ("slow", 1): 16, ("raises", 2): 2} == dict(Counter(rows))
+
+
+def test_the_verdict_is_that_of_an_undisturbed_run(folder: Path, story: Story) -> None:
+    """The gate sees no difference between a run that was ended five times and one that was left alone."""
+    undisturbed = call(*BEGIN[:-1], "calm.db", "--json", cwd=folder)
+    assert undisturbed.code == story.codes[-1] == 1
+    disturbed = call("gate", "--db", "evidence.db", "--cards", "cards", "--json", cwd=folder).data
+    assert essence(undisturbed.data) == essence(disturbed)
+
+
+def essence(data: Any) -> Any:
+    """The JSON of a gate without what differs between any two runs: ids, numbers, times."""
+    cases = [(item["id"], item["outcome"], item["verdict"], item["reasons"]) for item in data["cases"]]
+    return data["state"], data["verdict"], data["counts"], data["cells"], cases
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--level", "full"], "that run has --level smoke, and this command has --level full. Leave out --level"),
+        (["--select", "*q9*"], "that run has --select */fp32/*, and this command has --select *q9*"),
+        (["--kernel", "slow"], "that run has no --kernel, and this command has --kernel slow"),
+    ],
+)
+def test_resume_with_another_option_is_exit_2(folder: Path, story: Story, options: list[str], message: str) -> None:
+    """A run keeps its own options; what contradicts them is refused."""
+    ended = call(*BEGIN, "--resume", story.run, *options, cwd=folder)
+    assert (2, "") == (ended.code, ended.out)
+    assert message in ended.err
+
+
+def test_resume_with_another_matrix_is_exit_2(folder: Path, story: Story, tmp_path: Path) -> None:
+    """A changed matrix, or one of another name, needs a new run."""
+    changed = tmp_path / "chain.yaml"
+    changed.write_text((folder / "chain.yaml").read_text() + "\n# changed\n")
+    for matrix, what in ((changed, "another version of this matrix"), ("smoke", "a matrix of another name")):
+        ended = call("run", matrix, *BEGIN[2:], "--resume", story.run, cwd=folder)
+        assert (2, "") == (ended.code, ended.out)
+        assert f"--resume {story.run}: that run used {what} (chain, sha256 " in ended.err
+
+
+def test_the_terminal_is_plain_where_color_is_unwanted(story: Story) -> None:
+    """NO_COLOR on a terminal leaves a bar without a single color."""
+    assert "/34" in story.messages[0]
+    assert not re.search(r"\x1b\[[0-9;]*m", story.raw)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A disk of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_is_exit_4_and_loses_nothing(small_disk: Path, folder: Path) -> None:
+    """What was committed stays, the message says how to go on, and once there is room that works."""
+    arguments = ("run", "chain.yaml", "--cards", "cards", "--db", small_disk / "evidence.db")
+    running = Running(folder, *arguments)
+    running.watch(done=3)
+    promised = running.reported(time.monotonic() - SAFE_S)
+    with suppress(OSError), (small_disk / "filler").open("wb") as filler:
+        while True:
+            filler.write(bytes(4096))
+            filler.flush()
+    code, out = running.end()
+    assert (4, "") == (code, out)
+    assert "the disk is full" in running.message
+    assert "Traceback" not in running.message
+    go_on = shlex.split(running.message.replace("\r\n", "\n").rpartition("Go on with: ")[2])
+    (small_disk / "filler").unlink()
+    intact, count = stored(small_disk)
+    assert "ok" == intact
+    assert promised <= count < 34
+    ended = call(*go_on[1:], cwd=folder)
+    assert 1 == ended.code
+    assert "34 cases: 32 PASS, 2 FAIL" in ended.out

@@ -1,0 +1,146 @@
+"""Kernels that a third party might bring: one that is right, and one for every way to go wrong.
+
+The tests copy this file into a ``--cards`` folder; the function's name is the kernel's, with underscores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+
+seen_dtypes = set()
+
+
+def attend(call):
+    """Packed attention, one sequence after another, in float32."""
+    out = torch.zeros(*call.q.shape[:2], call.v.shape[-1])
+    q_bounds, k_bounds = call.cu_seqlens_q.tolist(), call.cu_seqlens_k.tolist()
+    for sequence in range(len(q_bounds) - 1):
+        rows = slice(q_bounds[sequence], q_bounds[sequence + 1])
+        keys = slice(k_bounds[sequence], k_bounds[sequence + 1])
+        q, k, v = (tensor.float().transpose(0, 1) for tensor in (call.q[rows], call.k[keys], call.v[keys]))
+        scores = q @ k.transpose(1, 2) * call.scale
+        if call.causal:
+            hidden = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1 + scores.shape[2] - scores.shape[1])
+            scores = scores.masked_fill(hidden, float("-inf"))
+        out[rows] = (scores.softmax(-1) @ v).transpose(0, 1)
+    return out.to(call.out_dtype)
+
+
+correct = attend
+
+
+def slow(call):
+    """Some fifty calls make a case: half a second."""
+    time.sleep(0.01)
+    return attend(call)
+
+
+def wrong_shape(call):
+    return attend(call)[:-1]
+
+
+def wrong_dtype(call):
+    return attend(call).double()
+
+
+def returns_none(call):
+    attend(call)
+
+
+def wrong_numbers(call):
+    return attend(call) * 1.01
+
+
+def raises(call):
+    """A message as libraries write them: undecodable bytes, terminal escapes, more than one line."""
+    raise RuntimeError("cannot read \udcff\x1b[31m or \x00\nand more")
+
+
+def raises_exit(call):
+    sys.exit("enough")
+
+
+def leaves(call):
+    os._exit(3)
+
+
+def segfaults(call):
+    ctypes.string_at(0)
+
+
+def hangs(call):
+    """In C, without the interpreter's help: no Python code runs, and no signal handler of Python's."""
+    ctypes.CDLL(None).pause()
+
+
+def killed(call):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def allocates_everything(call):
+    return bytearray(1 << 46)
+
+
+def fills_memory(call):
+    """Page by page, so that no allocation is too large by itself."""
+    pages = []
+    while True:
+        pages.append(b"x" * (16 << 20))
+
+
+def writes_inputs(call):
+    out = attend(call)
+    call.k.add_(1)
+    return out
+
+
+def chatters(call):
+    print("x" * 2_000_000)
+    print("y" * 2_000_000, file=sys.stderr)
+    os.write(1, b"\xff" * 1000)
+    return attend(call)
+
+
+def raises_in_a_thread(call):
+    def work():
+        raise RuntimeError("in a thread")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return attend(call)
+
+
+def closes_descriptors(call):
+    os.closerange(3, 256)
+    return attend(call)
+
+
+def writes_garbage(call):
+    """Into whatever descriptor it can: also into the pipe of the process that watches it."""
+    for number in range(3, 32):
+        try:
+            os.write(number, b"not a message\n")
+        except OSError:
+            continue
+    time.sleep(60)
+
+
+def leaves_a_child(call):
+    """Dies, and a process that it started holds all that it had open."""
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(4)
+
+
+def remembers(call):
+    """Right as long as a process only sees one dtype; wrong after that, as a kernel with a stale cache is."""
+    seen_dtypes.add(call.q.dtype)
+    return attend(call) * (1.0 if len(seen_dtypes) == 1 else 1.5)

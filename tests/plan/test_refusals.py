@@ -1,0 +1,199 @@
+"""Why a card does not claim a case: every reason has the value that made it so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import geometry, make_card, make_kernel, make_matrix
+
+from qualify.plan.host import Host, device_refusals, install_refusals, installed_version, shipped_version
+from qualify.plan.plan import make_plan
+
+CPU = Host(kind="cpu", name="a CPU", compute_capability="")
+H100 = Host(kind="cuda", name="NVIDIA H100", compute_capability="9.0")
+
+
+def reasons(matrix: dict[str, Any] | None = None, group: dict[str, Any] | None = None, **claims: Any) -> list[str]:
+    """Reasons for which the one case of a matrix is refused."""
+    made = make_matrix(models=[geometry(group or {})], **(matrix or {}))
+    plan = make_plan(made, {"under-test": make_kernel(**claims)})
+    assert 1 == len(plan.cases) + len(plan.refused)
+    return [reason for _, found in plan.refused for reason in found]
+
+
+def decode(page_size: int, batch: int = 1) -> dict[str, Any]:
+    """One decode shape."""
+    return {"phases": {"decode": {"batch": batch, "context": 64, "page_size": page_size or "contiguous"}}}
+
+
+VARLEN: dict[str, Any] = {"phases": {"varlen": {"lengths": [[5, 0, 7, 7]]}}}
+CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
+
+
+@pytest.mark.parametrize(
+    ("matrix", "group", "claims", "expected"),
+    [
+        ({}, {"head_dim": 320}, {}, ["head_dim=320 > 256 (under-test claims ≤ 256)"]),
+        ({}, {"head_dim": 16}, {"head_dim": {"min": 32, "max": 64}}, ["head_dim=16 < 32 (under-test claims ≥ 32)"]),
+        (
+            {},
+            {"head_dim": 20},
+            {"head_dim": {"max": 64, "multiple_of": 8}},
+            ["head_dim=20 (under-test claims multiples of 8)"],
+        ),
+        (
+            {},
+            {"head_dim_v": 32},
+            {"head_dim_v": "same"},
+            ["head_dim_v=32 ≠ head_dim=64 (under-test claims equal ones)"],
+        ),
+        (
+            {},
+            {"mask": "window", "window": 9},
+            {"masks": ["full", "causal"]},
+            ["mask=window (under-test claims full, causal)"],
+        ),
+        ({}, {"mask": "full"}, {"masks": ["causal"]}, ["mask=full (under-test claims causal)"]),
+        ({}, {}, {"masks": ["full"]}, ["mask=causal (under-test claims full)"]),
+        ({}, {}, {"features": []}, ["heads_q=8, heads_kv=2 (under-test does not claim gqa)"]),
+        ({}, {"softcap": 50.0}, {"features": ["gqa"]}, ["softcap=50 (under-test does not claim softcap)"]),
+        ({}, {"sinks": True}, {"features": ["gqa"]}, ["sinks=true (under-test does not claim sinks)"]),
+        (
+            {"dtypes": ["fp32"]},
+            {},
+            {"dtypes": ["bf16"], "accuracy": {"bf16": "bf16"}},
+            ["dtype=fp32 (under-test claims bf16)"],
+        ),
+        (decode(16), {}, {"layouts": ["packed"]}, ["layout=paged (under-test claims packed)"]),
+        (decode(0), {}, {"layouts": ["paged"]}, ["layout=packed (under-test claims paged)"]),
+        (decode(24), {}, {"page_size": {"multiple_of": 16}}, ["page_size=24 (under-test claims multiples of 16)"]),
+        (decode(512), {}, {"page_size": {"max": 256}}, ["page_size=512 > 256 (under-test claims ≤ 256)"]),
+        (decode(8), {}, {"page_size": {"min": 16}}, ["page_size=8 < 16 (under-test claims ≥ 16)"]),
+        (decode(16, 65536), {}, {"batch": {"max": 65535}}, ["batch=65536 > 65535 (under-test claims ≤ 65535)"]),
+        (
+            VARLEN,
+            {},
+            {"features": ["gqa", "empty"]},
+            ["3 different lengths in one batch (under-test does not claim ragged)"],
+        ),
+        (VARLEN, {}, {"features": ["gqa", "ragged"]}, ["an empty sequence (under-test does not claim empty)"]),
+        (
+            CHUNKED,
+            {},
+            {"alignment": "top_left"},
+            ["seqlen_q=16 ≠ seqlen_k=64 (under-test aligns its mask to the top left)"],
+        ),
+        (
+            {},
+            {"head_dim": 512, "softcap": 5.0},
+            {"features": ["gqa"]},
+            ["head_dim=512 > 256 (under-test claims ≤ 256)", "softcap=5 (under-test does not claim softcap)"],
+        ),
+    ],
+)
+def test_a_claim_that_is_missing_is_a_reason(
+    matrix: dict[str, Any], group: dict[str, Any], claims: dict[str, Any], expected: list[str]
+) -> None:
+    """Each claim alone, and two together."""
+    assert expected == reasons(matrix, group, **claims)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "group", "claims"),
+    [
+        ({}, {"head_dim": 256}, {}),
+        ({}, {"heads_kv": 8}, {"features": []}),
+        (decode(16), {}, {"page_size": {"multiple_of": 16, "min": 16, "max": 16}}),
+        (decode(16), {}, {"layouts": ["paged"], "features": ["gqa"]}),
+        (decode(0, 3), {}, {"features": ["gqa"], "batch": {"max": 3}}),
+        (CHUNKED, {"mask": "full"}, {"alignment": "top_left"}),
+        ({}, {}, {"alignment": "top_left"}),
+        (VARLEN, {}, {"alignment": "top_left"}),
+    ],
+)
+def test_what_is_claimed_is_not_refused(matrix: dict[str, Any], group: dict[str, Any], claims: dict[str, Any]) -> None:
+    """Limits belong to the claim; a corner matters only where a mask meets unequal lengths."""
+    assert [] == reasons(matrix, group, **claims)
+
+
+def test_a_device_of_another_kind_is_refused() -> None:
+    """A CUDA kernel on a CPU, and a CPU kernel on a GPU; "any" runs on both."""
+    cuda, cpu, either = (make_card(requires={"device": kind}) for kind in ("cuda", "cpu", "any"))
+    assert ["device=cpu (under-test requires cuda)"] == device_refusals(cuda, CPU)
+    assert ["device=cuda (under-test requires cpu)"] == device_refusals(cpu, H100)
+    assert [[], []] == [device_refusals(either, CPU), device_refusals(either, H100)]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        (["9.0"], []),
+        (["8.0", "9.0"], []),
+        ([], []),
+        (["10.0"], ["compute_capability=9.0 (under-test requires 10.0)"]),
+        (["8.0", "8.6"], ["compute_capability=9.0 (under-test requires 8.0 or 8.6)"]),
+    ],
+)
+def test_a_card_of_another_generation_is_refused(capabilities: list[str], expected: list[str]) -> None:
+    """The capability that the device has, and those that the kernel needs."""
+    requires: dict[str, Any] = {"device": "cuda"} | ({"compute_capability": capabilities} if capabilities else {})
+    assert expected == device_refusals(make_card(requires=requires), H100)
+
+
+TORCH = installed_version("torch")
+
+
+@pytest.mark.parametrize(
+    ("shipped_by", "expected"),
+    [
+        (["torch>=2"], []),
+        (["no-such-distribution>=1", "torch"], []),
+        (["torch>=99"], [f"torch {TORCH} is installed, under-test needs >=99"]),
+        (["no-such-distribution>=1", "torch<1"], [f"torch {TORCH} is installed, under-test needs <1"]),
+        (
+            ["no-such-distribution>=1", "no-such-other"],
+            ["not installed (pip install 'no-such-distribution>=1' or pip install 'no-such-other')"],
+        ),
+    ],
+)
+def test_what_carries_the_kernel_must_be_installed(shipped_by: list[str], expected: list[str]) -> None:
+    """Any one of the distributions, new enough; otherwise what is there, or what to install."""
+    assert expected == install_refusals(make_card(shipped_by=shipped_by))
+
+
+def test_a_third_partys_function_needs_no_distribution() -> None:
+    """An entry may live in a plain folder."""
+    card = make_card(adapter="call", entry="mine:attend", shipped_by=...)
+    assert [] == install_refusals(card)
+    assert "" == shipped_version(card)
+
+
+def test_the_version_that_carries_a_kernel_is_found() -> None:
+    """The first installed distribution of the card's list."""
+    assert f"torch {TORCH}" == shipped_version(make_card(shipped_by=["no-such-distribution", "torch>=99"]))
+
+
+def test_refusals_of_the_machine_come_first_and_only_once() -> None:
+    """The device, or what is not installed, then the claims."""
+    kernel = make_kernel(requires={"device": "cuda"}, shipped_by=["no-such-distribution"], head_dim={"max": 32})
+    plan = make_plan(make_matrix(models=[geometry()]), {"under-test": kernel}, host=CPU)
+    assert [("device=cpu (under-test requires cuda)", "head_dim=64 > 32 (under-test claims ≤ 32)")] == [
+        found for _, found in plan.refused
+    ]
+    plan = make_plan(make_matrix(models=[geometry()]), {"under-test": kernel}, host=H100)
+    assert ("not installed (pip install 'no-such-distribution')", "head_dim=64 > 32 (under-test claims ≤ 32)") == (
+        plan.refused[0][1]
+    )
+
+
+def test_without_a_host_nothing_is_said_about_the_machine() -> None:
+    """A plan can be made anywhere."""
+    kernel = make_kernel(requires={"device": "cuda"}, shipped_by=["no-such-distribution"])
+    assert 1 == len(make_plan(make_matrix(models=[geometry()]), {"under-test": kernel}).cases)
+
+
+@pytest.mark.parametrize(("host", "text"), [(CPU, "cpu (a CPU)"), (H100, "NVIDIA H100 (9.0)")])
+def test_a_host_in_words(host: Host, text: str) -> None:
+    """Name and capability."""
+    assert text == str(host)

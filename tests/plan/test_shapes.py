@@ -1,0 +1,79 @@
+"""Shapes and their labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qualify.cards.matrix import Phases
+from qualify.plan.shapes import LONGEST_LABEL, count_shapes, expand_shapes, varlen_label
+
+AXIS = st.lists(st.integers(1, 5000), min_size=1, max_size=3, unique=True)
+LENGTHS = st.lists(st.integers(0, 9000), min_size=1, max_size=12).filter(any)
+PHASES = st.fixed_dictionaries(
+    {},
+    optional={
+        "prefill": st.fixed_dictionaries({"batch": AXIS, "seqlen": AXIS}),
+        "chunked": st.fixed_dictionaries({"batch": AXIS, "chunk": AXIS, "context": AXIS}),
+        "varlen": st.fixed_dictionaries({"lengths": st.lists(LENGTHS, min_size=1, max_size=3, unique_by=tuple)}),
+        "decode": st.fixed_dictionaries(
+            {"batch": AXIS, "context": AXIS, "page_size": st.sampled_from([["contiguous"], [16, "contiguous", 256]])}
+        ),
+    },
+).filter(bool)
+
+
+def labels(**phases: Any) -> list[str]:
+    """``phase/label`` of every shape."""
+    return [f"{shape.phase}/{shape.label}" for shape in expand_shapes(Phases.model_validate(phases))]
+
+
+def test_labels_as_documented() -> None:
+    """Batch, queries, keys and page size, in the order of the file's axes."""
+    assert ["prefill/b1.q8192.k8192", "prefill/b4.q8192.k8192"] == labels(prefill={"batch": [1, 4], "seqlen": 8192})
+    assert ["chunked/b1.q65.k257"] == labels(chunked={"chunk": 65, "context": 192})
+    assert ["varlen/l1-17-256-3-0-129"] == labels(varlen={"lengths": [[1, 17, 256, 3, 0, 129]]})
+    assert ["decode/b32.q1.k8192", "decode/b32.q1.k8192.p16"] == labels(
+        decode={"batch": 32, "context": 8192, "page_size": ["contiguous", 16]}
+    )
+
+
+def test_a_shape_knows_its_lengths_and_its_place_in_the_file() -> None:
+    """Lengths of every sequence; the path of the axis."""
+    (shape,) = expand_shapes(Phases.model_validate({"chunked": {"chunk": 3, "context": 4, "batch": 2}}))
+    assert ((3, 3), (7, 7), 0) == (shape.seqlens_q, shape.seqlens_k, shape.page_size)
+    assert ("phases", "chunked") == shape.where
+    first, second = expand_shapes(Phases.model_validate({"varlen": {"lengths": [[1, 2], [3]]}}))
+    assert ("phases", "varlen", "lengths", 1) == second.where
+    assert (first.seqlens_q, first.seqlens_q) == ((1, 2), first.seqlens_k)
+
+
+def test_long_batches_are_labelled_by_a_digest() -> None:
+    """Batch, tokens and eight hexadecimal digits; another order is another label."""
+    lengths = tuple(range(100, 130))
+    label = varlen_label(lengths)
+    assert label.startswith(f"b30.t{sum(lengths)}.x")
+    assert 8 == len(label.rpartition("x")[2])
+    assert label == varlen_label(lengths)
+    assert label != varlen_label(lengths[::-1])
+
+
+@given(lengths=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40))
+def test_labels_stay_short_and_can_be_typed(lengths: list[int]) -> None:
+    """No slash, no space, no glob character, never longer than the limit."""
+    label = varlen_label(tuple(lengths))
+    assert len(label) <= LONGEST_LABEL
+    assert set(label) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+@settings(deadline=None)
+@given(phases=PHASES)
+def test_counting_equals_expanding(phases: dict[str, Any]) -> None:
+    """The count is exact, labels are distinct, and lengths come in pairs."""
+    made = Phases.model_validate(phases)
+    shapes = list(expand_shapes(made))
+    assert len(shapes) == count_shapes(made)
+    assert len(shapes) == len({(shape.phase, shape.label) for shape in shapes})
+    assert all(len(shape.seqlens_q) == len(shape.seqlens_k) for shape in shapes)

@@ -1,0 +1,79 @@
+"""All checks together: silent on a correct kernel under every workload, and none without a test of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_card, make_subject
+from faults import Dense
+
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.registry import CHECKS
+
+WORKLOADS: list[dict[str, Any]] = [
+    {"seqlens_q": (200,)},
+    {"seqlens_q": (200,), "dtype": "fp16"},
+    {"seqlens_q": (200,), "dtype": "fp32"},
+    {"seqlens_q": (100,), "causal": False},
+    {"seqlens_q": (200,), "window": (31, 0)},
+    {"seqlens_q": (100,), "softcap": 50.0, "head_dim": 256, "scale": 1 / 16},
+    {"seqlens_q": (200,), "sinks": True, "window": (127, 0)},
+    {"seqlens_q": (1, 17, 100, 3, 0, 64)},
+    {"seqlens_q": (64,), "seqlens_k": (300,)},
+    {"seqlens_q": (1,) * 5, "seqlens_k": (130, 64, 300, 17, 1), "page_size": 16},
+    {"seqlens_q": (1,) * 3, "seqlens_k": (256,) * 3},
+    {"seqlens_q": (1,) * 3, "seqlens_k": (256,) * 3, "window": (63, 0), "page_size": 16},
+    {"seqlens_q": (1,), "seqlens_k": (64,), "page_size": 64, "heads_kv": 1},
+    {"seqlens_q": (9, 3), "seqlens_k": (4, 3)},
+    {"seqlens_q": (1,), "seqlens_k": (1,)},
+    {"seqlens_q": (100,), "head_dim_v": 32},
+    {"seqlens_q": (100,), "head_dim": 16, "heads_q": 3, "heads_kv": 3},
+]
+
+
+def verdicts(**subject: Any) -> list[tuple[str, str, str]]:
+    """(check, verdict, detail) of every finding of every check that applies."""
+    made = make_subject(**subject)
+    found = [finding for check in CHECKS if not check.skips(made) for finding in check.run(made)]
+    return [(finding.check, finding.verdict, finding.detail) for finding in found]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=str)
+@pytest.mark.parametrize("adapter", [TiledTorch(tile_q=48, tile_k=32), Dense()], ids=["tiled", "dense"])
+def test_correct_kernels_pass_every_check(adapter: Any, workload: dict[str, Any]) -> None:
+    """No false alarm; what is not a pass is a note about NaN behind a window."""
+    for check, verdict, detail in verdicts(adapter=adapter, **workload):
+        assert verdict == "pass" or (verdict == "note" and check == "poison"), (check, detail)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS[::4], ids=str)
+def test_correct_kernels_pass_at_full_level(workload: dict[str, Any]) -> None:
+    """More inputs, sweeps and repeats find nothing either."""
+    for check, verdict, detail in verdicts(level="full", **workload):
+        assert "pass" == verdict, (check, detail)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS[::3], ids=str)
+def test_a_card_that_claims_less_is_not_failed_for_it(workload: dict[str, Any]) -> None:
+    """No LSE, no determinism, any value in empty rows: every check still runs and passes."""
+    card = make_card(
+        features=["gqa", "softcap", "sinks", "ragged", "empty"],
+        deterministic=False,
+        empty_row={"out": "any", "lse": "any"},
+    )
+    assert {"pass"} == {verdict for _, verdict, _ in verdicts(card=card, **workload)}
+
+
+def test_every_check_has_a_test_module() -> None:
+    """Whoever adds a check adds the fault that it must catch: tests/run/checks/test_<name>.py."""
+    here = Path(__file__).parent
+    assert [] == [check.name for check in CHECKS if not (here / f"test_{check.name}.py").is_file()]
+
+
+def test_every_check_runs_at_some_level_and_names_are_distinct() -> None:
+    """Names are what findings, reports and waivers refer to."""
+    names = [check.name for check in CHECKS]
+    assert sorted(set(names)) == sorted(names)
+    assert all(set(check.levels) & {"smoke", "full"} for check in CHECKS)

@@ -1,0 +1,241 @@
+"""census: every wrong mask, length, page and sink shows in what each query sees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Dense, Edited, changed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.masks import visible
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.census import Census, Labelling, labellings
+
+WINDOW: dict[str, Any] = {"window": (15, 0)}
+PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1), "seqlens_k": (40, 70, 33), "page_size": 16, "head_dim": 32}
+
+
+def census(adapter: Any = None, **workload: Any) -> Finding:
+    """The one finding of the check."""
+    (finding,) = Census().run(make_subject(adapter, **workload))
+    return finding
+
+
+def shifted(by: int) -> Dense:
+    """A kernel whose mask is off by some keys."""
+
+    def mask(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
+        seen: Tensor = visible(i + by, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+        return seen
+
+    return Dense(mask=mask)
+
+
+def top_left(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
+    """The mask of an API that aligns it to the other corner."""
+    mask: Tensor = visible(i, j, seqlen_q, seqlen_q, causal=call.causal, window=call.window)
+    return mask.expand(seqlen_q, seqlen_k)
+
+
+MASKS: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "one key to the right": (shifted(1), {}, "a mask shifted by one key to the right"),
+    "one key to the left": (shifted(-1), WINDOW, "a mask shifted by one key to the left"),
+    "window one longer": (changed(window=(16, 0)), WINDOW, "a window of one key more on the left"),
+    "window one shorter": (changed(window=(14, 0)), WINDOW, "a window of one key less on the left"),
+    "window ignored": (changed(window=(-1, -1)), WINDOW, "the window being ignored"),
+    "no mask at all": (changed(causal=False), {}, "no mask at all"),
+    "top left": (
+        Dense(mask=top_left),
+        {"seqlens_q": (20,), "seqlens_k": (50,)},
+        "a mask aligned to the top left corner",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", MASKS)
+def test_a_wrong_mask_is_recognised(fault: str) -> None:
+    """The finding fails and says in words which mask the rows look like."""
+    adapter, workload, words = MASKS[fault]
+    finding = census(adapter, **workload)
+    assert "fail" == finding.verdict
+    assert words == finding.values["looks_like"]
+    assert finding.detail.endswith(f"; all rows look like {words}")
+
+
+def test_the_first_wrong_row_is_described() -> None:
+    """Sequence, query, head, the keys that it must see, and how many it sees of which label."""
+    finding = census(shifted(1), seqlens_q=(40, 70))
+    assert {"sequence": 0, "query": 0, "head": 0, "visible_first": 0, "visible_last": 0} == {
+        name: finding.values[name] for name in ("sequence", "query", "head", "visible_first", "visible_last")
+    }
+    # The last query of each sequence sees all keys under either mask.
+    assert 108 == finding.values["rows"]
+
+
+def one_row_sees_one_key_more(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
+    """A leak of one key of the future into query 31."""
+    seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+    return seen | ((i == 31) & (j == 32 + seqlen_k - seqlen_q))
+
+
+def loses_a_tile(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
+    """The second tile of 16 keys is skipped for queries from 50 on."""
+    seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+    return seen & ~((i >= 50) & (j // 16 == 1))
+
+
+def neighbours_key(call: AttentionCall, index: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+    """The first sequence of a packed batch starts one key late and ends one key late."""
+    late = 1 if index == 0 else 0
+    return call.k[first + late : last + late], call.v[first + late : last + late]
+
+
+def swapped_page(call: AttentionCall) -> AttentionCall:
+    """The second sequence reads another page of the first one; one at the same place carries the same labels."""
+    assert call.block_table is not None
+    table = call.block_table.clone()
+    table[1, 0] = table[0, 1]
+    return replace(call, block_table=table)
+
+
+def one_key_too_many(call: AttentionCall) -> AttentionCall:
+    """Lengths rounded up by one: the tail of the last page is read."""
+    assert call.seqused_k is not None
+    return replace(call, seqused_k=call.seqused_k + 1)
+
+
+def scaled_row(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """One row of one head loses three of a hundred in weight."""
+    out[17, 3] *= 0.5
+    return out, lse
+
+
+OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a leak of one key": (Dense(mask=one_row_sees_one_key_more), {}),
+    "a lost tile": (Dense(mask=loses_a_tile), {}),
+    "keys of the neighbour": (Dense(keys=neighbours_key), {"seqlens_q": (20, 20)}),
+    "a wrong page": (Edited(call=swapped_page), PAGED),
+    "past the last page's end": (Edited(call=one_key_too_many), PAGED),
+    "the sink dropped": (changed(sinks=None), {"sinks": True}),
+    "one wrong row": (Edited(result=scaled_row), {}),
+    "an unwritten row": (
+        Edited(result=lambda call, out, lse: (out.index_fill(0, torch.tensor([9]), math.nan), lse)),
+        {},
+    ),
+    "LSE off by ln 2": (Edited(result=lambda call, out, lse: (out, lse + math.log(2))), {}),
+    "LSE in base 2": (Edited(result=lambda call, out, lse: (out, lse / math.log(2))), {}),
+    "LSE without the sink": (
+        Edited(result=lambda call, out, lse: (out, TiledTorch().prepare(replace(call, sinks=None)).launch()[1])),
+        {"sinks": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("fault", OTHERS)
+def test_a_fault_is_caught(fault: str, dtype: str) -> None:
+    """Leaks, lost tiles, pages, lengths, sinks and a wrong LSE, in every dtype."""
+    adapter, workload = OTHERS[fault]
+    assert "fail" == census(adapter, dtype=dtype, **workload).verdict
+
+
+@pytest.mark.parametrize("fault", ["a leak of one key", "a lost tile"])
+def test_one_key_of_thousands_is_found(fault: str) -> None:
+    """In a sequence far longer than head_dim each key still has a weight that rounding cannot hide."""
+    adapter, _ = OTHERS[fault]
+    assert "fail" == census(adapter, seqlens_q=(64,), seqlens_k=(2000,), heads_q=1, heads_kv=1, head_dim=32).verdict
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {},
+        WINDOW,
+        PAGED,
+        {"causal": False},
+        {"window": (9, 5), "causal": False},
+        {"sinks": True, "softcap": 50.0},
+        {"seqlens_q": (9, 3), "seqlens_k": (4, 3)},
+        {"seqlens_q": (1, 17, 100, 3, 0, 64)},
+        {"seqlens_q": (3,), "seqlens_k": (4500,), "heads_q": 2, "heads_kv": 1, "head_dim": 64},
+        {"head_dim_v": 8, "seqlens_q": (600,), "heads_q": 1, "heads_kv": 1, "head_dim": 8},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_a_correct_kernel_passes(workload: dict[str, Any], dtype: str) -> None:
+    """Masks, pages, sinks, empty sequences, more queries than keys, and more keys than can be labelled at once."""
+    assert "pass" == census(dtype=dtype, **workload).verdict
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda call, out, lse: out,
+        lambda call, out, lse: (out.masked_fill((lse == -math.inf).T.unsqueeze(-1), math.nan), lse),
+        lambda call, out, lse: (out, lse.masked_fill(lse == -math.inf, math.inf)),
+    ],
+    ids=["no LSE", "NaN in empty rows", "LSE inf in empty rows"],
+)
+def test_rows_without_keys_are_none_of_its_business(result: Any) -> None:
+    """Whatever a kernel gives for rows that see no key, and whether it gives an LSE, the census does not judge."""
+    assert "pass" == census(Edited(result=result), seqlens_q=(9, 3), seqlens_k=(4, 3)).verdict
+
+
+def test_a_claimed_accuracy_of_the_lse_is_granted() -> None:
+    """An LSE good to 1e-3 passes where the card claims 2e-3, and fails where it claims 1e-5."""
+    sloppy = Edited(result=lambda call, out, lse: (out, lse * 1.001))
+    claimed = make_card(lse={"rel": 2e-3})
+    assert "pass" == Census().run(make_subject(sloppy, card=claimed))[0].verdict
+    assert "fail" == Census().run(make_subject(sloppy))[0].verdict
+
+
+@settings(deadline=None)
+@given(
+    start=st.integers(0, 20),
+    size=st.integers(1, 40),
+    dim=st.integers(1, 9),
+    blocks=st.booleans(),
+    low=st.integers(0, 70),
+    length=st.integers(0, 70),
+)
+def test_label_counts_equal_counting(start: int, size: int, dim: int, blocks: bool, low: int, length: int) -> None:
+    """The closed form of both labellings, against one key at a time."""
+    labelling = Labelling(start=start, size=size, block=-(-size // dim) if blocks else 0, dim=dim)
+    expected = [0] * dim
+    for key in range(low, low + length):
+        if start <= key < start + size:
+            expected[int(labelling.label(torch.tensor(key - start)))] += 1
+    assert expected == labelling.counts(torch.tensor([low]), torch.tensor([low + length]))[0].tolist()
+
+
+@pytest.mark.parametrize(("seqlen", "dim"), [(5, 8), (100, 8), (513, 8), (4096, 128), (40_000, 64)])
+def test_labellings_cover_both_ends(seqlen: int, dim: int) -> None:
+    """The first and the last keys are labelled at either level, and at full level more of the middle."""
+    subject = make_subject(seqlens_q=(1,), seqlens_k=(seqlen,), head_dim=dim)
+    for level in ("smoke", "full"):
+        found = list(labellings(subject.workload, level))  # type: ignore[arg-type]
+        assert 0 == min(each.start for each in found)
+        assert max(each.start + each.size for each in found) >= seqlen
+    assert len(found) >= len(list(labellings(subject.workload, "smoke")))
+
+
+def test_two_labellings_tell_every_run_of_keys_apart() -> None:
+    """Residues and blocks together give each run of keys [low, high) of a window counts of its own."""
+    seqlen, dim = 40, 8
+    found = list(labellings(make_subject(seqlens_q=(seqlen,), head_dim=dim).workload, "smoke"))
+    prints = set()
+    runs = [(low, high) for low in range(seqlen) for high in range(low + 1, seqlen + 1)]
+    for low, high in runs:
+        ends = torch.tensor([low]), torch.tensor([high])
+        prints.add(tuple(tuple(each.counts(*ends)[0].tolist()) for each in found))
+    assert len(runs) == len(prints)

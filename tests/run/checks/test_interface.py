@@ -1,0 +1,82 @@
+"""What all checks stand on: bitwise comparison, places, and lengths that leave room for faults."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from builders import make_subject, make_workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qualify.run.checks.interface import Result, changed, difference, paged_or_ragged, same_bits
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_bits_are_compared_and_not_values(dtype: torch.dtype) -> None:
+    """NaN equals itself, 0 differs from -0, neighbours differ; layout does not matter."""
+    a = torch.tensor([[math.nan, 0.0, 1.0], [1.0, -2.0, math.inf]], dtype=dtype)
+    b = torch.tensor([[math.nan, -0.0, 1.0], [1.0 + torch.finfo(dtype).eps, -2.0, math.inf]], dtype=dtype)
+    assert [[True, False, True], [False, True, True]] == same_bits(a, b).tolist()
+    assert bool(same_bits(a.T, a.T.contiguous()).all())
+
+
+def test_a_packed_row_is_located_in_its_sequence() -> None:
+    """Empty sequences own no row."""
+    subject = make_subject(seqlens_q=(2, 0, 3))
+    assert [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)] == [subject.locate(row) for row in range(5)]
+    with pytest.raises(IndexError):
+        subject.locate(5)
+
+
+def test_a_difference_is_found_and_told() -> None:
+    """The first place, how many elements and rows, and only among the rows asked for."""
+    subject = make_subject(seqlens_q=(2, 3))
+    before = Result(out=torch.zeros(5, 8, 64), lse=torch.zeros(8, 5))
+    after = Result(out=before.out.clone(), lse=torch.zeros(8, 5))
+    after.out[3, 1, 7], after.out[4, 0, 0] = 2.0, 1.0
+    found = difference(subject, before, after)
+    assert found is not None
+    wanted = {"tensor": "out", "sequence": 1, "query": 1, "head": 1, "element": 7, "before": 0.0, "after": 2.0}
+    assert wanted | {"elements": 2, "rows": 2, "share": 2 / (5 * 8 * 64)} == found
+    assert "2 elements of out in 2 rows" in changed(found)
+    assert "0 became 2" in changed(found)
+    assert difference(subject, before, after, torch.tensor([True, True, True, False, False])) is None
+    assert difference(subject, before, before) is None
+
+
+@pytest.mark.parametrize(("steps", "far"), [(4, False), (12, True)])
+def test_without_determinism_a_few_units_in_the_last_place_are_granted(steps: int, far: bool) -> None:
+    """Counted at the largest element of the row."""
+    subject = make_subject(seqlens_q=(1,))
+    before = torch.ones(1, 8, 64, dtype=torch.bfloat16)
+    after = before.clone()
+    after[0, 2, 3] += steps * torch.finfo(torch.bfloat16).eps
+    results = [Result(out=out, lse=None) for out in (before, after)]
+    assert far == (difference(subject, *results, exact=False) is not None)
+    assert difference(subject, *results) is not None
+
+
+@given(lengths=st.lists(st.integers(0, 200), min_size=1, max_size=7).filter(any), page_size=st.integers(1, 64))
+def test_paged_lengths_shrink_a_little_and_never_away(lengths: list[int], page_size: int) -> None:
+    """Every cache that had a key keeps one, none grows, and none loses much more than a page."""
+    workload = make_workload(seqlens_q=(1,) * len(lengths), seqlens_k=tuple(lengths), page_size=page_size)
+    shrunk = paged_or_ragged(workload).seqlens_k
+    for before, after in zip(lengths, shrunk, strict=True):
+        assert min(before, 1) <= after <= before
+        assert before - after <= page_size + 1
+
+
+def test_full_pages_get_a_tail() -> None:
+    """Production shapes often end at a page's edge; a real cache does not."""
+    workload = make_workload(seqlens_q=(1,) * 3, seqlens_k=(64,) * 3, page_size=16)
+    assert (64, 63, 49) == paged_or_ragged(workload).seqlens_k
+    single = make_workload(seqlens_q=(1,), seqlens_k=(64,), page_size=16)
+    assert (63,) == paged_or_ragged(single).seqlens_k
+
+
+def test_packed_lengths_stay() -> None:
+    """Only a paged cache has room for other lengths."""
+    workload = make_workload(seqlens_q=(64, 64))
+    assert workload == paged_or_ragged(workload)

@@ -1,0 +1,177 @@
+"""needle: the output is the target's value bit for bit, or the path to some key is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import CPU, make_subject, make_workload, sees
+from faults import Dense, Edited, changed
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.needle import Needle, amplitudes, choose_targets
+
+PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1), "seqlens_k": (40, 70, 33), "page_size": 16}
+
+
+def needle(adapter: Any = None, level: str = "smoke", **workload: Any) -> Finding:
+    """The one finding of the check."""
+    subject = make_subject(adapter, level=level, **workload)
+    assert "" == Needle().skips(subject)
+    (finding,) = Needle().run(subject)
+    return finding
+
+
+def wrong_page(call: AttentionCall) -> AttentionCall:
+    """The second sequence reads the first page of the first one."""
+    assert call.block_table is not None
+    table = call.block_table.clone()
+    table[1, 0] = table[0, 0]
+    return replace(call, block_table=table)
+
+
+def swapped_pages(call: AttentionCall) -> AttentionCall:
+    """Two pages of one sequence change places."""
+    assert call.block_table is not None
+    table = call.block_table.clone()
+    table[0, [0, 1]] = table[0, [1, 0]]
+    return replace(call, block_table=table)
+
+
+def shifted_values(call: AttentionCall, index: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+    """The values of a tile are read one row too late."""
+    return call.k[first:last], call.v[first:last].roll(1, dims=0)
+
+
+def transposed_heads(call: AttentionCall) -> AttentionCall:
+    """KV heads in reverse order, as a wrong stride gives."""
+    return replace(call, k=call.k.flip(-2), v=call.v.flip(-2))
+
+
+def one_bit(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The last bit of one element."""
+    flat = out.view(torch.int16) if out.element_size() == 2 else out.view(torch.int32)
+    flat[11, 5, 3] ^= 1
+    return out, lse
+
+
+FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "interleaved KV heads": (Dense(kv_head=lambda head, heads_q, heads_kv: head % heads_kv), {}),
+    "KV heads in reverse": (Edited(call=transposed_heads), {}),
+    "a wrong page": (Edited(call=wrong_page), PAGED),
+    "two pages swapped": (Edited(call=swapped_pages), {**PAGED, "window": (20, 0)}),
+    "values one row late": (Dense(keys=shifted_values), {}),
+    "one bit of one element": (Edited(result=one_bit), {}),
+    "the scale ignored": (changed(scale=0.001), {}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_caught(fault: str, dtype: str) -> None:
+    """Heads, pages, rows, and a single bit, in every dtype."""
+    adapter, workload = FAULTS[fault]
+    assert "fail" == needle(adapter, dtype=dtype, **workload).verdict
+
+
+def test_the_first_miss_is_described() -> None:
+    """Sequence, query, head, key, element, both values, and how many queries miss."""
+    finding = needle(Edited(result=one_bit), seqlens_q=(9, 40))
+    wanted = {"sequence": 1, "query": 2, "head": 5, "element": 3, "rows": 1}
+    assert wanted == {name: finding.values[name] for name in wanted}
+    assert finding.values["actual"] != finding.values["expected"]
+    assert abs(float(str(finding.values["share"])) - 1 / (49 * 8)) < 1e-9
+
+
+def test_the_value_of_another_key_is_recognised() -> None:
+    """Where the output is the value of another row's target, the finding says so."""
+    rolled = Edited(result=lambda call, out, lse: (out.roll(1, dims=0), lse))
+    assert "it is the value of the key that query row" in needle(rolled).detail
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {},
+        PAGED,
+        {"causal": False},
+        {"window": (9, 0)},
+        {"softcap": 50.0, "head_dim": 256},
+        {"softcap": 30.0},
+        {"sinks": True, "window": (15, 0)},
+        {"head_dim": 32},
+        {"head_dim_v": 8},
+        {"seqlens_q": (9, 3), "seqlens_k": (4, 3)},
+        {"seqlens_q": (1, 17, 100, 3, 0, 64)},
+        {"seqlens_q": (1,), "seqlens_k": (5000,), "scale": 1.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_correct_kernels_pass(workload: dict[str, Any], dtype: str) -> None:
+    """Two different correct kernels, at full level, under every feature: no tolerance is needed."""
+    assert "pass" == needle(TiledTorch(tile_q=16, tile_k=32), "full", dtype=dtype, **workload).verdict
+    assert "pass" == needle(Dense(), "full", dtype=dtype, **workload).verdict
+
+
+def test_too_few_dimensions_are_skipped_with_the_reason() -> None:
+    """Below 32 dimensions codes are not nearly orthogonal."""
+    assert "head_dim 16 < 32: too few orthogonal codes" == Needle().skips(make_subject(head_dim=16))
+
+
+def test_a_narrow_softcap_is_skipped_with_the_reason() -> None:
+    """A softcap of 5 never opens a gap of 45."""
+    assert "no gap of 45 under softcap 5" in Needle().skips(make_subject(softcap=5.0))
+
+
+@pytest.mark.parametrize("head_dim", [32, 40, 64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("scale", [1.0, 0.3, None])
+@pytest.mark.parametrize("softcap", [0.0, 30.0, 50.0])
+def test_codes_are_exact_in_every_dtype(head_dim: int, scale: float | None, softcap: float) -> None:
+    """Magnitudes are representable in bf16 and in fp16, whatever the dimension and the scale."""
+    size = amplitudes(make_workload(head_dim=head_dim, softcap=softcap, scale=scale or head_dim**-0.5))
+    assert size is not None
+    for value in (size.code, size.offset_q, size.offset_k):
+        for dtype in (torch.bfloat16, torch.float16):
+            assert value == float(torch.tensor(value).to(dtype))
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"seqlens_q": (300,)},
+        {"seqlens_q": (300,), "window": (40, 0)},
+        {"seqlens_q": (9, 3), "seqlens_k": (4, 30)},
+        PAGED,
+    ],
+    ids=str,
+)
+def test_targets_are_visible_and_sweep_the_edges(workload: dict[str, Any]) -> None:
+    """Every target is a key that its query sees; together they hit first and last keys and tile edges."""
+    made = make_workload(**workload)
+    targets, seen = choose_targets(made, CPU, 0)
+    first_key, row, hit = 0, 0, set()
+    for seqlen_q, seqlen_k in zip(made.seqlens_q, made.seqlens_k, strict=True):
+        for query in range(seqlen_q):
+            visible = [j for j in range(seqlen_k) if sees(query, j, seqlen_q, seqlen_k, made.causal, made.window)]
+            assert bool(visible) == bool(seen[row])
+            for target in targets[row].tolist() if visible else []:
+                assert target - first_key in visible
+                hit |= {
+                    name for name, key in (("first", visible[0]), ("last", visible[-1])) if target - first_key == key
+                }
+            row += 1
+        first_key += seqlen_k
+    assert {"first", "last"} == hit
+
+
+def test_passes_choose_other_targets() -> None:
+    """The three sweeps of the full level are not the same one three times."""
+    made = make_workload(seqlens_q=(300,))
+    sweeps = {tuple(choose_targets(made, CPU, number)[0].flatten().tolist()) for number in range(3)}
+    assert 3 == len(sweeps)

@@ -1,0 +1,88 @@
+"""repeat: the same call gives the same bits, where that is claimed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Edited
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.repeat import TIMES, Repeat
+
+
+class Changing:
+    """Changes one element of the output, or of the LSE, in one later call."""
+
+    def __init__(self, at: int, what: str = "out") -> None:
+        self.at = at
+        self.what = what
+        self.calls = 0
+
+    def __call__(self, call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        if self.calls == self.at and self.what == "out":
+            out.view(torch.int16)[12, 3, 5] ^= 1
+        elif self.calls == self.at:
+            lse[3, 12] += 1e-6 * lse[3, 12].abs()
+        return out, lse
+
+
+def repeat(result: Any, level: str = "smoke", *, deterministic: bool = True) -> Finding:
+    """The one finding of the check."""
+    card = make_card(deterministic=deterministic)
+    (finding,) = Repeat().run(make_subject(Edited(result=result), level=level, card=card, seqlens_q=(9, 30)))
+    return finding
+
+
+@pytest.mark.parametrize(("level", "at"), [("smoke", 2), ("smoke", 3), ("full", 20)])
+def test_one_bit_of_a_later_call_fails(level: str, at: int) -> None:
+    """The call, the place and both values are named."""
+    finding = repeat(Changing(at), level)
+    assert "fail" == finding.verdict
+    place = {"call": at, "sequence": 1, "query": 3, "head": 3, "element": 5, "elements": 1, "rows": 1}
+    assert place == {name: finding.values[name] for name in place}
+    assert finding.values["before"] != finding.values["after"]
+
+
+def test_a_changing_lse_fails_and_its_values_are_shown() -> None:
+    """The output may repeat while the LSE does not."""
+    finding = repeat(Changing(2, "lse"))
+    assert "fail" == finding.verdict
+    assert (1, 3, 3) == tuple(finding.values[name] for name in ("sequence", "query", "head"))
+    assert "lse" == finding.values["tensor"]
+    assert finding.values["before"] != finding.values["after"]
+    assert "1 elements of lse in 1 rows" in finding.detail
+
+
+def test_without_a_claim_of_determinism_it_is_a_note() -> None:
+    """The difference is told, and nobody promised otherwise."""
+    assert "note" == repeat(Changing(2), deterministic=False).verdict
+
+
+@pytest.mark.parametrize("level", ["smoke", "full"])
+def test_equal_bits_pass(level: str) -> None:
+    """Equal NaNs in the output are equal bits too."""
+
+    def with_nan(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return out.index_fill(0, torch.tensor([4]), torch.nan), lse
+
+    for result in (None, with_nan):
+        finding = repeat(result, level)
+        assert ("pass", TIMES[level]) == (finding.verdict, finding.values["calls"])  # type: ignore[index]
+
+
+def test_zeros_of_either_sign_differ() -> None:
+    """Bits are compared, not values."""
+    calls: list[int] = []
+
+    def signed(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        out[0, 0, 0] = -0.0 if len(calls) == 2 else 0.0
+        return out, lse
+
+    assert "fail" == repeat(signed).verdict

@@ -1,0 +1,177 @@
+"""A session on the CPU: every stage of a case, and what becomes of a kernel that misbehaves in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from builders import CEILINGS, make_card, make_case, make_workload
+from faults import Dense, Edited
+
+from qualify.facts.outcome import Crashed, Evidence, Measured, Outcome, Refused, Substituted, evidence_of
+from qualify.facts.stack import Device
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.registry import CHECKS
+from qualify.run.execute import Request, Session, seed_of
+
+DEVICE = Device(
+    kind="cpu", name="a CPU", uuid="", compute_capability="", units=2, memory_bytes=1 << 30, cache_bytes=1 << 20
+)
+
+
+class Failing:
+    """A kernel that raises, in one of its stages."""
+
+    def __init__(self, stage: str, error: Exception) -> None:
+        self.stage = stage
+        self.error = error
+        self.calls = 0
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        if self.stage == "prepare":
+            raise self.error
+        return Prepared(launch=lambda: self._launch(call), result=self._result)
+
+    def _launch(self, call: AttentionCall) -> Any:
+        self.calls += 1
+        if self.stage == "launch" or (self.stage == "witness" and self.calls > 1):
+            raise self.error
+        return TiledTorch().prepare(call).launch()
+
+    def _result(self, native: Any) -> Any:
+        if self.stage == "checks":
+            raise self.error
+        return native
+
+
+def session(adapters: dict[str, Any], announce: Callable[[str, str], None], **changes: Any) -> Session:
+    """A session with these kernels loaded."""
+    cards = {name: make_card(kernel=name) for name in adapters}
+    usual: dict[str, Any] = {"level": "smoke", "reference": "fp64", "control": ""}
+    made = Session(device=DEVICE, ceilings=CEILINGS, cards=cards, announce=announce, **usual | changes)
+    made.adapters |= adapters
+    return made
+
+
+def outcomes(adapters: dict[str, Any], **changes: Any) -> tuple[dict[str, Outcome], list[tuple[str, str]]]:
+    """Outcome of one case of each kernel, in one chunk, and what was announced."""
+    stages: list[tuple[str, str]] = []
+    made = session(adapters, lambda case, stage: stages.append((case.rpartition("/")[2], stage)), **changes)
+    requests = [Request(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in adapters]
+    found = {case.rpartition("/")[2]: outcome for case, outcome in made.run(requests)}
+    assert list(adapters) == sorted(found, key=list(adapters).index)
+    return found, stages
+
+
+def evidence(outcome: Outcome) -> Evidence:
+    """The evidence of an outcome that has some."""
+    found = evidence_of(outcome)
+    assert found is not None
+    return found
+
+
+def test_a_correct_kernel_is_measured_with_everything() -> None:
+    """Findings of every check, statistics, a proven witness, a timing, costs; each stage announced in order."""
+    found, stages = outcomes({"right": TiledTorch()})
+    assert isinstance(found["right"], Measured)
+    seen = evidence(found["right"])
+    assert {"pass"} == {finding.verdict for finding in seen.findings}
+    assert {check.name for check in CHECKS} <= {finding.check for finding in seen.findings}
+    assert ("proven", ("qualify::tiled_attention",)) == (seen.witness.state, seen.witness.attention_names)
+    assert ["normal"] == [record.inputs for record in seen.statistics]
+    assert seen.timing is not None
+    assert seen.timing.latency_us > 0
+    assert seen.first_call_us > 0
+    assert seen.peak_temporary_bytes is not None
+    assert seen.wall_s > 0
+    named = [stage for _, stage in stages]
+    assert ["prepare", "witness", "witness", "checks"] == named[:4]
+    assert [f"checks:{check.name}" for check in CHECKS] == [stage for stage in named if stage.startswith("checks:")]
+    assert "timing" == named[-1]
+
+
+def test_level_full_asks_more() -> None:
+    """Four kinds of inputs."""
+    found, _ = outcomes({"right": TiledTorch()}, level="full", reference="fp32")
+    records = evidence(found["right"]).statistics
+    assert (4, {"fp32"}) == (len(records), {record.reference for record in records})
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [("prepare", "prepare"), ("launch", "prepare"), ("witness", "witness"), ("checks", "checks")],
+)
+def test_an_exception_is_the_outcome_of_its_case(stage: str, expected: str) -> None:
+    """The stage, one line and the traceback are kept; the kernel beside it is measured."""
+    bad = Failing(stage, RuntimeError("no kernel image\nis available"))
+    found, _ = outcomes({"right": TiledTorch(), "bad": bad, "last": TiledTorch()})
+    crashed = found["bad"]
+    assert isinstance(crashed, Crashed)
+    assert (expected, "RuntimeError: no kernel image", 1) == (crashed.stage, crashed.error, crashed.attempt)
+    assert "Traceback" in crashed.log
+    assert ["measured", "measured"] == [found[name].outcome for name in ("right", "last")]
+
+
+def test_a_library_that_refuses_is_a_refusal() -> None:
+    """With its own reason."""
+    found, _ = outcomes({"refuses": Failing("prepare", LibraryRefusal("head_dim 64 is not supported"))})
+    assert Refused(by="library", reasons=("head_dim 64 is not supported",)) == found["refuses"]
+
+
+def test_a_library_that_does_not_import_crashes_in_load() -> None:
+    """Wherever the import happens."""
+    found, _ = outcomes({"missing": Failing("prepare", ImportError("libcudart.so.12: no such file"))})
+    crashed = found["missing"]
+    assert isinstance(crashed, Crashed)
+    assert ("load", "ImportError: libcudart.so.12: no such file") == (crashed.stage, crashed.error)
+
+
+def test_a_kernel_that_is_not_loaded_yet_is_loaded_by_its_card() -> None:
+    """And the loading is announced, because it may take minutes."""
+    stages: list[str] = []
+    made = session({}, lambda case, stage: stages.append(stage))
+    made.cards["own"] = make_card(kernel="own")
+    ((_, outcome),) = made.run([Request(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=2)])
+    assert ["prepare", "load", "prepare"] == stages[:3]
+    assert 2 == evidence(outcome).attempt
+
+
+def test_a_breach_of_the_contract_ends_the_checks() -> None:
+    """Nothing more can be asked of a result of the wrong shape; it is still measured, and fails."""
+    found, _ = outcomes({"short": Edited(result=lambda call, out, lse: (out[1:], lse))})
+    findings = evidence(found["short"]).findings
+    assert [("contract", "fail")] == [(finding.check, finding.verdict) for finding in findings]
+
+
+def test_another_kernel_is_a_substitution() -> None:
+    """The card promises the portable kernel, and plain operators do the work."""
+    found, _ = outcomes({"other": Dense(), "right": TiledTorch()})
+    assert isinstance(found["other"], Substituted)
+    assert evidence(found["other"]).witness.reason.startswith("no attention kernel ran, the math path did: ")
+    assert isinstance(found["right"], Measured)
+
+
+def test_a_failed_negative_control_leaves_nothing_proven() -> None:
+    """If the math path does not look like the math path, the witness cannot be believed."""
+    found, _ = outcomes({"right": TiledTorch()}, control="the math path shows only copies")
+    seen = evidence(found["right"]).witness
+    assert ("unproven", "negative control failed: the math path shows only copies") == (seen.state, seen.reason)
+
+
+def test_checks_that_do_not_apply_say_so() -> None:
+    """A note with the reason instead of silence."""
+    made = session({"right": TiledTorch()}, lambda case, stage: None)
+    narrow = make_workload(seqlens_q=(5,), head_dim=16, causal=False)
+    ((_, outcome),) = made.run([Request(case=make_case("right", workload=narrow), attempt=1)])
+    notes = {finding.check: finding.detail for finding in evidence(outcome).findings if finding.verdict == "note"}
+    assert "not asked: head_dim 16 < 32: too few orthogonal codes" == notes["needle"]
+    assert "not asked: one sequence without a mask: every key is everybody's" == notes["suffix"]
+
+
+def test_the_seed_of_a_case_is_its_own_and_repeats() -> None:
+    """It follows from the content hash."""
+    one, other = make_case("a"), make_case("b")
+    assert seed_of(one) == seed_of(make_case("a"))
+    assert seed_of(one) != seed_of(other)

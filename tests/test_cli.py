@@ -1,0 +1,327 @@
+"""The command line: exit codes, messages, what goes to stdout and what to stderr. Nothing here runs a kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from cli_process import Ended, call, command, environment, write_cards, write_matrix
+
+from qualify.store.store import Store
+
+HELPLESS = [
+    (["run"], "Missing argument 'MATRIX'. Try: qualify run --help"),
+    (["run", "smoke", "--levl", "full"], "No such option: --levl"),
+    (["run", "smoke", "--level", "huge"], "'huge' is not one of 'smoke', 'full'. Try: qualify run --help"),
+    (["run", "smoke", "more"], "Got unexpected extra argument"),
+    (["gate", "--format", "junitx"], "'junitx' is not one of"),
+    (["bogus"], "No such command 'bogus'. Try: qualify --help"),
+]
+
+
+def test_no_command_is_help_and_exit_2(tmp_path: Path) -> None:
+    """`qualify` alone explains itself on stderr."""
+    ended = call(cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert ended.err.startswith("Usage: qualify [OPTIONS] COMMAND")
+
+
+def test_help_and_version_are_results(tmp_path: Path) -> None:
+    """What was asked for goes to stdout."""
+    help_, version = call("--help", cwd=tmp_path), call("--version", cwd=tmp_path)
+    assert (0, "", 0, "") == (help_.code, help_.err, version.code, version.err)
+    assert help_.out.startswith("Usage: qualify [OPTIONS] COMMAND")
+    assert version.out.startswith("qualify 0.")
+
+
+@pytest.mark.parametrize(("arguments", "message"), HELPLESS)
+def test_a_wrong_command_line_is_exit_2(tmp_path: Path, arguments: list[str], message: str) -> None:
+    """The message says what is wrong and which help to read, on stderr only."""
+    ended = call(*arguments, cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert ended.err.startswith("qualify: ")
+    assert message in ended.err
+
+
+MODELS = """\
+models:
+  - model: toy
+    geometry: {groups: [{layers: [0], heads_q: 2, heads_kv: 2, head_dim: 32, mask: causal}]}
+"""
+WRONG = {
+    "syntax": ('dtypes: ["fp32"]', 'dtypes: ["fp32"', ":8:1: "),
+    "key": ("exclude:", "exclud:", ":9:1: exclud: unknown key; perhaps you meant exclude"),
+    "kernel": (
+        "tiled-torch",
+        "tiled-troch",
+        ":8:11: kernels[0]: no kernel matches tiled-troch; perhaps you meant tiled",
+    ),
+    "model": (MODELS, "models: [llama-3.1-8c]\n", ":2:10: models[0]"),
+    "geometry": ("heads_kv: 2", "heads_kv: 3", ":4:"),
+}
+"""matrices: what to replace by what, and the beginning of the message after the file's name"""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
+    """The message begins with file, line and column; nothing is made on disk."""
+    right, wrong, message = WRONG[name]
+    path = write_matrix(tmp_path / "wrong.yaml")
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong))
+    ended = call("run", "wrong.yaml", cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert ended.err.startswith(f"qualify: wrong.yaml{message}")
+    assert [path] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "smok"], 2, "no matrix is called 'smok'; perhaps you meant smoke. There are: "),
+        (["run", "none.yaml"], 2, "none.yaml: no such file"),
+        (["run", "smoke", "--kernel", "tiled-troch"], 2, "perhaps you meant tiled-torch. It has flash-attn-2, "),
+        (["run", "smoke", "--select", "llama*"], 4, "--out"),
+        (["run", "smoke", "--select", "nothing*"], 3, "no case of smoke matches --select 'nothing*'."),
+        (["plan", "smoke", "--select", "nothing*"], 3, "`qualify plan smoke` lists them"),
+        (["run", "smoke", "--cards", "none"], 2, "--cards none: no such folder"),
+        (["run", "smoke", "--db", "none/x.db"], 4, "the folder none does not exist"),
+        (["run", "smoke", "--db", "text.db"], 4, "the file is not an SQLite database"),
+        (["run", "smoke", "--db", "nosuch://x"], 4, "not a usable database URL"),
+        (["run", "smoke", "--resume", "x"], 4, "evidence store .qualify/evidence.db: no such file"),
+        (["gate"], 4, "evidence store .qualify/evidence.db: no such file. Evidence comes from 'qualify run MATRIX'"),
+        (["gate", "--db", "empty.db"], 5, "no run in empty.db yet. Make one: qualify run MATRIX"),
+        (["report", "--db", "empty.db"], 5, "no run in empty.db yet"),
+        (["gate", "--db", "zero.db"], 4, "it is empty"),
+        (["gate", "--db", "text.db"], 4, "the file is not an SQLite database"),
+    ],
+)
+def test_what_cannot_be_done_has_its_exit_code(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    """One line on stderr says what, the value, and what to do; stdout stays empty, with --json too."""
+    (tmp_path / "text.db").write_text("not a database, but long enough to have a header of one hundred bytes" * 3)
+    (tmp_path / "zero.db").touch()
+    Store.open(str(tmp_path / "empty.db")).close()
+    if message == "--out":
+        (tmp_path / "out").touch()
+    ended = call(*arguments, *([] if arguments[0] == "report" else ["--json"]), cwd=tmp_path)
+    assert (code, "") == (ended.code, ended.out)
+    assert ended.err.startswith("qualify: ")
+    assert message in ended.err
+    assert 1 == len(ended.err.splitlines())
+    assert not (tmp_path / ".qualify").exists()
+
+
+def without_gpu() -> dict[str, str]:
+    """An environment in which no GPU is visible."""
+    return environment(CUDA_VISIBLE_DEVICES="")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "cuda"], "--device cuda: no NVIDIA GPU is visible here"),
+        (["--kernel", "torch-sdpa-flash"], "device=cpu (torch-sdpa-flash requires cuda). `qualify plan smoke --here`"),
+    ],
+)
+def test_a_matrix_that_cannot_run_here_is_exit_4(tmp_path: Path, arguments: list[str], message: str) -> None:
+    """A missing GPU is the machine's fault, and no verdict on the kernels: nothing is stored."""
+    ended = call("run", "smoke", *arguments, cwd=tmp_path, env=without_gpu())
+    assert (4, "") == (ended.code, ended.out)
+    assert message in ended.err
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_server_that_is_not_there_is_exit_4(tmp_path: Path) -> None:
+    """PostgreSQL on a closed port: the password stays out of the message."""
+    pytest.importorskip("psycopg", reason="the extra `service` is not installed")
+    ended = call("gate", "--db", "postgresql+psycopg://user:secret@127.0.0.1:1/evidence", cwd=tmp_path)
+    assert (4, "") == (ended.code, ended.out)
+    assert "the database server cannot be reached" in ended.err
+    assert "secret" not in ended.err
+
+
+@pytest.fixture
+def read_only(tmp_path: Path):
+    """A folder in which nothing can be written, by root neither."""
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    if os.geteuid():
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+        return
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", folder], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"root may not mount here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_read_only_working_folder_is_exit_4(read_only: Path, tmp_path: Path) -> None:
+    """Neither the report nor the evidence has a place there, and the message says which."""
+    reports = call("run", "smoke", cwd=read_only)
+    evidence = call("run", "smoke", "--out", tmp_path / "out", cwd=read_only)
+    assert (4, "", 4, "") == (reports.code, reports.out, evidence.code, evidence.out)
+    assert reports.err.startswith("qualify: --out out: reports cannot be written there: ")
+    assert evidence.err.startswith("qualify: evidence store .qualify: the folder cannot be created")
+    assert "--db" in evidence.err
+
+
+def test_plan_separates_result_and_log(tmp_path: Path) -> None:
+    """Ids and refusals on stdout, the count on stderr; with --json one object with both."""
+    write_matrix(tmp_path / "m.yaml", "tiled-torch", "flash-attn-2", seqlens=(8, 9))
+    text, data = call("plan", "m.yaml", cwd=tmp_path), call("plan", "m.yaml", "--json", cwd=tmp_path)
+    assert (0, "m: 2 cases, 2 refused\n", 0, "") == (text.code, text.err, data.code, data.err)
+    ids = [
+        f"toy.tp1/prefill/b1.q{n}.k{n}/fp32/causal/{name}" for name in ("tiled-torch", "flash-attn-2") for n in (8, 9)
+    ]
+    assert ids == [line.split()[0] for line in text.out.splitlines()]
+    assert ids[:2] == data.data["cases"]
+    assert ids[2:] == [item["id"] for item in data.data["refused"]]
+    assert {"cases": 2, "refused": 2} == data.data["counts"]
+    assert ["dtype=fp32 (flash-attn-2 claims bf16, fp16)"] == data.data["refused"][0]["reasons"]
+    assert ("m", "qualify.plan/1") == (data.data["matrix"], data.data["schema"])
+
+
+def test_kernels_lists_own_cards_too(tmp_path: Path) -> None:
+    """A line for each card, with the reasons of those that cannot run; with --json the fields of the contract."""
+    cards = write_cards(tmp_path / "cards", "correct")
+    text = call("kernels", "--cards", cards, cwd=tmp_path, env=without_gpu())
+    data = call("kernels", "--cards", cards, "--json", cwd=tmp_path, env=without_gpu()).data["kernels"]
+    assert (0, "") == (text.code, text.err)
+    assert [item["kernel"] for item in data] == [line.split()[0] for line in text.out.splitlines()]
+    by_name = {item["kernel"]: item for item in data}
+    assert {"kernel", "available", "reasons", "version", "claims"} == set(by_name["correct"])
+    assert (True, [], "third_party:correct") == tuple(
+        by_name["correct"][key] for key in ("available", "reasons", "version")
+    )
+    assert "device=cpu (torch-sdpa-flash requires cuda)" in by_name["torch-sdpa-flash"]["reasons"]
+
+
+def test_doctor_describes_the_stack(tmp_path: Path) -> None:
+    """The stack and the concerns are the result; without a GPU that is a note and no error."""
+    text = call("doctor", cwd=tmp_path, env=without_gpu())
+    data = call("doctor", "--json", cwd=tmp_path, env=without_gpu())
+    assert (0, "", 0, "") == (text.code, text.err, data.code, data.err)
+    assert "no GPU: only CPU kernels can run here" in text.out.splitlines()[-1]
+    assert ["note"] == [item["severity"] for item in data.data["concerns"]]
+    assert "torch" in {part["name"] for part in data.data["stack"]["components"]}
+
+
+def test_schema_is_json(tmp_path: Path) -> None:
+    """A JSON Schema on stdout."""
+    ended = call("schema", "matrix", cwd=tmp_path)
+    assert (0, "") == (ended.code, ended.err)
+    assert "phases" in ended.data["properties"]
+
+
+def test_db_upgrade_makes_and_keeps(tmp_path: Path) -> None:
+    """It makes a missing store, leaves a present one, and says where it is."""
+    first, second = call("db", "upgrade", cwd=tmp_path), call("db", "upgrade", "--json", cwd=tmp_path)
+    assert (0, ".qualify/evidence.db is up to date\n", "") == (first.code, first.out, first.err)
+    assert {"schema": "qualify.db/1", "store": ".qualify/evidence.db"} == second.data
+
+
+def test_a_reader_that_leaves_is_silent(tmp_path: Path) -> None:
+    """`qualify plan smoke | head -1` complains about nothing and keeps its exit code."""
+    line = f"{subprocess.list2cmdline(command('plan', 'smoke'))} | head -1; echo ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    first, code = ended.stdout.splitlines()
+    assert first.startswith("llama-3.1-8b.tp4/")
+    assert "0" == code
+    assert "smoke: " in ended.stderr
+    assert "Error" not in ended.stderr
+
+
+def test_a_full_stdout_is_exit_4(tmp_path: Path) -> None:
+    """A result that cannot be written is not silently lost."""
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            command("plan", "smoke"), cwd=tmp_path, env=environment(), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert 4 == ended.returncode
+    assert b"qualify: the result cannot be written to stdout: No space left on device" in ended.stderr
+    assert b"Traceback" not in ended.stderr
+
+
+def test_an_encoding_that_lacks_characters_is_no_error(tmp_path: Path) -> None:
+    """A terminal that only knows ASCII gets escapes."""
+    card = write_cards(tmp_path / "cards", "correct") / "correct.yaml"
+    card.write_text(card.read_text().replace("max: 64", "max: 16"))
+    write_matrix(tmp_path / "m.yaml", "correct")
+    env = environment(PYTHONIOENCODING="ascii")
+    ended = call("plan", "m.yaml", "--cards", "cards", cwd=tmp_path, env=env)
+    assert 0 == ended.code
+    assert "head_dim=32 > 16 (correct claims \\u2264 16)" in ended.out
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    """The command line imports neither torch nor the database nor the card models before a command asks for them."""
+    heavy = ("torch", "sqlalchemy", "alembic", "pydantic", "ruamel", "jinja2", "numpy")
+    code = f"import sys, json, qualify.cli; print(json.dumps(sorted(set({heavy!r}) & set(sys.modules))))"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert [] == json.loads(ended.stdout)
+
+
+def test_an_unknown_run_is_exit_2(tmp_path: Path) -> None:
+    """Where there are runs, an unknown id is a wrong command line, and the near ones are named."""
+    run_id = store_a_run(tmp_path)
+    for arguments in (["gate", "--run", "20200101"], ["report", "20200101"], ["run", "smoke", "--resume", "20200101"]):
+        ended = call(*arguments, "--db", "evidence.db", cwd=tmp_path)
+        assert (2, "") == (ended.code, ended.out)
+        assert f"no run '20200101' in evidence.db. Perhaps you meant {run_id}." in ended.err
+
+
+def test_an_unfinished_run_never_qualifies(tmp_path: Path) -> None:
+    """A run that stopped early is no verdict, and the line says so."""
+    store_a_run(tmp_path)
+    ended = call("gate", "--db", "evidence.db", cwd=tmp_path)
+    data = call("gate", "--db", "evidence.db", "--json", cwd=tmp_path)
+    assert (5, 5) == (ended.code, data.code)
+    assert "smoke: no verdict, and the run is not finished (0 of " in ended.out.splitlines()[-1]
+    assert ("running", "INCONCLUSIVE", 5) == tuple(data.data[key] for key in ("state", "verdict", "exit_code"))
+
+
+def test_report_names_its_page(tmp_path: Path) -> None:
+    """The path of the page is the result; a folder that cannot be written is exit 4 and loses nothing."""
+    run_id = store_a_run(tmp_path)
+    text, data = (call("report", *more, "--db", "evidence.db", cwd=tmp_path) for more in ([], ["--json"]))
+    assert (0, f"out/{run_id}/report.html\n", "") == (text.code, text.out, text.err)
+    assert (run_id, f"out/{run_id}/report.html") == (data.data["run"], data.data["report"])
+    (tmp_path / "file").touch()
+    ended = call("report", "--db", "evidence.db", "--out", "file", cwd=tmp_path)
+    assert (4, "") == (ended.code, ended.out)
+    assert f"The evidence of run {run_id} is stored." in ended.err
+
+
+def store_a_run(folder: Path) -> str:
+    """A run of `smoke` that stored its plan and was killed then; returns its id."""
+    from qualify.fleet.local import execute, new_run
+    from qualify.fleet.request import Asked, make_request
+
+    def stop(_: object) -> None:
+        raise SystemExit
+
+    request = make_request(Asked(matrix="smoke", kernel="tiled-torch", select="llama*/bf16/*", device="cpu"))
+    run = new_run(request)
+    with Store.open(str(folder / "evidence.db")) as store, suppress(SystemExit):
+        execute(request, store, run, stop)
+        raise AssertionError("the run was not stopped")
+    with Store.open(str(folder / "evidence.db")) as store:
+        store.resume(run.id)
+    return run.id
+
+
+def test_ended_is_strict() -> None:
+    """The helper of these tests refuses what is not JSON."""
+    with pytest.raises(AssertionError):
+        _ = Ended(code=0, out='{"x": NaN}', err="").data

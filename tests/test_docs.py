@@ -1,0 +1,172 @@
+"""The documents are true: generated parts, links, examples, and every command that they show.
+
+A block ```` ```console ```` shows commands after ``$``. Each is run in a folder that holds the documents' example
+files (a block after ``<!-- file: PATH -->``), as it stands or in the cheap variant that :func:`variant` gives.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qualify import errors
+from qualify.cards.load import load_matrix, load_model, matrix_names
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(
+    r"^(?:<!-- file: (?P<path>\S+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+COMPLETE = {0, 1}
+"""exit codes of a command that did what it shows: a verdict may be negative on this machine"""
+
+
+def generator():
+    """The module that writes the generated parts."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(path of the file that a block stands for or '', text) of every block of a language."""
+    found = [match for page in PAGES for match in FENCE.finditer(page.read_text())]
+    return [(match["path"] or "", match["text"]) for match in found if match["language"] == language]
+
+
+def commands() -> list[str]:
+    """Every command that a document shows, once."""
+    lines = [line for _, text in blocks("console") for line in text.splitlines()]
+    return list(dict.fromkeys(line.removeprefix("$ ") for line in lines if line.startswith("$ ")))
+
+
+def variant(command: str) -> list[str]:
+    """What is run instead of a command: itself if it is cheap, else something that needs the same names.
+
+    make says what it would do; pip is asked for nothing, only that the extra exists; a run of a shipped matrix is
+    planned; a benchmark runs on a small size; a run that a reader has is the newest one.
+    """
+    words = shlex.split(command)
+    if words[0] == "make":
+        return ["make", "--dry-run", "--always-make", "-C", str(ROOT), *words[1:]]
+    if words[0] == "pip":
+        extras = re.findall(r"\[([\w,]+)\]", command)
+        text = (ROOT / "pyproject.toml").read_text()
+        assert extras
+        assert all(f"\n{name} = [" in text for extra in extras for name in extra.split(","))
+        return [sys.executable, "-m", "pip", "--version"]
+    if words[0] == "python":
+        return [sys.executable, str(ROOT / words[1]), "--small"]
+    assert words[0] == "qualify", f"teach variant() the command {command!r}"
+    if words[1] == "run" and words[2] in matrix_names():
+        words = ["qualify", "plan", words[2]]
+    return [sys.executable, "-m", "qualify", *words[1:]]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every example file of the documents."""
+    folder = tmp_path_factory.mktemp("workplace")
+    for language in ("yaml", "python", "json"):
+        for path, text in blocks(language):
+            if path:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_text(text)
+    return folder
+
+
+def execute(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder, with the checkout importable."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment.pop("QUALIFY_DB", None)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_generated_parts():
+    """Help texts, schemas and tables are what `make docs` writes."""
+    drifted = [str(path) for path, text in generator().documents() if not path.exists() or path.read_text() != text]
+    assert [] == drifted
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_runs(command, workplace):
+    """A command that a document shows does what it says on this machine, or its cheap variant does."""
+    done = execute(variant(command), workplace)
+    assert done.returncode in COMPLETE, done.stdout + done.stderr
+
+
+def test_own_kernel_is_qualified_and_its_fault_is_found(workplace, tmp_path):
+    """The README's kernel passes; with the mask in the wrong corner, chunked fails and the census says why."""
+    command = ["run", "my-matrix.yaml", "--cards", "mykernels", "--db", str(tmp_path / "e.db"), "--json"]
+    right = execute([sys.executable, "-m", "qualify", *command], workplace)
+    assert 0 == right.returncode, right.stdout + right.stderr
+    assert 3 == json.loads(right.stdout)["counts"]["verdicts"]["PASS"]
+    source = (workplace / "mykernels" / "my_attention.py").read_text()
+    faulty = tmp_path / "mykernels"
+    faulty.mkdir()
+    (faulty / "my_attention.py").write_text(source.replace("mask.tril(k.shape[2] - q.shape[2])", "mask.tril()"))
+    (faulty / "my-attention.yaml").write_text((workplace / "mykernels" / "my-attention.yaml").read_text())
+    command[3] = str(faulty)
+    wrong = execute([sys.executable, "-m", "qualify", *command], workplace)
+    verdicts = {case["id"].split("/")[1]: case for case in json.loads(wrong.stdout)["cases"]}
+    assert {"prefill": "PASS", "chunked": "FAIL", "varlen": "PASS"} == {
+        phase: case["verdict"] for phase, case in verdicts.items()
+    }
+    assert "all rows look like a mask aligned to the top left corner" in verdicts["chunked"]["reasons"][0]
+
+
+def test_every_example_card_is_valid(workplace):
+    """Matrices, models and kernel cards in the documents load."""
+    for path, text in blocks("yaml"):
+        if path and "matrix:" in text:
+            folder = (workplace / path).parent
+            cards = (workplace / "mykernels",) if path == "my-matrix.yaml" else (folder,)
+            assert load_matrix(str(workplace / path), cards).card.matrix
+    assert "example-model" == load_model("example-model", (workplace / "reference",)).card.model
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links(page):
+    """A link within the repository leads to a file, and to a heading of it."""
+    for target, anchor in LINK.findall(FENCE.sub("", page.read_text())):
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in slugs, f"{page.name} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reference.md"])
+def test_exit_codes(page):
+    """The tables of exit codes name every code of the program and no other."""
+    constants = {value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)}
+    assert constants == {int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / page).read_text(), re.MULTILINE)}
+
+
+def test_environment_variables():
+    """Every variable of qualify's own that the program reads is in the reference, and none that it does not read."""
+    sources = [*(ROOT / "qualify").rglob("*.py"), ROOT / "tests" / "conftest.py"]
+    read = {name for path in sources for name in re.findall(r"QUALIFY_[A-Z_]+", path.read_text())}
+    assert read == set(re.findall(r"QUALIFY_[A-Z_]+", (ROOT / "docs" / "reference.md").read_text()))
+
+
+@pytest.mark.parametrize("command", ["plan smoke", "kernels", "doctor"])
+def test_json_fields(command, tmp_path):
+    """Every field that a command prints stands in its row of the reference."""
+    done = execute([sys.executable, "-m", "qualify", *command.split(), "--json"], tmp_path)
+    name = command.split()[0]
+    row = next(line for line in (ROOT / "docs/reference.md").read_text().splitlines() if f"| `{name} --json`" in line)
+    printed = json.loads(done.stdout)
+    assert f"qualify.{name}/1" == printed.pop("schema")
+    assert [] == [field for field in printed if f"`{field}" not in row]

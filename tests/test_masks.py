@@ -1,0 +1,89 @@
+"""Mask predicates against counting every pair."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from builders import sees
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qualify import masks
+from qualify.masks import UNBOUNDED, key_range, pairs, visible
+
+SIDES = st.integers(UNBOUNDED, 12)
+LENGTHS = st.integers(0, 14)
+MASKS = [
+    (causal, (left, right))
+    for causal in (False, True)
+    for left, right in product((UNBOUNDED, 0, 1, 3), (UNBOUNDED, 0, 2))
+]
+
+
+def counted(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]) -> list[list[int]]:
+    """The keys that each query sees, one comparison at a time."""
+    return [[j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window)] for i in range(seqlen_q)]
+
+
+def assert_all_agree(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]) -> None:
+    """The three functions say what counting says."""
+    mask: dict[str, Any] = {"causal": causal, "window": window}
+    expected = counted(seqlen_q, seqlen_k, causal, window)
+    for i, keys in enumerate(expected):
+        assert keys == [j for j in range(seqlen_k) if visible(i, j, seqlen_q, seqlen_k, **mask)]
+        assert keys == list(range(*key_range(i, seqlen_q, seqlen_k, **mask)))
+    assert sum(map(len, expected)) == pairs(seqlen_q, seqlen_k, **mask)
+
+
+@pytest.mark.parametrize(("causal", "window"), MASKS)
+def test_all_small_sequences_agree_with_counting(causal: bool, window: tuple[int, int]) -> None:
+    """Every pair of lengths up to 7, with more queries than keys and empty ones among them."""
+    for seqlen_q, seqlen_k in product(range(8), repeat=2):
+        assert_all_agree(seqlen_q, seqlen_k, causal, window)
+
+
+@settings(deadline=None)
+@given(seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES))
+def test_any_mask_agrees_with_counting(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]) -> None:
+    """Windows wider than the sequence, one-sided, and together with causal."""
+    assert_all_agree(seqlen_q, seqlen_k, causal, window)
+
+
+@settings(deadline=None)
+@given(seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES))
+def test_tensors_and_ints_give_the_same_mask(
+    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]
+) -> None:
+    """``visible`` broadcasts over index tensors, as far as the mask depends on them."""
+    i, j = torch.arange(seqlen_q).view(-1, 1), torch.arange(seqlen_k).view(1, -1)
+    mask = visible(i, j, seqlen_q, seqlen_k, causal=causal, window=window)
+    expected = [[sees(a, b, seqlen_q, seqlen_k, causal, window) for b in range(seqlen_k)] for a in range(seqlen_q)]
+    assert expected == mask.expand(seqlen_q, seqlen_k).tolist()
+
+
+def test_keys_outside_the_sequence_are_never_visible() -> None:
+    """Key -1 and key seqlen_k are hidden even under a full mask."""
+    shown = [visible(0, j, 1, 3, causal=False, window=(-1, -1)) for j in range(-1, 4)]
+    assert [False, True, True, True, False] == shown
+
+
+def test_pairs_of_a_long_sequence_need_no_loop() -> None:
+    """A million tokens: n(n + 1)/2 under a causal mask."""
+    n = 1_000_000
+    assert n * (n + 1) // 2 == pairs(n, n, causal=True, window=(-1, -1))
+
+
+def test_docstring_shows_the_masks_as_they_are() -> None:
+    """The picture of 3 queries and 5 keys is what the function computes."""
+    text = inspect.getdoc(masks) or ""
+    lines = [line.replace("q", " ") for line in text.splitlines()]
+    lines = [line for line in lines if line.strip() and set(line) <= set("x. ")]
+    drawn = [[row.split()[5 * block : 5 * block + 5] for row in lines] for block in range(4)]
+    shown = ((True, (-1, -1)), (False, (1, 0)), (False, (1, 1)), (False, (-1, -1)))
+    for picture, (causal, window) in zip(drawn, shown, strict=True):
+        expected = [["x" if sees(i, j, 3, 5, causal, window) else "." for j in range(5)] for i in range(3)]
+        assert expected == picture
