@@ -28,7 +28,7 @@ from qualify.facts.case import Dtype
 
 Generation = Literal["ampere", "hopper", "blackwell", "portable", "cpu"]
 Layout = Literal["packed", "paged"]
-Feature = Literal["gqa", "softcap", "sinks", "lse", "ragged", "empty"]
+Feature = Literal["gqa", "softcap", "sinks", "lse", "ragged", "empty", "graph"]
 CALL = "call"
 
 
@@ -147,13 +147,15 @@ class Claims(Card):
     masks: Some[Mask]
     """full, causal, window"""
     features: Several[Feature]
-    """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0)"""
+    """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), graph"""
     lse: LseClaim = LseClaim()
     """accuracy of the returned log-sum-exp"""
     deterministic: Flag
     """equal inputs give equal bits"""
     batch_invariant: Flag = False
     """a sequence's result does not depend on the others in the batch"""
+    memory: Literal["linear", "quadratic"] = "linear"
+    """how temporary memory grows with the sequence; quadratic = the score matrix exists"""
     alignment: Literal["bottom_right", "top_left"] = "bottom_right"
     """corner of the causal diagonal where seqlen_q differs from seqlen_k"""
     empty_row: EmptyRow
@@ -211,8 +213,8 @@ class KernelCard(Card):
     """only with adapter: call: package.module:function that takes one AttentionCall"""
     options: Mapping[str, Scalar] = Field(default_factory=dict)
     """settings that the adapter understands"""
-    jit: Flag = False
-    """whether the library compiles kernels at their first call, into a cache on disk; a run compiles them ahead"""
+    jit: Literal["never", "kernels", "shapes"] = "never"
+    """what the library compiles at a first call, into a cache on disk: a run compiles ahead; shapes = each one anew"""
     requires: Requires
     """hardware that it needs"""
     claims: Claims

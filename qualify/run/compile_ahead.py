@@ -109,7 +109,11 @@ def compile_ahead(settings: Settings, cases: Iterable[Case]) -> Generator[Compil
     Yields what was compiled, or None when nothing happened for a moment. Closing the generator ends the processes.
     """
     memory = Remembered(settings.hash_cache.parent, settings)
-    todo = [case for case in cases if settings.cards[case.kernel].jit and not case.unclaimed and not memory.has(case)]
+    todo = [
+        case
+        for case in cases
+        if settings.cards[case.kernel].jit != "never" and not case.unclaimed and not memory.has(case)
+    ]
     if not todo:
         return
     queue = Queue(todo)

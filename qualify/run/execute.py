@@ -37,6 +37,7 @@ from qualify.run.adapters.interface import Adapter, LibraryRefusal, Prepared
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.ceilings import best_of, measure_ceilings
 from qualify.run.checks.budget import Budget
+from qualify.run.checks.growth import peak_bytes
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.inputs import Inputs, clone, device_of, make_inputs
@@ -169,21 +170,9 @@ class Session:
             inputs=inputs,
             prepared=prepared,
             first_call_us=first_call_us,
-            peak_bytes=self._peak_bytes(prepared),
+            # The CPU's comes from the trace, which is made anyway.
+            peak_bytes=peak_bytes(prepared, self.device) if self.device.type == "cuda" else None,
         )
-
-    def _peak_bytes(self, prepared: Prepared) -> int | None:
-        """Allocator high-water mark of a warm call, without its result; the CPU's comes from the trace."""
-        if self.device.type != "cuda":
-            return None
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        native = prepared.launch()
-        torch.cuda.synchronize()
-        kept = torch.cuda.memory_allocated() - before
-        peak = torch.cuda.max_memory_allocated() - before
-        del native
-        return max(0, peak - kept)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -261,6 +250,9 @@ class Session:
                     running.statistics += statistics
                 else:
                     findings = check.run(subject)
+            except LibraryRefusal as refusal:
+                detail = f"not asked: {refusal}"
+                findings = [Finding(check=check.name, verdict="note", detail=detail)]
             except ContractBreach as breach:
                 running.findings.append(breach.finding)
                 return

@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("attend", "dies"):
         write_card(cards, f"jit-{name}", "jit_library", name)
         path = cards / f"jit-{name}.yaml"
-        path.write_text(path.read_text().replace("\nrequires:", "\njit: true\nrequires:"))
+        path.write_text(path.read_text().replace("\nrequires:", "\njit: kernels\nrequires:"))
     (tmp_path / "cache").mkdir()
     monkeypatch.setenv("JIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))

@@ -97,6 +97,7 @@ class Census:
 
     name = "census"
     levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "two calls per labelled window"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

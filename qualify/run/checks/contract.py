@@ -18,6 +18,7 @@ class Contract:
 
     name = "contract"
     levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "one call"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

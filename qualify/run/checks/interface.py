@@ -93,19 +93,41 @@ class Subject:
         raise IndexError(row)
 
 
+def passed(check: str, detail: str, **values: Value) -> Finding:
+    """The finding of a check that has nothing to object to."""
+    return Finding(check=check, verdict="pass", detail=detail, values=values)
+
+
+def noted(check: str, detail: str, **values: Value) -> Finding:
+    """A finding that decides nothing."""
+    return Finding(check=check, verdict="note", detail=detail, values=values)
+
+
+def failing(check: str, detail: str, values: dict[str, Value]) -> Finding:
+    """The finding of a check that found something wrong."""
+    return Finding(check=check, verdict="fail", detail=detail, values=values)
+
+
 class Check(Protocol):
     """One question about a kernel."""
 
     name: str
     levels: tuple[Level, ...]
     """levels at which it runs"""
+    cost: str
+    """what it costs, in calls of the kernel"""
 
     def skips(self, subject: Subject) -> str:
         """Why it does not apply to the subject; empty where it does."""
         ...
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Ask the question. Raises ContractBreach where the kernel breaks the call contract."""
+        """Ask the question.
+
+        Raises:
+            ContractBreach: the kernel breaks the call contract.
+            LibraryRefusal: the library will not take a call that the check altered; then the check was not asked.
+        """
         ...
 
 
@@ -154,7 +176,7 @@ def difference(
         rows: (total_q,) bool mask of the packed query rows to compare.
         exact: compare bits; otherwise allow what a kernel that does not claim determinism may differ from itself.
     """
-    unequal = ~same_bits(before.out, after.out) if exact else _far(before.out, after.out)
+    unequal = ~same_bits(before.out, after.out) if exact else far_apart(before.out, after.out)
     found = _first(subject, "out", unequal, before.out, after.out, rows)
     if found is None and exact and before.lse is not None and after.lse is not None:
         was, now = before.lse.T.unsqueeze(-1), after.lse.T.unsqueeze(-1)
@@ -187,7 +209,7 @@ def _first(
     }
 
 
-def _far(before: Tensor, after: Tensor) -> Tensor:
+def far_apart(before: Tensor, after: Tensor) -> Tensor:
     """Elements that differ by more than a few units in the last place of their row's largest; equal NaN do not."""
     allowed = STEPS * torch.finfo(before.dtype).eps * before.float().abs().amax(-1, keepdim=True)
     near = (before.float() - after.float()).abs() <= allowed

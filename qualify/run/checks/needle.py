@@ -42,6 +42,7 @@ class Needle:
 
     name = "needle"
     levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "one call per sweep"
 
     def skips(self, subject: Subject) -> str:
         """Needs enough dimensions for nearly orthogonal codes."""

@@ -29,6 +29,7 @@ class Poison:
 
     name = "poison"
     levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "four calls, two more where keys are hidden"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

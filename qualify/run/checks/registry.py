@@ -5,13 +5,41 @@ from __future__ import annotations
 from qualify.run.checks.budget import Budget
 from qualify.run.checks.census import Census
 from qualify.run.checks.contract import Contract
+from qualify.run.checks.degenerate import Degenerate
+from qualify.run.checks.graph import Graph
+from qualify.run.checks.growth import Growth
+from qualify.run.checks.heads import Heads
+from qualify.run.checks.history import History
 from qualify.run.checks.interface import Check
+from qualify.run.checks.layout import Layout
+from qualify.run.checks.merge import Merge
 from qualify.run.checks.needle import Needle
+from qualify.run.checks.page_permutation import PagePermutation
+from qualify.run.checks.parameters import Parameters
 from qualify.run.checks.poison import Poison
+from qualify.run.checks.powers_of_two import PowersOfTwo
 from qualify.run.checks.repeat import Repeat
 from qualify.run.checks.suffix import Suffix
 
-CHECKS: tuple[Check, ...] = (Contract(), Census(), Needle(), Poison(), Suffix(), Repeat(), Budget())
+CHECKS: tuple[Check, ...] = (
+    Contract(),
+    Census(),
+    Needle(),
+    Parameters(),
+    Poison(),
+    Suffix(),
+    PagePermutation(),
+    Heads(),
+    PowersOfTwo(),
+    Degenerate(),
+    Merge(),
+    Layout(),
+    History(),
+    Repeat(),
+    Growth(),
+    Graph(),
+    Budget(),
+)
 
-CHECK_VERSION = 1
+CHECK_VERSION = 2
 """Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""

@@ -14,6 +14,7 @@ class Repeat:
 
     name = "repeat"
     levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "3 calls at smoke, 20 at full"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel; without a claim of determinism a difference is only noted."""

@@ -25,6 +25,7 @@ class Suffix:
 
     name = "suffix"
     levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "one call per split and direction, two for the neighbours"
 
     def skips(self, subject: Subject) -> str:
         """Needs something that some row must not see."""

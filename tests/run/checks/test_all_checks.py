@@ -36,7 +36,8 @@ WORKLOADS: list[dict[str, Any]] = [
 def verdicts(**subject: Any) -> list[tuple[str, str, str]]:
     """(check, verdict, detail) of every finding of every check that applies."""
     made = make_subject(**subject)
-    found = [finding for check in CHECKS if not check.skips(made) for finding in check.run(made)]
+    asked = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
+    found = [finding for check in asked for finding in check.run(made)]
     return [(finding.check, finding.verdict, finding.detail) for finding in found]
 
 
@@ -48,11 +49,11 @@ def test_correct_kernels_pass_every_check(adapter: Any, workload: dict[str, Any]
         assert verdict == "pass" or (verdict == "note" and check == "poison"), (check, detail)
 
 
-@pytest.mark.parametrize("workload", WORKLOADS[::4], ids=str)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 def test_correct_kernels_pass_at_full_level(workload: dict[str, Any]) -> None:
     """More inputs, sweeps and repeats find nothing either."""
     for check, verdict, detail in verdicts(level="full", **workload):
-        assert "pass" == verdict, (check, detail)
+        assert verdict == "pass" or (verdict == "note" and check in {"layout", "poison"}), (check, detail)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS[::3], ids=str)

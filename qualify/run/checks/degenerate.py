@@ -1,0 +1,86 @@
+"""degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
+
+One key, one query, one off every tile edge, sequences without queries or keys at the first, a middle and the last
+place, more queries than keys. Rows that see no key give what the card's ``empty_row`` says; all others are compared
+with the golden result. What a card does not claim (ragged batches, empty sequences) is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import LibraryRefusal
+from qualify.run.checks.budget import compare
+from qualify.run.checks.interface import Subject, failing, noted, passed
+
+EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
+"""tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
+
+Lengths = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class Degenerate:
+    """Small calls with awkward lengths."""
+
+    name = "degenerate"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "three to eight small calls, each with a golden result"
+
+    def skips(self, subject: Subject) -> str:
+        """Every altered shape costs a compilation where each shape is compiled."""
+        return "each shape would be compiled" if subject.card.jit == "shapes" else ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The first wrong call ends it."""
+        asked, refused = [], []
+        for name, lengths in shapes(subject):
+            if subject.card.claims.alignment == "top_left" and lengths[0] != lengths[1]:
+                continue  # another mask than the contract's
+            altered = replace(subject.workload, seqlens_q=lengths[0], seqlens_k=lengths[1])
+            try:
+                wrong = judge_lengths(replace(subject, workload=altered))
+            except LibraryRefusal as refusal:
+                refused.append(f"{name} ({refusal})")
+                continue
+            if wrong:
+                detail = f"{name}, seqlens_q {list(lengths[0])}, seqlens_k {list(lengths[1])}: {wrong.detail}"
+                return [failing(self.name, detail, dict(wrong.values) | {"what": name})]
+            asked.append(name)
+        findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
+        return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
+
+
+def judge_lengths(subject: Subject) -> Finding | None:
+    """The first finding that fails for the subject's lengths."""
+    call = subject.inputs().call
+    findings, _ = compare(subject, subject.golden(call), subject.run(call), "normal", 0)
+    return next((finding for finding in findings if finding.verdict == "fail"), None)
+
+
+def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
+    """(name, (seqlens_q, seqlens_k)) as far as the card claims them."""
+    workload, features = subject.workload, subject.card.claims.features
+    decode = max(workload.seqlens_q) == 1
+    if "ragged" in features:
+        yield "tile edges", ((1,) * len(EDGES) if decode else EDGES, EDGES)
+        if not decode:
+            yield "queries after a context", ((1, 5, 64, 65, 7), (129, 64, 257, 66, 300))
+    else:
+        for length in (1, 33, 65, 129):
+            yield f"length {length}", ((1 if decode else length,) * 2, (length,) * 2)
+    if "ragged" in features and "empty" in features:
+        yield from _empty(decode=decode)
+    if not decode:
+        yield "more queries than keys", ((70,) * 2, (33,) * 2)
+        yield "one key for many queries", ((65,), (1,))
+    yield "one query, many keys", ((1,), (1025,))
+
+
+def _empty(*, decode: bool) -> Iterator[tuple[str, Lengths]]:
+    several = 1 if decode else 9
+    yield "sequences without keys", ((several,) * 5, (0, 17, 0, 40, 0))
+    yield "sequences without queries", ((0, several, 0, several, 0), (5, 17, 64, 40, 9))
+    yield "sequences without either", ((0, several, 0, several, 0), (0, 17, 0, 40, 0))

@@ -1,0 +1,72 @@
+"""graph: a captured call, replayed with other contents, gives what an eager call gives.
+
+Serving engines capture decode into CUDA graphs. The call is captured once, the bytes of q, k and v are replaced in
+place, and the replay must be bitwise what the kernel gives eagerly for them. A library that cannot be captured
+is noted with its words; only a card that claims ``graph`` fails by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import Prepared
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed
+
+WARM_UP = 3
+
+
+class Graph:
+    """Captures, changes the contents, replays."""
+
+    name = "graph"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "six calls"
+
+    def skips(self, subject: Subject) -> str:
+        """CUDA only."""
+        return "" if subject.device.type == "cuda" else "there are no CUDA graphs on a CPU"
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """One capture, one replay."""
+        inputs, other = subject.inputs(), subject.inputs(seed=1)
+        eager = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
+        prepared = subject.adapter.prepare(inputs.call)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                prepared.launch()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        captured = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+                native = prepared.launch()
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            detail = f"cannot be captured: {str(error).splitlines()[0][:200]}"
+            if "graph" in subject.card.claims.features:
+                return [failing(self.name, detail, {})]
+            return [noted(self.name, detail)]
+        inputs.q_whole.copy_(other.q_whole)
+        inputs.k_whole.copy_(other.k_whole)
+        inputs.v_whole.copy_(other.v_whole)
+        exact = subject.card.claims.deterministic
+        if difference(subject, eager, _result(prepared, prepared.launch()), exact=exact):
+            return [noted(self.name, "not asked: the adapter copies its inputs, so a replay cannot see new ones")]
+        captured.replay()
+        found = difference(subject, eager, _result(prepared, native), exact=exact)
+        if found:
+            return [failing(self.name, f"replayed with other contents: {changed(found)}", dict(found))]
+        return [passed(self.name, "captured and replayed with other contents: the same as eager")]
+
+
+def _result(prepared: Prepared, native: Any) -> Result:
+    torch.cuda.synchronize()
+    out, lse = prepared.result(native)
+    return Result(out=out, lse=lse)

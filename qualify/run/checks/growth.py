@@ -1,0 +1,84 @@
+"""growth: temporary memory grows like the sequence, not like its square.
+
+The peak of temporary memory is measured for the case's shape at three lengths, each twice the last. A kernel that
+holds the score matrix grows with exponent 2, a fused one with 1 or less. The math path says so on its card
+(``memory: quadratic``); whoever does not say so and grows with an exponent above 1.3 fails.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding
+from qualify.run import witness
+from qualify.run.adapters.interface import Prepared
+from qualify.run.checks.interface import Subject, failing, passed
+
+EXPONENT_LIMIT = 1.3
+FLOOR_BYTES = 1 << 20
+"""below it, workspaces of a fixed size say nothing about growth"""
+LENGTHS = {"cpu": (512, 1024, 2048), "cuda": (1024, 2048, 4096)}
+
+
+class Growth:
+    """Doubles the length twice and looks at the allocator."""
+
+    name = "growth"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "two calls at each of three lengths"
+
+    def skips(self, subject: Subject) -> str:
+        """A score matrix needs several queries."""
+        if subject.card.claims.memory == "quadratic":
+            return "the card says that its memory grows with the square of the length"
+        if subject.card.jit == "shapes":
+            return "each shape would be compiled"
+        return "" if max(subject.workload.seqlens_q) > 1 else "one query has no score matrix"
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The exponent between the last two lengths."""
+        lengths = LENGTHS[subject.device.type]
+        peaks = [peak(replace(subject, workload=stretched(subject.workload, length))) for length in lengths]
+        exponent = math.log2(peaks[-1] / peaks[-2]) if min(peaks[-2:]) > 0 else 0.0
+        values = {"exponent": exponent, "peak_bytes": peaks[-1], "seqlen": lengths[-1]}
+        if peaks[-1] <= FLOOR_BYTES or exponent <= EXPONENT_LIMIT:
+            return [passed(self.name, f"temporary memory at {lengths[-1]} keys: {peaks[-1] / 1e6:.1f} MB", **values)]
+        detail = (
+            f"temporary memory grows with exponent {exponent:.2f} (limit {EXPONENT_LIMIT:g}): "
+            + ", ".join(f"{bytes_ / 1e6:.1f} MB at {length}" for bytes_, length in zip(peaks, lengths, strict=True))
+            + "; a score matrix grows with 2"
+        )
+        return [failing(self.name, detail, dict(values))]
+
+
+def stretched(workload: Workload, length: int) -> Workload:
+    """One sequence of that length."""
+    return replace(workload, seqlens_q=(length,), seqlens_k=(length,))
+
+
+def peak(subject: Subject) -> int:
+    """Bytes of temporary memory that a warm call takes at most, without its result."""
+    prepared = subject.adapter.prepare(subject.inputs().call)
+    prepared.launch()
+    return peak_bytes(prepared, subject.device)
+
+
+def peak_bytes(prepared: Prepared, device: torch.device) -> int:
+    """Allocator high-water mark of a call, without what it returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        native = prepared.launch()
+        torch.cuda.synchronize()
+        kept = torch.cuda.memory_allocated() - before
+        highest = torch.cuda.max_memory_allocated() - before
+        del native
+        return max(0, highest - kept)
+    (seen,) = witness.trace([prepared.launch], device)
+    out, _ = prepared.result(prepared.launch())
+    return max(0, (seen.peak_bytes or 0) - out.numel() * out.element_size())

@@ -1,0 +1,142 @@
+"""heads: each query head reads its own key/value head and no other.
+
+Some KV heads get other values, and exactly their query groups must change, the rest bitwise the same. Which KV
+heads change follows the binary digits of their number, one call per digit, so the pattern in which a query
+head changed is the number of the KV head that it reads. The same once with keys. At full level also with other
+group sizes, where a card claims grouped heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding, Value
+from qualify.run.adapters.interface import LibraryRefusal
+from qualify.run.checks.census import rows_of
+from qualify.run.checks.interface import Result, Subject, failing, far_apart, passed, same_bits
+from qualify.run.inputs import Inputs, with_tensors
+
+RATIOS = (1, 3, 5, 6, 7, 8, 12, 16)
+SMALL_Q, SMALL_K = 9, 40
+"""lengths of the calls with other group sizes"""
+
+
+class Heads:
+    """Changes KV heads by the digits of their number."""
+
+    name = "heads"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "one call per binary digit of the KV heads and one with keys; the same for eight small group sizes"
+
+    def skips(self, subject: Subject) -> str:
+        """Needs a query that sees a key."""
+        return (
+            "" if any(map(min, zip(subject.workload.seqlens_q, subject.workload.seqlens_k, strict=True))) else "no keys"
+        )
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The case's own heads, then other group sizes."""
+        wrong = wrong_head(subject)
+        if wrong:
+            return [wrong]
+        asked, refused = [], []
+        for ratio in self._ratios(subject):
+            workload = subject.workload
+            seqlen_q = 1 if max(workload.seqlens_q) == 1 else SMALL_Q
+            seqlen_k = seqlen_q if subject.card.claims.alignment == "top_left" else SMALL_K
+            small = replace(
+                workload, heads_kv=3, heads_q=3 * ratio, seqlens_q=(seqlen_q,) * 2, seqlens_k=(seqlen_k,) * 2
+            )
+            try:
+                wrong = wrong_head(replace(subject, workload=small))
+            except LibraryRefusal:
+                refused.append(str(ratio))
+                continue
+            if wrong:
+                return [wrong]
+            asked.append(str(ratio))
+        detail = "every query head follows exactly its KV head"
+        detail += f"; also with groups of {', '.join(asked)}" if asked else ""
+        detail += f"; the library refuses groups of {', '.join(refused)}" if refused else ""
+        return [passed(self.name, detail)]
+
+    def _ratios(self, subject: Subject) -> tuple[int, ...]:
+        """Group sizes beside the case's own; none where each would have to be compiled."""
+        claims = subject.card.claims
+        if subject.card.jit != "never" or "gqa" not in claims.features:
+            return ()
+        return RATIOS
+
+
+def wrong_head(subject: Subject) -> Finding | None:
+    """A finding where a query head follows another KV head than its own."""
+    workload = subject.workload
+    inputs = subject.inputs()
+    before = subject.run(inputs.call)
+    own = torch.arange(workload.heads_q, device=subject.device) // (workload.heads_q // workload.heads_kv)
+    number = torch.arange(workload.heads_kv, device=subject.device)
+    read = torch.zeros(len(before.out), workload.heads_q, dtype=torch.int64, device=subject.device)
+    digits = max(1, (workload.heads_kv - 1).bit_length())
+    rows = rows_of(workload, subject.device)
+    low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+    for digit in range(digits):
+        marked = (number >> digit) & 1 == 1 if workload.heads_kv > 1 else number == 0
+        after = subject.run(_changed(inputs, marked, "v", subject.seed).call)
+        read += _changes(subject, before, after).long() << digit
+    expected = own if workload.heads_kv > 1 else own + 1
+    wrong = (read != expected) & (high > low)[:, None]
+    if bool(wrong.any()):
+        row, head = (int(x) for x in wrong.nonzero()[0])
+        seen, kv = int(read[row, head]), int(own[head])
+        if workload.heads_kv == 1:
+            seen -= 1
+        return _finding(subject, "values", row, head, kv, seen, int(wrong.sum()))
+    return _wrong_keys(subject, inputs, before, own, (high - low) > 1)
+
+
+def _wrong_keys(subject: Subject, inputs: Inputs, before: Result, own: Tensor, several: Tensor) -> Finding | None:
+    """The same question for keys, with every second KV head; a row with one key does not depend on it."""
+    heads_kv = subject.workload.heads_kv
+    marked = torch.arange(heads_kv, device=subject.device) % 2 == 0
+    moved = _changes(subject, before, subject.run(_changed(inputs, marked, "k", subject.seed).call)) & several[:, None]
+    follows = marked[own]
+    # One row may round to what it was; a head whose every row does is not moved by its keys.
+    deaf = (follows & ~moved.any(0))[None, :] & several[:, None]
+    wrong = (moved & ~follows[None, :]) | deaf
+    if not bool(wrong.any()):
+        return None
+    row, head = (int(x) for x in wrong.nonzero()[0])
+    kv = int(own[head])
+    return _finding(subject, "keys", row, head, kv, None, int(wrong.sum()))
+
+
+def _finding(subject: Subject, what: str, row: int, head: int, kv: int, seen: int | None, count: int) -> Finding:
+    sequence, query = subject.locate(row)
+    ratio = subject.workload.heads_q // subject.workload.heads_kv
+    other = f"it follows KV head {seen}" if seen is not None else "it follows another"
+    detail = (
+        f"group size {ratio}: sequence {sequence}, query {query}, head {head} must follow the {what} of KV head {kv}, "
+        f"and {other} ({count} rows and heads are wrong)"
+    )
+    values: dict[str, Value] = {"what": what, "sequence": sequence, "query": query, "head": head, "kv_head": kv}
+    return failing("heads", detail, values | {"seen": seen, "group": ratio})
+
+
+def _changed(inputs: Inputs, marked: Tensor, tensor: str, seed: int) -> Inputs:
+    """Other values of one tensor in the marked KV heads."""
+    whole = inputs.k_whole if tensor == "k" else inputs.v_whole
+    generator = torch.Generator(whole.device).manual_seed(seed + 17)
+    fresh = (2 * torch.randn(whole.shape, generator=generator, device=whole.device)).to(whole.dtype)
+    picked = torch.where(marked[:, None], fresh, whole)
+    return with_tensors(inputs, k=picked) if tensor == "k" else with_tensors(inputs, v=picked)
+
+
+def _changes(subject: Subject, before: Result, after: Result) -> Tensor:
+    """(total_q, heads_q) whether a head's output changed; beyond rounding where the kernel may round otherwise."""
+    if subject.card.claims.deterministic:
+        return (~same_bits(before.out, after.out)).any(-1)
+    return far_apart(before.out, after.out).any(-1)

@@ -1,0 +1,129 @@
+"""history: what a kernel did before must not show in what it does now.
+
+Call A, then call B that differs in exactly one thing (scale, mask, window, lengths, batch, softcap, or strides), then A
+again: B must be right against the golden result, and the second A bitwise the first. A plan, a compiled kernel or a
+workspace that is kept under too coarse a key gives itself away. At last a prepared A is launched again after B was
+prepared on the same adapter: its plan must still be its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import LibraryRefusal
+from qualify.run.checks.budget import compare
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed
+
+SHORT = 96
+"""keys of the longest sequence of A: history is about calls, not about sizes"""
+
+
+class History:
+    """A, B, A."""
+
+    name = "history"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "two small calls and a golden result for each difference, at most seven"
+
+    def skips(self, subject: Subject) -> str:
+        """Every altered shape costs a compilation where each shape is compiled."""
+        return "each shape would be compiled" if subject.card.jit == "shapes" else ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The first difference that leaves a trace ends it."""
+        workload = shortened(subject.workload)
+        subject = replace(subject, workload=workload)
+        call = subject.inputs().call
+        before = subject.run(call)
+        exact = subject.card.claims.deterministic
+        asked, refused = [], []
+        for name, other in differing(subject):
+            try:
+                wrong = self._wrong(replace(subject, workload=other), name)
+            except LibraryRefusal as refusal:
+                refused.append(f"{name} ({refusal})")
+                continue
+            if wrong:
+                return [wrong]
+            found = difference(subject, before, subject.run(call), exact=exact)
+            if found:
+                detail = f"after a call with another {name}, the first call again: {changed(found)}"
+                return [failing(self.name, detail, {"differs_in": name, **found})]
+            asked.append(name)
+        kept = self._kept_plan(subject)
+        if kept:
+            return [kept]
+        findings = [passed(self.name, f"no trace of calls with another {', '.join(asked)}")]
+        return findings + [noted(self.name, f"not asked: the library refuses another {text}") for text in refused]
+
+    def _wrong(self, other: Subject, name: str) -> Finding | None:
+        """B against its golden result."""
+        call = other.inputs(seed=1).call
+        findings, _ = compare(other, other.golden(call), other.run(call), "normal", 1)
+        for finding in findings:
+            if finding.verdict == "fail":
+                detail = f"after a call that differs only in its {name}: {finding.detail}"
+                return failing(self.name, detail, dict(finding.values) | {"differs_in": name})
+        return None
+
+    def _kept_plan(self, subject: Subject) -> Finding | None:
+        """A prepared call gives the same after another one was prepared."""
+        call = subject.inputs().call
+        kept = subject.adapter.prepare(call)
+        first = _result(kept.result(kept.launch()))
+        longer = replace(subject, workload=_longer(subject.workload))
+        try:
+            between = subject.adapter.prepare(longer.inputs(seed=2).call)
+            between.launch()
+        except LibraryRefusal:
+            return None
+        found = difference(subject, first, _result(kept.result(kept.launch())), exact=subject.card.claims.deterministic)
+        if not found:
+            return None
+        detail = f"a prepared call gives something else after a longer one was prepared: {changed(found)}"
+        return failing(self.name, detail, {"differs_in": "plan", **found})
+
+
+def _result(pair: tuple[torch.Tensor, torch.Tensor | None]) -> Result:
+    out, lse = pair
+    return Result(out=out.clone(), lse=None if lse is None else lse.clone())
+
+
+def shortened(workload: Workload) -> Workload:
+    """The workload with its first sequences cut short; how queries and keys relate stays."""
+    pairs = list(zip(workload.seqlens_q, workload.seqlens_k, strict=True))[:4]
+    longest = max(key for _, key in pairs)
+    if longest <= SHORT:
+        return replace(workload, seqlens_q=tuple(q for q, _ in pairs), seqlens_k=tuple(k for _, k in pairs))
+    keys = tuple(-(-key * SHORT // longest) for _, key in pairs)
+    queries = tuple(min(q, 1) if max(workload.seqlens_q) == 1 else -(-q * SHORT // longest) for q, _ in pairs)
+    return replace(workload, seqlens_q=queries, seqlens_k=keys)
+
+
+def _longer(workload: Workload) -> Workload:
+    queries = workload.seqlens_q if max(workload.seqlens_q) == 1 else tuple(q * 2 for q in workload.seqlens_q)
+    return replace(workload, seqlens_q=queries, seqlens_k=tuple(k * 2 for k in workload.seqlens_k))
+
+
+def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """(what differs, the workload that differs in it), as far as the card claims it."""
+    workload, claims = subject.workload, subject.card.claims
+    yield "scale", replace(workload, scale=workload.scale * 0.375)
+    yield "length", _longer(workload)
+    yield "batch", replace(workload, seqlens_q=workload.seqlens_q * 2, seqlens_k=workload.seqlens_k * 2)
+    if subject.card.jit != "never":
+        return  # what follows would be compiled
+    if workload.causal and "full" in claims.masks and workload.window == (-1, -1):
+        yield "mask", replace(workload, causal=False)
+    if "window" in claims.masks:
+        left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
+        yield "window", replace(workload, causal=True, window=(left, 0))
+    if "softcap" in claims.features:
+        yield "softcap", replace(workload, softcap=workload.softcap * 0.5 or 2.0)
+    if "sinks" in claims.features:
+        yield "sinks", replace(workload, sinks=not workload.sinks)

@@ -1,0 +1,124 @@
+"""layout: how tensors lie in memory must not matter.
+
+The call contract gives shapes, not strides: only the last dimension is contiguous. The same numbers are passed as
+slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, and
+with one KV head expanded over all by stride 0. The result must be that of contiguous tensors; other roundings are
+noted, because strides and alignment may choose another kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
+
+PADDING = 16
+"""elements between rows; keeps 16-byte alignment in every dtype"""
+
+
+class Layout:
+    """Passes views instead of contiguous tensors."""
+
+    name = "layout"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "one call per layout, at most six"
+
+    def skips(self, subject: Subject) -> str:
+        """Applies to every kernel."""
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The first layout with another result ends it."""
+        call = subject.inputs().call
+        before = subject.run(call)
+        same: list[str] = []
+        rounded: list[str] = []
+        refused: list[str] = []
+        for name, arrange in LAYOUTS.items():
+            arranged = arrange(call)
+            if arranged is None:
+                continue
+            reference = before if name != "expanded" else subject.run(_contiguous(arranged))
+            try:
+                after = subject.run(arranged)
+            except LibraryRefusal as refusal:
+                refused.append(f"{name} ({refusal})")
+                continue
+            found = difference(subject, reference, after, exact=False)
+            if found:
+                return [failing(self.name, f"{name}: {changed(found)}", {"layout": name, **found})]
+            (rounded if difference(subject, reference, after) else same).append(name)
+        findings = [passed(self.name, f"the same result for tensors that are {', '.join(same)}")] if same else []
+        findings += [noted(self.name, f"{name}: other roundings, no more") for name in rounded]
+        return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
+
+
+def _padded(tensor: Tensor) -> Tensor:
+    """Rows stand PADDING elements further apart than they need to."""
+    whole = tensor.new_zeros(*tensor.shape[:-1], tensor.shape[-1] + PADDING)
+    view = whole[..., : tensor.shape[-1]]
+    view.copy_(tensor)
+    return view
+
+
+def _heads_first(tensor: Tensor) -> Tensor:
+    """Heads are the slowest dimension of a packed tensor, or of each page."""
+    return tensor.transpose(-3, -2).contiguous().transpose(-3, -2)
+
+
+def _each(arrange: Callable[[Tensor], Tensor]) -> Callable[[AttentionCall], AttentionCall]:
+    return lambda call: replace(call, q=arrange(call.q), k=arrange(call.k), v=arrange(call.v))
+
+
+def _packed_qkv(call: AttentionCall) -> AttentionCall | None:
+    """Slices of one (total, heads_q + 2 heads_kv, dim) buffer, as a fused projection leaves them."""
+    if call.block_table is not None or call.q.shape[0] != call.k.shape[0] or call.q.shape[-1] != call.v.shape[-1]:
+        return None
+    whole = torch.cat([call.q, call.k, call.v], dim=1)
+    q, k, v = torch.split(whole, [call.q.shape[1], call.k.shape[1], call.v.shape[1]], dim=1)
+    return replace(call, q=q, k=k, v=v)
+
+
+def _interleaved(call: AttentionCall) -> AttentionCall | None:
+    """Keys and values in one buffer, (total, 2, heads, dim) or (pages, 2, page_size, heads, dim)."""
+    if call.k.shape != call.v.shape:
+        return None
+    k, v = torch.stack([call.k, call.v], dim=1).unbind(1)
+    return replace(call, k=k, v=v)
+
+
+def _offset(tensor: Tensor) -> Tensor:
+    """Starts PADDING elements into its allocation."""
+    whole = tensor.new_empty(tensor.numel() + PADDING)
+    view = whole[PADDING:].view(tensor.shape)
+    view.copy_(tensor)
+    return view
+
+
+def _expanded(call: AttentionCall) -> AttentionCall | None:
+    """One KV head stands for all of them, by stride 0."""
+    if call.k.shape[-2] == 1:
+        return None
+    k, v = (tensor[..., :1, :].contiguous().expand(tensor.shape) for tensor in (call.k, call.v))
+    return replace(call, k=k, v=v)
+
+
+def _contiguous(call: AttentionCall) -> AttentionCall:
+    return replace(call, q=call.q.contiguous(), k=call.k.contiguous(), v=call.v.contiguous())
+
+
+LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {
+    "slices of packed QKV": _packed_qkv,
+    "interleaved": _interleaved,
+    "padded": _each(_padded),
+    "heads first": _each(_heads_first),
+    "offset": _each(_offset),
+    "expanded": _expanded,
+}

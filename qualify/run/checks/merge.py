@@ -1,0 +1,115 @@
+"""merge: attention over two parts of a cache, merged through their LSE, is attention over the whole.
+
+out = (out_1 e^lse_1 + out_2 e^lse_2) / (e^lse_1 + e^lse_2): what split-KV kernels, cascades and context parallelism
+do with the LSE that a kernel returns. Asked of calls with one query per sequence and no window, where a part of
+the keys is a legitimate call of the same kernel. A sink is in the LSE of both parts, and taken out of one.
+The parts are uneven, so that a kernel splits them differently than the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, Value
+from qualify.run.accuracy import class_named, judge
+from qualify.run.checks.interface import Result, Subject, failing, passed
+from qualify.run.inputs import Inputs, key_slots, make_inputs, replace_keys, with_tensors
+
+E_LIMIT = 2.0
+"""of a merged result: two outputs were rounded before it, and it once more"""
+
+
+class Merge:
+    """Splits the keys of each sequence in two uneven parts."""
+
+    name = "merge"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "three calls and a golden result"
+
+    def skips(self, subject: Subject) -> str:
+        """Needs an LSE, one query per sequence, every key visible, and keys to split."""
+        workload = subject.workload
+        if "lse" not in subject.card.claims.features:
+            return "the card claims no LSE"
+        if max(workload.seqlens_q) != 1 or workload.window != (-1, -1):
+            return "a part of the keys is another mask here"
+        if subject.card.claims.alignment == "top_left":
+            return "a mask aligned to the top left has no parts"
+        if "ragged" not in subject.card.claims.features and len(set(workload.seqlens_k)) > 1:
+            return "lengths differ"
+        return "" if min(workload.seqlens_k) > 2 else "nothing to split"
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """Both parts, merged in float64, against the golden result of the whole."""
+        workload = subject.workload
+        whole = subject.inputs()
+        cuts = [max(1, length * 2 // 7) for length in workload.seqlens_k]
+        parts = []
+        for first in (True, False):
+            lengths = tuple(
+                cut if first else length - cut for cut, length in zip(cuts, workload.seqlens_k, strict=True)
+            )
+            part = replace(workload, seqlens_k=lengths)
+            call = _part(subject, whole, part, cuts, first=first).call
+            result = replace(subject, workload=part).run(call)
+            if result.lse is None:
+                return [failing(self.name, "the card claims an LSE and the kernel returned none", {})]
+            parts.append(result)
+        sinks = None if whole.call.sinks is None else whole.call.sinks.double()
+        out, lse = merged(parts[0], parts[1], sinks)
+        golden = subject.golden(whole.call)
+        errors = judge(
+            golden, out[golden.rows].to(whole.call.out_dtype), class_named(subject.card.accuracy[workload.dtype])
+        )
+        worst_lse = float((lse[golden.rows] - golden.lse).abs().div(golden.lse.abs().clamp(min=1)).max())
+        limit = 2 * subject.card.claims.lse.rel
+        values: dict[str, Value] = {"E": errors.E, "lse_rel": worst_lse, "lse_limit": limit}
+        if errors.E <= E_LIMIT and worst_lse <= limit:
+            return [passed(self.name, "two parts of the keys, merged through their LSE, give the whole", **values)]
+        row, head, element = errors.worst
+        sequence, query = subject.locate(int(golden.rows[row]))
+        detail = (
+            f"two parts of the keys, merged through their LSE, are not the whole: E {errors.E:.3g} (limit "
+            f"{E_LIMIT:g}), LSE off by {worst_lse:.3g} (limit {limit:g}); worst: sequence "
+            f"{sequence}, query {query}, head {head}, element {element}"
+        )
+        return [failing(self.name, detail, values | {"sequence": sequence, "query": query, "head": head})]
+
+
+def merged(first: Result, second: Result, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(total_q, heads_q, dim_v) and (total_q, heads_q), float64, of two results over disjoint keys."""
+    assert first.lse is not None, "asked before"
+    assert second.lse is not None, "asked before"
+    one, two = first.lse.T.double(), second.lse.T.double()
+    both = torch.logaddexp(one, two)
+    top = (
+        torch.exp(one - both).unsqueeze(-1) * first.out.double()
+        + torch.exp(two - both).unsqueeze(-1) * second.out.double()
+    )
+    if sinks is None:
+        return top, both
+    # e^both counts the sink twice; the difference is positive because both parts hold it.
+    lse = both + torch.log1p(-torch.exp(sinks - both).clamp(max=1 - 2.0**-52))
+    return top * torch.exp(both - lse).unsqueeze(-1), lse
+
+
+def _part(subject: Subject, whole: Inputs, part: Workload, cuts: list[int], *, first: bool) -> Inputs:
+    """The same queries against one part of each sequence's keys, in a cache of its own."""
+    workload = subject.workload
+    device = subject.device
+    k, v = (
+        tensor.reshape(-1, *tensor.shape[-2:])[key_slots(whole, workload)] for tensor in (whole.k_whole, whole.v_whole)
+    )
+    lengths = torch.tensor(workload.seqlens_k, device=device)
+    cut = torch.tensor(cuts, device=device).repeat_interleave(lengths)
+    start = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+    before = torch.arange(len(k), device=device) - start < cut
+    chosen = before if first else ~before
+    fresh = make_inputs(part, kind="normal", seed=subject.seed + 3, device=device)
+    everything = torch.ones(sum(part.seqlens_k), dtype=torch.bool, device=device)
+    inputs = replace_keys(with_tensors(fresh, q=whole.q_whole), part, everything, k[chosen], v[chosen])
+    return replace(inputs, call=replace(inputs.call, sinks=whole.call.sinks))

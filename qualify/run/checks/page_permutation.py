@@ -1,0 +1,107 @@
+"""page permutation: where the pages of a cache lie must not matter, and the cache must stay as it was.
+
+The same pages are placed in another pool: twice as large, in another order, among pages that hold other numbers,
+under a block table that is wider than needed and whose unused entries point at one of those. The result must be
+bitwise the same (within rounding for a kernel without a claim of determinism), and no slot may change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, Value
+from qualify.run.checks.interface import Subject, changed, difference, failing, paged_or_ragged, passed, same_bits
+from qualify.run.inputs import Inputs, make_inputs
+
+SPARE_COLUMNS = 3
+"""entries of the block table past the longest sequence"""
+FILL = 3.0
+"""standard deviation of what stands in pages that the call does not own"""
+ORDERS: dict[Level, tuple[str, ...]] = {"smoke": ("reversed",), "full": ("reversed", "shuffled", "interleaved")}
+
+
+class PagePermutation:
+    """Moves the pages and compares bits."""
+
+    name = "page_permutation"
+    levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "two calls at smoke, four at full"
+
+    def skips(self, subject: Subject) -> str:
+        """Needs pages."""
+        return "" if subject.workload.page_size else "the cache has no pages"
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """One call per order of the pages."""
+        workload = paged_or_ragged(subject.workload)
+        subject = replace(subject, workload=workload)
+        inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
+        exact = subject.card.claims.deterministic
+        before = subject.run(inputs.call)
+        for order in ORDERS[subject.level]:
+            moved = move_pages(inputs, workload, order, subject.seed)
+            kept = (moved.k_whole.clone(), moved.v_whole.clone())
+            found = difference(subject, before, subject.run(moved.call), exact=exact)
+            values: dict[str, Value] = {"order": order}
+            if found:
+                return [failing(self.name, f"with the pages {order}, {changed(found)}", values | found)]
+            for name, was, now in zip("kv", kept, (moved.k_whole, moved.v_whole), strict=True):
+                written = int((~same_bits(was, now)).sum())
+                if written:
+                    detail = f"the call changed {written} elements of the {name} cache"
+                    return [failing(self.name, detail, values | {"tensor": name, "elements": written})]
+        return [passed(self.name, f"the same result with pages {', '.join(ORDERS[subject.level])} in a larger pool")]
+
+
+def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inputs:
+    """The same call with its pages elsewhere in a pool of twice the size."""
+    table = inputs.call.block_table
+    assert table is not None, "skips() asked"
+    used, owned = _used(workload, table)
+    pool = 2 * inputs.k_whole.shape[0] + 1
+    places = _places(order, len(owned), pool, table.device, seed)
+    number = torch.zeros(inputs.k_whole.shape[0], dtype=torch.int32, device=table.device)
+    number[owned] = places.to(torch.int32)
+    strangers = torch.ones(pool, dtype=torch.bool, device=table.device)
+    strangers[places] = False
+    wide = torch.full(
+        (table.shape[0], table.shape[1] + SPARE_COLUMNS), int(strangers.nonzero()[-1]), device=table.device
+    ).to(torch.int32)
+    wide[:, : table.shape[1]][used] = number[table.long()][used]
+    generator = torch.Generator(table.device).manual_seed(seed)
+
+    def moved(whole: Tensor) -> Tensor:
+        shape = (pool, *whole.shape[1:])
+        fresh = (FILL * torch.randn(shape, generator=generator, device=whole.device)).to(whole.dtype)
+        fresh[places] = whole[owned]
+        return fresh
+
+    k_whole, v_whole = moved(inputs.k_whole), moved(inputs.v_whole)
+    return replace(
+        inputs,
+        call=replace(inputs.call, k=k_whole, v=v_whole, block_table=wide),
+        k_whole=k_whole,
+        v_whole=v_whole,
+    )
+
+
+def _used(workload: Workload, table: Tensor) -> tuple[Tensor, Tensor]:
+    """(batch, max_pages) bool entries in use, and the pages behind them, (owned,) int64."""
+    lengths = torch.tensor(workload.seqlens_k, device=table.device)
+    pages = (lengths + workload.page_size - 1) // workload.page_size
+    used = torch.arange(table.shape[1], device=table.device) < pages[:, None]
+    return used, table[used].long()
+
+
+def _places(order: str, count: int, pool: int, device: torch.device, seed: int) -> Tensor:
+    """(count,) other page numbers, never page 0, up to the last page of the pool."""
+    if order == "reversed":
+        return torch.arange(pool - 1, pool - 1 - count, -1, device=device)
+    if order == "interleaved":
+        return 1 + 2 * torch.arange(count, device=device)
+    generator = torch.Generator(device).manual_seed(seed + 1)
+    return 1 + torch.randperm(pool - 1, generator=generator, device=device)[:count]

@@ -1,0 +1,220 @@
+"""parameters: the scale, the softcap and each head's sink, read back from the result.
+
+Half of the keys score x + d, the other half x, with values 1 and 0, so a row gives the share of the first half
+and the LSE in closed form. x and d differ from head to head, and sinks stand near the logarithm of the number of
+keys, where they matter. With x = 0 the share tells the scale; with x near the softcap it tells the softcap. A wrong
+result is solved for the parameter: the finding says which wrong value explains it.
+
+The expectation is exact, so the tolerance is that of the formats alone: the weights of a half are equal and may
+all be rounded the same way, by the accuracy class's roundoff, the output by its own, scores by float32's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, Value
+from qualify.run.accuracy import FP32_ROUNDOFF, SIGNIFICANT_BITS, class_named
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.census import key_positions, rows_of
+from qualify.run.checks.interface import Result, Subject, failing, paged_or_ragged, passed
+from qualify.run.inputs import Inputs, replace_keys, with_tensors
+
+STEP = 1.5
+"""d: distance of the two scores, times a factor per head; shares between 0.1 and 0.9"""
+FAR = 30.0
+"""x where there is no softcap"""
+OTHER_SCALE = 0.375
+"""at full level the scale is changed by it: a kernel that ignores an explicit scale is seen"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """The two raw scores of every row's head, and what a row sees."""
+
+    inputs: Inputs
+    high: Tensor
+    """(heads_q,) float64 q·k of the first half of the keys, before the scale"""
+    low: Tensor
+    """(heads_q,) of the other half"""
+    ones: Tensor
+    """(total_q,) visible keys of the first half"""
+    zeros: Tensor
+    """(total_q,) of the other half"""
+
+
+class Parameters:
+    """Two groups of keys, in closed form."""
+
+    name = "parameters"
+    levels: tuple[Level, ...] = ("smoke", "full")
+    cost = "two calls at smoke, four at full"
+
+    def skips(self, subject: Subject) -> str:
+        """Needs two keys that some query sees."""
+        return "" if max(subject.workload.seqlens_k) > 1 else "no query sees two keys"
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """Near and far from zero; at full level also with another scale."""
+        workload = paged_or_ragged(subject.workload)
+        scales = [workload.scale]
+        if subject.level == "full" and subject.card.jit != "shapes":
+            scales.append(workload.scale * OTHER_SCALE)
+        for scale in scales:
+            altered = replace(subject, workload=replace(workload, scale=scale))
+            for far in (False, True):
+                probe = make_probe(altered, far=far)
+                wrong = judge_probe(altered, probe, altered.run(probe.inputs.call))
+                if wrong:
+                    return [wrong]
+        asked = ["scale"] + ["softcap"] * bool(workload.softcap) + ["sinks"] * workload.sinks
+        return [passed(self.name, f"{', '.join(asked)} as asked, for every head ({len(scales)} scales)")]
+
+
+def make_probe(subject: Subject, *, far: bool) -> Probe:
+    """Keys are 1 or a in the first element and b in the second; a query picks x and d with its two elements."""
+    workload = subject.workload
+    inputs = subject.inputs()
+    device = subject.device
+    position = key_positions(workload, device)
+    first = position % 2 == 0
+    heads = torch.arange(workload.heads_q, device=device)
+    factor = 1 + (heads % 4) / 4
+    base = (workload.softcap or FAR) if far else 0.0
+    total = len(position)
+    k = torch.zeros(total, 1, workload.head_dim, device=device)
+    k[:, 0, 0] = first.float()
+    k[:, 0, 1 % workload.head_dim] = 1.0
+    v = first.float().view(-1, 1, 1).expand(-1, 1, workload.head_dim_v)
+    q_whole = torch.zeros_like(inputs.q_whole)
+    q_whole[..., 0] = (STEP * factor / workload.scale).to(q_whole.dtype)
+    if far:
+        q_whole[..., 1] = (base / workload.scale * torch.ones_like(factor)).to(q_whole.dtype)
+    everything = torch.ones(total, dtype=torch.bool, device=device)
+    inputs = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, k, v)
+    if workload.sinks:
+        inputs = replace(inputs, call=replace(inputs.call, sinks=_sinks(workload, base, device)))
+    delta = q_whole[0, :, 0].double()
+    shift = q_whole[0, :, 1].double() if far else torch.zeros_like(delta)
+    ones, zeros = _halves(workload, device)
+    return Probe(inputs=inputs, high=shift + delta, low=shift, ones=ones, zeros=zeros)
+
+
+def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
+    """Logits near what all keys together weigh, another one for every head; bf16 holds them exactly."""
+    middle = base + float(torch.tensor(float(max(workload.seqlens_k))).log())
+    steps = torch.arange(workload.heads_q, device=device) % 5 * 0.5 - 1
+    return (middle + steps).bfloat16().float()
+
+
+def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(total_q,) visible keys at even and at odd positions."""
+    low, high = rows_of(workload, device).visible_range(causal=workload.causal, window=workload.window)
+    even = (high + 1) // 2 - (low + 1) // 2
+    return even, high - low - even
+
+
+def _expected(probe: Probe, scale: float, softcap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(total_q, heads_q) share of the first half and LSE, float64."""
+    scores = [raw * scale for raw in (probe.high, probe.low)]
+    if softcap:
+        scores = [softcap * torch.tanh(score / softcap) for score in scores]
+    terms = [
+        count.double().log()[:, None] + score[None, :]
+        for count, score in zip((probe.ones, probe.zeros), scores, strict=True)
+    ]
+    logits = terms if sinks is None else [*terms, sinks.double().expand_as(terms[0])]
+    lse = torch.logsumexp(torch.stack(logits), 0)
+    return torch.exp(terms[0] - lse), lse
+
+
+def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | None:
+    """A finding where the share or the LSE of a row is not that of the call's parameters."""
+    call = probe.inputs.call
+    share, lse = _expected(probe, call.scale, call.softcap, call.sinks)
+    several = (probe.ones > 0) & (probe.zeros > 0)
+    far = _far(subject, probe, result, share, lse)
+    wrong = far & several[:, None]
+    if not bool(wrong.any()):
+        return None
+    row, head = (int(x) for x in wrong.nonzero()[0])
+    sequence, query = subject.locate(row)
+    actual = float(result.out[row, head, 0])
+    values: dict[str, Value] = {
+        "sequence": sequence,
+        "query": query,
+        "head": head,
+        "actual": actual,
+        "expected": float(share[row, head]),
+        "share": float(wrong.sum() / several.sum() / wrong.shape[1]),
+    }
+    detail = (
+        f"two groups of keys with scores {float(probe.high[head]) * call.scale:.4g} and "
+        f"{float(probe.low[head]) * call.scale:.4g}: sequence {sequence}, query {query}, head {head} must give "
+        f"{values['expected']:.6g}, gives {actual:.6g}"
+    )
+    if result.lse is not None:
+        values |= {"lse": float(result.lse[head, row]), "lse_expected": float(lse[row, head])}
+        detail += f" (LSE {values['lse']:.7g}, must be {values['lse_expected']:.7g})"
+    for cause, alternative in _suspects(call, subject.workload):
+        other_share, other_lse = _expected(probe, *alternative)
+        if not bool((_far(subject, probe, result, other_share, other_lse) & several[:, None]).any()):
+            values["explained_by"] = cause
+            return failing("parameters", f"{detail}; explained by: {cause}", values)
+    recovered = _recovered_scale(probe, row, head, actual)
+    if recovered is not None and not call.softcap and call.sinks is None:
+        values["scale"] = recovered
+        detail += f"; that is a scale of {recovered:.4g} instead of {call.scale:.4g}"
+    return failing("parameters", detail, values)
+
+
+def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor) -> Tensor:
+    """(total_q, heads_q) whether a result differs from an expectation by more than the formats explain."""
+    declared = class_named(subject.card.accuracy[subject.workload.dtype])
+    largest = max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
+    relative = 1.25 * declared.roundoff + 2.0 ** -SIGNIFICANT_BITS[result.out.dtype] + 8 * FP32_ROUNDOFF * largest
+    allowed = relative * share + declared.underflow
+    error = (result.out.double() - share.unsqueeze(-1)).abs().amax(-1).nan_to_num(nan=torch.inf)
+    far = error > allowed
+    if result.lse is not None:
+        limit = subject.card.claims.lse.rel * lse.abs().clamp(min=1) + 8 * FP32_ROUNDOFF * largest
+        far = far | ((result.lse.T.double() - lse).abs().nan_to_num(nan=torch.inf) > limit)
+    return far
+
+
+def _suspects(call: AttentionCall, workload: Workload) -> Iterator[tuple[str, tuple[float, float, Tensor | None]]]:
+    """Wrong parameters that kernels are known to use, with the name of the mistake."""
+    default = workload.head_dim**-0.5
+    padded = (1 << (workload.head_dim - 1).bit_length()) ** -0.5
+    for cause, scale in (
+        ("the scale of the call is ignored, 1/sqrt(head_dim) is used", default),
+        ("the scale is that of a head_dim padded to a power of two", padded),
+        ("no scale at all", 1.0),
+    ):
+        if scale != call.scale:
+            yield cause, (scale, call.softcap, call.sinks)
+    if call.softcap:
+        yield "the softcap is ignored", (call.scale, 0.0, call.sinks)
+        yield "the softcap is applied before the scale", (1.0, call.softcap * call.scale, call.sinks)
+    if call.sinks is not None:
+        yield "the sinks are ignored", (call.scale, call.softcap, None)
+        yield (
+            "the sink of head 0 is used for every head",
+            (call.scale, call.softcap, call.sinks[:1].expand_as(call.sinks)),
+        )
+        for splits in (2, 3, 4):
+            doubled = call.sinks + float(torch.tensor(float(splits)).log())
+            yield f"the sinks are counted {splits} times", (call.scale, call.softcap, doubled)
+
+
+def _recovered_scale(probe: Probe, row: int, head: int, share: float) -> float | None:
+    """The scale that a share means, where there is neither softcap nor sink."""
+    if not 0 < share < 1:
+        return None
+    odds = share / (1 - share) * float(probe.zeros[row]) / float(probe.ones[row])
+    return float(torch.tensor(odds, dtype=torch.float64).log() / (probe.high[head] - probe.low[head]))

@@ -1,0 +1,71 @@
+"""powers of two: scaling that no correct kernel may notice.
+
+(2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V exactly 2^c times the output: bit for bit, because a
+power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q
+takes |q·k| beyond 65504), and so does one that accumulates the output in fp16. The inputs are small multiples of
+1/8 and 1/4, so nothing leaves the formats' normal range on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed
+from qualify.run.inputs import Inputs, with_tensors
+
+EXPONENT = 12
+"""2^12 times a score of some 40, or times a sum over a tile, is beyond fp16's largest number"""
+
+
+class PowersOfTwo:
+    """Scales q against the scale, and V against the output."""
+
+    name = "powers_of_two"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "three calls"
+
+    def skips(self, subject: Subject) -> str:
+        """Applies to every kernel."""
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The plain call, the scaled queries, the scaled values."""
+        inputs = small_multiples(subject)
+        exact = subject.card.claims.deterministic
+        before = subject.run(inputs.call)
+        factor = 2.0**EXPONENT
+        louder = with_tensors(inputs, q=inputs.q_whole * factor)
+        call = replace(louder.call, scale=inputs.call.scale / factor)
+        found = difference(subject, before, subject.run(call), exact=exact)
+        if found:
+            detail = f"2^{EXPONENT} q with 2^-{EXPONENT} scale is the same call, but {changed(found)}"
+            return [failing(self.name, detail, {"scaled": "q", "exponent": EXPONENT, **found})]
+        after = subject.run(with_tensors(inputs, v=inputs.v_whole * factor).call)
+        found = difference(subject, before, Result(out=after.out / factor, lse=after.lse), exact=exact)
+        if found:
+            detail = f"2^{EXPONENT} V must give 2^{EXPONENT} times the output, but (divided again) {changed(found)}"
+            return [failing(self.name, detail, {"scaled": "v", "exponent": EXPONENT, **found})]
+        how = "bit for bit" if exact else "within rounding"
+        return [passed(self.name, f"2^{EXPONENT} q with 2^-{EXPONENT} scale, and 2^{EXPONENT} V: the same, {how}")]
+
+
+def small_multiples(subject: Subject) -> Inputs:
+    """Queries and keys are multiples of 1/8 up to 2, values of 1/4 from 1/2: exact, scaled too."""
+    inputs = subject.inputs()
+    generator = torch.Generator(subject.device).manual_seed(subject.seed + 5)
+
+    def draw(like: Tensor, low: int, high: int, step: float) -> Tensor:
+        whole = torch.randint(low, high + 1, like.shape, generator=generator, device=like.device)
+        return (whole * step).to(like.dtype)
+
+    return with_tensors(
+        inputs,
+        q=draw(inputs.q_whole, -16, 16, 1 / 8),
+        k=draw(inputs.k_whole, -16, 16, 1 / 8),
+        v=draw(inputs.v_whole, 2, 8, 1 / 4),
+    )

@@ -1,0 +1,122 @@
+"""degenerate: what kernels do wrong at empty sequences, empty rows and lengths beside a tile's edge."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Edited, changed
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.degenerate import Degenerate
+
+
+def findings(adapter: Any = None, card: Any = None, **workload: Any) -> list[Finding]:
+    """What the check finds."""
+    subject = make_subject(adapter, level="full", card=card, **workload)
+    assert "" == Degenerate().skips(subject)
+    return Degenerate().run(subject)
+
+
+def empty_rows(call: AttentionCall, lse: Tensor) -> Tensor:
+    """Rows whose LSE says that they saw nothing."""
+    return (lse == -math.inf).T
+
+
+def uniform(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that see nothing get the mean of V."""
+    mean = call.v.float().mean() if call.v.numel() else torch.tensor(1.0)
+    return torch.where(empty_rows(call, lse).unsqueeze(-1), mean.to(out.dtype), out), lse
+
+
+def positive(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that see nothing get an LSE of +inf."""
+    return out, torch.where(lse == -math.inf, math.inf, lse)
+
+
+def unwritten(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows past the last whole tile of 64 are left as they were."""
+    for first, last in zip(call.cu_seqlens_q.tolist(), call.cu_seqlens_q.tolist()[1:], strict=False):
+        if last - first > 64:
+            out[first + (last - first) // 64 * 64 : last] = math.nan
+    return out, lse
+
+
+def drops_one_key(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The last tile of 32 keys is dropped where it holds one key."""
+    if call.cu_seqlens_k is not None:
+        for index, length in enumerate(call.cu_seqlens_k.diff().tolist()):
+            if length % 32 == 1 and length > 1:
+                out[call.cu_seqlens_q[index] : call.cu_seqlens_q[index + 1]] *= 0.9
+    return out, lse
+
+
+@pytest.mark.parametrize("edit", [uniform, positive, unwritten, drops_one_key], ids=lambda edit: edit.__name__)
+def test_faults_at_the_edges_are_caught(edit: Any) -> None:
+    """None of them shows on the case's own lengths."""
+    (finding,) = findings(Edited(result=edit), seqlens_q=(64,))
+    assert "fail" == finding.verdict
+
+
+def test_an_alignment_to_the_top_left_is_caught() -> None:
+    """It shows where queries and keys differ in number."""
+    (finding,) = findings(changed(causal=True, window=(-1, 3)), seqlens_q=(64,), causal=False)
+    assert "fail" == finding.verdict
+
+
+@pytest.mark.parametrize("workload", [{}, {"window": (31, 0)}, {"sinks": True}, {"dtype": "fp16"}], ids=str)
+def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
+    """Everything is asked."""
+    (finding,) = findings(**workload)
+    assert "pass" == finding.verdict
+    assert "sequences without keys" in finding.detail
+    assert "more queries than keys" in finding.detail
+
+
+def test_a_correct_decode_kernel_passes() -> None:
+    """With pages."""
+    (finding,) = findings(seqlens_q=(1,) * 2, seqlens_k=(90, 64), page_size=16)
+    assert "pass" == finding.verdict
+
+
+def test_what_the_card_does_not_claim_is_not_asked() -> None:
+    """Neither ragged batches nor empty sequences, and any value in empty rows."""
+    card = make_card(features=["gqa"], empty_row={"out": "any", "lse": "any"})
+    (finding,) = findings(Edited(result=uniform), card=card)
+    assert ("pass", False) == (finding.verdict, "without" in finding.detail)
+
+
+def test_a_mask_aligned_to_the_top_left_is_not_asked_for_unequal_lengths() -> None:
+    """The contract's mask is another one there."""
+    (finding,) = findings(changed(causal=False, window=(-1, -1)), card=make_card(alignment="top_left"), causal=False)
+    assert ("pass", False) == (finding.verdict, "more queries than keys" in finding.detail)
+
+
+def test_the_sink_alone_is_an_lse() -> None:
+    """Rows that see no key may return it."""
+
+    def sink(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        assert call.sinks is not None
+        return out, torch.where(lse == -math.inf, call.sinks.view(-1, 1), lse)
+
+    (finding,) = findings(Edited(result=sink), sinks=True)
+    assert "pass" == finding.verdict
+
+
+def test_a_refusal_is_told() -> None:
+    """The library says no to more queries than keys."""
+
+    class Choosy(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Any:
+            if call.max_seqlen_q > call.max_seqlen_k:
+                raise LibraryRefusal("seqlen_q > seqlen_k")
+            return super().prepare(call)
+
+    verdicts = [(finding.verdict, "seqlen_q > seqlen_k" in finding.detail) for finding in findings(Choosy())]
+    assert [("pass", False), ("note", True), ("note", True)] == verdicts

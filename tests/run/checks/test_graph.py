@@ -1,0 +1,85 @@
+"""graph: a kernel that bakes in what it saw when it was captured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject, make_workload
+
+from qualify.run.adapters.interface import AttentionCall, Prepared
+from qualify.run.checks.graph import Graph
+from qualify.run.checks.interface import Subject
+
+
+class Eager:
+    """Attention of one sequence in plain operations; as it is, or with values copied when prepared or captured."""
+
+    def __init__(self, *, bakes: bool = False, copies: bool = False, waits: bool = False) -> None:
+        self.bakes = bakes
+        self.copies = copies
+        self.waits = waits
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        copy = call.v.clone()
+
+        def launch() -> Any:
+            v = copy if self.copies or (self.bakes and torch.cuda.is_current_stream_capturing()) else call.v
+            group = call.q.shape[1] // call.k.shape[1]
+            q, k, values = (tensor.float().transpose(0, 1) for tensor in (call.q, call.k, v))
+            k, values = k.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
+            scores = q @ k.transpose(1, 2) * call.scale
+            if self.waits and float(scores.max()) > 1e9:
+                return None
+            out = (scores.softmax(-1) @ values).transpose(0, 1).to(call.out_dtype)
+            return out, torch.logsumexp(scores, -1)
+
+        return Prepared(launch=launch, result=lambda native: native)
+
+
+def verdict(adapter: Any, *features: str) -> tuple[str, str]:
+    """Verdict and detail on a GPU."""
+    subject = Subject(
+        workload=make_workload(causal=False),
+        card=make_card(features=["gqa", "lse", *features]),
+        adapter=adapter,
+        device=torch.device("cuda", 0),
+        level="full",
+        reference=torch.float64,
+        seed=1,
+    )
+    (finding,) = Graph().run(subject)
+    return finding.verdict, finding.detail
+
+
+def test_a_cpu_has_no_graphs() -> None:
+    """The check is not asked."""
+    assert "there are no CUDA graphs on a CPU" == Graph().skips(make_subject())
+
+
+@pytest.mark.gpu
+def test_baked_contents_are_caught() -> None:
+    """The replay gives the old values."""
+    assert "fail" == verdict(Eager(bakes=True))[0]
+
+
+@pytest.mark.gpu
+def test_an_adapter_that_copies_is_not_asked() -> None:
+    """Neither an eager launch nor a replay sees new contents."""
+    assert ("note", True) == (verdict(Eager(copies=True))[0], "copies its inputs" in verdict(Eager(copies=True))[1])
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_can_be_captured_passes() -> None:
+    """Its replay is bitwise what it gives eagerly."""
+    assert "pass" == verdict(Eager())[0]
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_waits_cannot_be_captured() -> None:
+    """That is noted, fails only where the card claims it, and leaves the device usable."""
+    found, detail = verdict(Eager(waits=True))
+    assert ("note", True) == (found, detail.startswith("cannot be captured: "))
+    assert "fail" == verdict(Eager(waits=True), "graph")[0]
+    assert "pass" == verdict(Eager())[0]

@@ -1,0 +1,121 @@
+"""heads: wrong mappings of query heads to KV heads, for the case's own and other group sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Dense, Edited
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.heads import Heads
+
+
+def heads(adapter: Any = None, deterministic: bool = True, jit: str = "never", **workload: Any) -> Finding:
+    """The one finding of the check."""
+    card = make_card(deterministic=deterministic, jit=jit)
+    subject = make_subject(adapter, card=card, level="full", **workload)
+    assert "" == Heads().skips(subject)
+    (finding,) = Heads().run(subject)
+    return finding
+
+
+MAPPINGS: dict[str, Any] = {
+    "interleaved": lambda head, heads_q, heads_kv: head % heads_kv,
+    "by shift": lambda head, heads_q, heads_kv: min(head >> ((heads_q // heads_kv).bit_length() - 1), heads_kv - 1),
+    "first head for all": lambda head, heads_q, heads_kv: 0,
+    "mirrored": lambda head, heads_q, heads_kv: heads_kv - 1 - head // (heads_q // heads_kv),
+    "off by one at the end": lambda head, heads_q, heads_kv: min(
+        (head + (head == heads_q - 1)) * heads_kv // heads_q, 0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MAPPINGS)
+def test_wrong_mappings_are_caught(name: str) -> None:
+    """Eight heads on two; a mapping that is right there is wrong for another group size."""
+    finding = heads(Dense(kv_head=MAPPINGS[name]))
+    assert "fail" == finding.verdict
+
+
+def test_values_of_another_head_are_caught() -> None:
+    """Keys are right, values are those of the neighbour."""
+
+    def keys(call: AttentionCall, index: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+        return call.k[first:last], call.v[first:last].roll(1, dims=1)
+
+    finding = heads(Dense(keys=keys))
+    assert ("fail", "values") == (finding.verdict, finding.values["what"])
+
+
+def test_keys_of_another_head_are_caught() -> None:
+    """Values are right, keys are those of the neighbour."""
+
+    def keys(call: AttentionCall, index: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+        return call.k[first:last].roll(1, dims=1), call.v[first:last]
+
+    finding = heads(Dense(keys=keys))
+    assert ("fail", "keys") == (finding.verdict, finding.values["what"])
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {},
+        {"heads_kv": 1},
+        {"heads_kv": 8},
+        {"heads_q": 15, "heads_kv": 5},
+        {"window": (5, 0)},
+        {"seqlens_q": (1, 0, 3)},
+    ],
+    ids=str,
+)
+def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
+    """One KV head, as many as query heads, odd numbers, windows, ragged batches."""
+    finding = heads(**workload)
+    assert ("pass", True) == (finding.verdict, "also with groups of 1, 3, 5, 6, 7, 8, 12, 16" in finding.detail)
+
+
+def test_a_decode_call_passes() -> None:
+    """Paged, and with one query."""
+    assert "pass" == heads(seqlens_q=(1, 1), seqlens_k=(40, 33), page_size=16).verdict
+
+
+def test_refused_groups_are_told() -> None:
+    """A library that takes only powers of two is not failed for it."""
+
+    class Choosy(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Any:
+            if call.q.shape[1] // call.k.shape[-2] in {3, 5, 6, 7, 12}:
+                raise LibraryRefusal("group size")
+            return super().prepare(call)
+
+    finding = heads(Choosy())
+    assert "pass" == finding.verdict
+    assert finding.detail.endswith("groups of 1, 8, 16; the library refuses groups of 3, 5, 6, 7, 12")
+
+
+def test_kernels_that_would_be_compiled_are_asked_for_their_own_heads_only() -> None:
+    """Eight compilations would take a minute."""
+    assert "every query head follows exactly its KV head" == heads(jit="kernels").detail
+
+
+def test_roundings_are_no_change_without_determinism() -> None:
+    """Another order of the sum is not another head."""
+    calls: list[int] = []
+
+    def nudge(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(0)
+        return (out.float() * (1 + 2.0**-8 * (len(calls) % 2))).to(torch.bfloat16), lse
+
+    assert "pass" == heads(Edited(result=nudge), deterministic=False).verdict
+
+
+def test_calls_without_keys_are_not_asked() -> None:
+    """Nothing can change there."""
+    assert "no keys" == Heads().skips(make_subject(seqlens_q=(3,), seqlens_k=(0,)))

@@ -1,0 +1,116 @@
+"""history: kernels that remember too much of an earlier call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import make_card, make_subject
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.history import History, shortened
+
+
+class Sticky(TiledTorch):
+    """Keeps one parameter of the first call under a key that lacks it."""
+
+    def __init__(self, name: str, *key: str) -> None:
+        super().__init__()
+        self.name, self.key = name, key
+        self.plans: dict[Any, Any] = {}
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        key = tuple(str(getattr(call, name)) for name in self.key)
+        value = self.plans.setdefault(key, getattr(call, self.name))
+        return super().prepare(replace(call, **{self.name: value}))
+
+
+class SharedWorkspace(TiledTorch):
+    """The plan of the last prepared call serves every launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Any = None
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        own = super().prepare(call)
+        self.last = call
+
+        def launch() -> Any:
+            if self.last.q.shape != call.q.shape:
+                return own.launch()
+            return TiledTorch.prepare(self, replace(call, scale=self.last.scale, k=self.last.k[: len(call.k)])).launch()
+
+        return Prepared(launch=launch, result=own.result)
+
+
+def history(adapter: Any = None, **workload: Any) -> list[Finding]:
+    """What the check finds."""
+    subject = make_subject(adapter, level="full", **workload)
+    assert "" == History().skips(subject)
+    return History().run(subject)
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter", "workload"),
+    [
+        ("scale", Sticky("scale"), {}),
+        ("window", Sticky("window", "scale", "max_seqlen_k", "causal"), {}),
+        ("window", Sticky("window", "scale", "max_seqlen_k"), {"window": (40, 0)}),
+        ("mask", Sticky("causal", "window", "scale"), {}),
+        ("softcap", Sticky("softcap", "window", "scale"), {"softcap": 30.0}),
+    ],
+    ids=["scale", "window", "window of a window", "mask", "softcap"],
+)
+def test_a_parameter_of_an_earlier_call_is_caught(name: str, adapter: Any, workload: dict[str, Any]) -> None:
+    """By the first difference that shows it."""
+    (finding,) = history(adapter, **workload)
+    assert ("fail", name) == (finding.verdict, finding.values["differs_in"])
+
+
+def test_a_plan_that_another_one_overwrites_is_caught() -> None:
+    """A decode call launched again after a longer one was prepared."""
+    (finding,) = history(SharedWorkspace(), seqlens_q=(1, 1), seqlens_k=(40, 33))
+    assert ("fail", "plan") == (finding.verdict, finding.values["differs_in"])
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {},
+        {"seqlens_q": (3000,), "heads_q": 2, "heads_kv": 1},
+        {"window": (7, 0), "softcap": 30.0, "sinks": True},
+        {"seqlens_q": (1,) * 6, "seqlens_k": (500, 3, 0, 77, 9, 12), "page_size": 16},
+    ],
+    ids=str,
+)
+def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
+    """Whatever it was asked before."""
+    (finding,) = history(**workload)
+    assert "pass" == finding.verdict
+
+
+def test_a_refusal_is_told() -> None:
+    """A library without windows."""
+
+    class Choosy(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Any:
+            if call.window != (-1, -1):
+                raise LibraryRefusal("no window")
+            return super().prepare(call)
+
+    assert ["pass", "note"] == [finding.verdict for finding in history(Choosy())]
+
+
+def test_each_shape_of_a_compiler_is_too_much() -> None:
+    """The check is not asked."""
+    assert "each shape would be compiled" == History().skips(make_subject(card=make_card(jit="shapes")))
+
+
+def test_calls_become_short() -> None:
+    """Queries and keys shrink alike, decode stays decode, and at most four sequences remain."""
+    found = shortened(make_subject(seqlens_q=(1,) * 6, seqlens_k=(500, 3, 0, 77, 9, 12)).workload)
+    assert ((1,) * 4, (96, 1, 0, 15)) == (found.seqlens_q, found.seqlens_k)

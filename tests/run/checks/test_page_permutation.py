@@ -1,0 +1,90 @@
+"""page permutation: other places, another order, a wider table, strangers in the pool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Edited
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.page_permutation import PagePermutation
+
+DECODE: dict[str, Any] = {"seqlens_q": (1,) * 3, "seqlens_k": (70, 33, 64), "page_size": 16}
+
+
+def permuted(adapter: Any = None, level: str = "smoke", deterministic: bool = True, **workload: Any) -> Finding:
+    """The one finding of the check."""
+    subject = make_subject(adapter, level=level, card=make_card(deterministic=deterministic), **(DECODE | workload))
+    assert "" == PagePermutation().skips(subject)
+    (finding,) = PagePermutation().run(subject)
+    return finding
+
+
+def with_table(edit: Any) -> Edited:
+    """A kernel that reads another block table."""
+    return Edited(call=lambda call: replace(call, block_table=edit(call.block_table, call).to(torch.int32)))
+
+
+def consecutive(table: Tensor, call: AttentionCall) -> Tensor:
+    """Pages are taken to stand one after another."""
+    return (table[:, :1] + torch.arange(table.shape[1])) % call.k.shape[0]
+
+
+def narrow_rows(table: Tensor, call: AttentionCall) -> Tensor:
+    """The row stride is taken from the longest sequence and not from the table."""
+    needed = -(-call.max_seqlen_k // call.k.shape[1])
+    return table.flatten()[: needed * len(table)].view(len(table), needed)
+
+
+def wraps(table: Tensor, _: AttentionCall) -> Tensor:
+    """Page numbers keep their lowest four bits."""
+    return table % 16
+
+
+def marks_the_cache(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    """A stranger's slot gets written."""
+    call.k[0, 0] = 7.0
+    return out, lse
+
+
+@pytest.mark.parametrize("edit", [consecutive, narrow_rows, wraps], ids=lambda edit: edit.__name__)
+def test_wrong_page_lookups_are_caught(edit: Any) -> None:
+    """Each reads a page that is not the sequence's."""
+    finding = permuted(with_table(edit))
+    assert ("fail", "reversed") == (finding.verdict, finding.values["order"])
+
+
+def test_a_written_cache_is_caught() -> None:
+    """A stranger's slot, too."""
+    finding = permuted(Edited(result=marks_the_cache))
+    assert ("fail", "k") == (finding.verdict, finding.values["tensor"])
+
+
+@pytest.mark.parametrize("level", ["smoke", "full"])
+@pytest.mark.parametrize("page_size", [1, 16, 256])
+def test_a_correct_kernel_passes(level: str, page_size: int) -> None:
+    """Whatever the size of its pages."""
+    assert "pass" == permuted(level=level, page_size=page_size).verdict
+
+
+def test_rounding_is_allowed_without_determinism() -> None:
+    """The last bit may differ from call to call."""
+    calls: list[int] = []
+
+    def nudge(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(0)
+        return out * (1 + 2.0**-8 * (len(calls) % 2)), lse
+
+    assert "pass" == permuted(Edited(result=nudge), deterministic=False).verdict
+    assert "fail" == permuted(Edited(result=nudge)).verdict
+
+
+def test_packed_calls_are_not_asked() -> None:
+    """They have no pages."""
+    assert "the cache has no pages" == PagePermutation().skips(make_subject())

@@ -1,0 +1,96 @@
+"""parameters: ignored, padded, misordered and shared parameters, and the sentence that names the mistake."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Dense, Edited, changed
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.parameters import Parameters
+
+
+def parameters(adapter: Any = None, level: str = "smoke", lse: bool = True, **workload: Any) -> Finding:
+    """The one finding of the check."""
+    features = ["gqa", "softcap", "sinks", "ragged", "empty"] + ["lse"] * lse
+    subject = make_subject(adapter, level=level, card=make_card(features=features), **workload)
+    assert "" == Parameters().skips(subject)
+    (finding,) = Parameters().run(subject)
+    return finding
+
+
+def sinks(edit: Any) -> Edited:
+    """A kernel that takes other sinks."""
+    return Edited(call=lambda call: replace(call, sinks=edit(call.sinks)))
+
+
+def uncapped_lse(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output is right and the LSE is shifted, as by an ALiBi offset."""
+    return out, lse + 0.5
+
+
+FAULTS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
+    "scale ignored": (changed(scale=1 / 8), {"scale": 0.1}, "the scale of the call is ignored"),
+    "scale padded": (changed(scale=1 / 8), {"head_dim": 40}, "the scale is that of a head_dim padded"),
+    "no scale": (changed(scale=1.0), {}, "no scale at all"),
+    "scale a tenth off": (changed(scale=0.11), {"scale": 0.1}, None),
+    "softcap ignored": (changed(softcap=0.0), {"softcap": 50.0}, "the softcap is ignored"),
+    "softcap halved": (changed(softcap=25.0), {"softcap": 50.0}, None),
+    "sinks ignored": (changed(sinks=None), {"sinks": True}, "the sinks are ignored"),
+    "one sink for all": (sinks(lambda s: s[:1].expand_as(s)), {"sinks": True}, "the sink of head 0"),
+    "sinks shifted by a head": (sinks(lambda s: s.roll(1)), {"sinks": True}, None),
+    "sinks per split": (sinks(lambda s: s + torch.tensor(3.0).log()), {"sinks": True}, "the sinks are counted 3 times"),
+    "lse shifted": (Edited(result=uncapped_lse), {}, None),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_wrong_parameters_are_caught_and_named(name: str) -> None:
+    """With the mistake that explains every row, where it is a known one."""
+    adapter, workload, cause = FAULTS[name]
+    finding = parameters(adapter, **workload)
+    assert "fail" == finding.verdict
+    explained = str(finding.values.get("explained_by", ""))
+    assert explained.startswith(cause) if cause else not explained
+
+
+def test_another_scale_is_recovered() -> None:
+    """A wrong scale that nobody knows is read back from the share."""
+    finding = parameters(changed(scale=0.11), scale=0.1, lse=False)
+    assert 0.11 == pytest.approx(float(finding.values["scale"] or 0), rel=0.02)
+
+
+def test_an_ignored_scale_shows_at_full_level_even_where_it_is_the_default() -> None:
+    """The scale is changed once."""
+    assert "pass" == parameters(changed(scale=1 / 8)).verdict
+    assert "fail" == parameters(changed(scale=1 / 8), level="full").verdict
+
+
+@pytest.mark.parametrize("level", ["smoke", "full"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {},
+        {"softcap": 50.0, "head_dim": 256, "scale": 1 / 16},
+        {"softcap": 30.0, "sinks": True},
+        {"sinks": True, "window": (20, 0)},
+        {"seqlens_q": (1, 1), "seqlens_k": (257, 33), "page_size": 16, "sinks": True},
+        {"seqlens_q": (3, 0, 40), "seqlens_k": (5, 9, 90), "causal": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("adapter", [None, Dense()], ids=["tiled", "dense"])
+def test_correct_kernels_pass(level: str, dtype: str, workload: dict[str, Any], adapter: Any) -> None:
+    """Every parameter, dtype and phase."""
+    assert "pass" == parameters(adapter, level=level, dtype=dtype, **workload).verdict
+
+
+def test_one_key_tells_nothing() -> None:
+    """The check is not asked."""
+    assert Parameters().skips(make_subject(seqlens_q=(1,), seqlens_k=(1,)))

@@ -1,0 +1,75 @@
+"""powers of two: kernels whose scores or accumulators are 16 bits wide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, Prepared
+from qualify.run.checks.powers_of_two import PowersOfTwo
+
+
+class Half:
+    """Attention of one sequence without a mask, with chosen parts in fp16."""
+
+    def __init__(self, *, scores: bool = False, accumulator: bool = False) -> None:
+        self.scores = scores
+        self.accumulator = accumulator
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        return Prepared(launch=lambda: self.attend(call), result=lambda native: native)
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        group = call.q.shape[1] // call.k.shape[1]
+        q = call.q.float().transpose(0, 1)
+        k, v = (tensor.float().repeat_interleave(group, 1).transpose(0, 1) for tensor in (call.k, call.v))
+        raw = q @ k.transpose(1, 2)
+        raw = raw.half().float() if self.scores else raw
+        p = torch.exp(raw * call.scale)
+        lse = torch.log(p.sum(-1))
+        weighted = p @ v
+        weighted = weighted.half().float() if self.accumulator else weighted
+        return (weighted / p.sum(-1, keepdim=True)).transpose(0, 1).to(call.out_dtype), lse
+
+
+def scaled(adapter: Any = None, deterministic: bool = True, **workload: Any) -> Finding:
+    """The one finding of the check."""
+    subject = make_subject(adapter, level="full", card=make_card(deterministic=deterministic), **workload)
+    assert "" == PowersOfTwo().skips(subject)
+    (finding,) = PowersOfTwo().run(subject)
+    return finding
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_scores_in_fp16_are_caught(dtype: str) -> None:
+    """They overflow before the scale."""
+    finding = scaled(Half(scores=True), causal=False, dtype=dtype)
+    assert ("fail", "q") == (finding.verdict, finding.values["scaled"])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_an_accumulator_in_fp16_is_caught(dtype: str) -> None:
+    """It overflows with values that the output itself can hold."""
+    finding = scaled(Half(accumulator=True), causal=False, dtype=dtype)
+    assert ("fail", "v") == (finding.verdict, finding.values["scaled"])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize(
+    "workload",
+    [{}, {"softcap": 50.0}, {"sinks": True}, {"seqlens_q": (1,), "seqlens_k": (300,), "page_size": 16}, {"scale": 0.1}],
+    ids=str,
+)
+def test_correct_kernels_pass(dtype: str, workload: dict[str, Any]) -> None:
+    """Softcap, sinks, pages and odd scales change nothing."""
+    assert "pass" == scaled(dtype=dtype, **workload).verdict
+
+
+def test_correct_kernels_of_another_kind_pass() -> None:
+    """The same attention without the faults."""
+    assert "pass" == scaled(Half(), causal=False, deterministic=False).verdict
