@@ -1,0 +1,139 @@
+"""One specimen at one level through the pipeline of a real kernel; what a worker process of the battery does.
+
+The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, witness, every check of the level.
+Left out is the timing: a simulated kernel's time says nothing about any kernel, and its findings (a result that
+is faster than the card allows) have tests of their own. The witness stays in although it costs as much as all
+checks at smoke together: without it a fault of class L, which computes the right thing by another path, would
+pass. Also left out are the watchdog and the worker process around the session, which tests/run try for real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.case import Case, Level
+from qualify.facts.outcome import Crashed, Measured, Outcome, Refused, Substituted, TimedOut, findings_of
+from qualify.facts.selftest import Alarm, Detection
+from qualify.facts.stack import Ceilings, Device
+from qualify.run.checks.registry import CHECKS
+from qualify.run.execute import Request, Session
+from qualify.run.selftest import kernel, workloads
+from qualify.run.selftest.specimen import Variant
+
+ENOUGH = 2
+"""cases that catch a fault before the rest of the matrix is left out; a fault that nothing catches meets all of it"""
+SEED = 1
+WITNESS = "witness"
+OUTCOME = "outcome"
+_DEVICE = Device(kind="cpu", name="simulated", uuid="", compute_capability="", units=1, memory_bytes=0, cache_bytes=0)
+_CEILINGS = Ceilings(matmul_flops_per_s={}, copy_bytes_per_s=1.0, exps_per_s=1.0, launch_us=1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A fault at one level over the matrix, or a correct kernel over the matrix with the inputs of one seed."""
+
+    specimen: str
+    level: Level
+    seed: int
+    fault: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """Something against a kernel: the check that failed, or ``witness`` or ``outcome``, and its sentence."""
+
+    check: str
+    detail: str
+
+
+def examine(task: dict[str, Any]) -> dict[str, Any]:
+    """A :class:`Detection` of a fault, or the alarms of a correct kernel, as plain data (both ways)."""
+    asked: Task = codec.from_data(Task, task)
+    if asked.fault:
+        found: Any = detect(asked.specimen, asked.level)
+        return {"detection": codec.to_data(found)}
+    runs, alarms = accuse(asked.specimen, asked.level, asked.seed)
+    return {"runs": runs, "alarms": codec.to_data(alarms, tuple[Alarm, ...])}
+
+
+def detect(specimen: str, level: Level) -> Detection:
+    """Case by case until enough of them caught the fault."""
+    caught: list[str] = []
+    example, telling, count = "", 0, 0
+    for case, outcome in outcomes(specimen, level, SEED):
+        said = against(outcome)
+        count += 1
+        caught += [item.check for item in said if item.check not in caught]
+        example = example or (f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}" if said else "")
+        telling += bool(said)
+        if telling == ENOUGH:
+            break
+    order = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
+    ranked = sorted(caught, key=lambda name: (order.get(name, len(order)), name))
+    return Detection(level=level, cases=count, caught_by=tuple(ranked), example=example)
+
+
+def accuse(specimen: str, level: Level, seed: int) -> tuple[int, tuple[Alarm, ...]]:
+    """(cases, alarms) of a correct kernel over the whole matrix."""
+    runs, alarms = 0, []
+    for case, outcome in outcomes(specimen, level, seed):
+        runs += 1
+        said = against(outcome) or unproven(outcome)
+        alarms += [Alarm(case_id=case.id, level=level, seed=seed, check=it.check, detail=it.detail) for it in said]
+    return runs, tuple(alarms)
+
+
+def outcomes(specimen: str, level: Level, seed: int) -> Iterator[tuple[Case, Outcome]]:
+    """The outcome of each case of the matrix, in one session of a kernel without a past.
+
+    Cases share the kernel, as they share a process, so that what it keeps from one can spoil the next.
+    """
+    kernel.forget()
+    known = kernel.specimen_named(specimen)
+    card = workloads.card(specimen, known.lse_rel) if isinstance(known, Variant) else workloads.card(specimen)
+    session = Session(
+        device=_DEVICE,
+        ceilings=_CEILINGS,
+        cards={specimen: card},
+        level=level,
+        reference="fp64",
+        control="",
+        announce=_nobody,
+        timed=False,
+    )
+    for number in range(len(workloads.SHAPES)):
+        case = workloads.case(number, specimen, seed)
+        for _, outcome in session.run([Request(case=case, attempt=1)]):
+            yield case, outcome
+
+
+def _nobody(_case: str, _stage: str) -> None:
+    """No parent process watches."""
+
+
+def against(outcome: Outcome) -> list[Said]:
+    """What would make the gate fail the case, whatever its policy."""
+    said = [Said(check=it.check, detail=it.detail) for it in findings_of(outcome) if it.verdict == "fail"]
+    match outcome:
+        case Substituted():
+            return [Said(check=WITNESS, detail=outcome.evidence.witness.reason), *said]
+        case Crashed():
+            return [Said(check=OUTCOME, detail=f"crashed in {outcome.stage}: {outcome.error}"), *said]
+        case TimedOut():
+            return [Said(check=OUTCOME, detail=f"silent in {outcome.stage}"), *said]
+        case Refused():
+            return [Said(check=OUTCOME, detail=f"refused what the card claims: {outcome.reasons[0]}"), *said]
+    return said
+
+
+def unproven(outcome: Outcome) -> list[Said]:
+    """A correct kernel has to be seen at work; INCONCLUSIVE is no pass either."""
+    if not isinstance(outcome, Measured):
+        return []
+    witness = outcome.evidence.witness
+    said = [Said(check=it.check, detail=it.detail) for it in findings_of(outcome) if it.verdict == "inconclusive"]
+    return said if witness.state == "proven" else [Said(check=WITNESS, detail=witness.reason), *said]
