@@ -12,6 +12,3 @@ from qualify.run.checks.repeat import Repeat
 from qualify.run.checks.suffix import Suffix
 
 CHECKS: tuple[Check, ...] = (Contract(), Census(), Needle(), Poison(), Suffix(), Repeat(), Budget())
-
-CHECK_VERSION = 1
-"""Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""

@@ -19,8 +19,8 @@ import qualify
 from qualify.errors import NothingSelected
 from qualify.facts import codec
 from qualify.facts.case import Level
+from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
-from qualify.run.checks.registry import CHECK_VERSION
 from qualify.run.selftest.correct import VARIANTS
 from qualify.run.selftest.examine import SEED, Task, examine
 from qualify.run.selftest.faults.registry import FAULTS
@@ -55,12 +55,12 @@ def run_battery(asked: Asked, progress: Callable[[int, int], None]) -> SelfTest:
     faults = chosen(asked.select)
     tasks = [*fault_tasks(faults, asked.levels), *correct_tasks(asked.levels, asked.runs)]
     started, begin = datetime.now(UTC), time.monotonic()
-    detections: dict[str, list[Detection]] = defaultdict(list)
+    detections: dict[str, tuple[Detection, ...]] = {}
     runs: dict[str, int] = defaultdict(int)
     alarms: dict[str, list[Alarm]] = defaultdict(list)
     for done, (task, answer) in enumerate(answers(tasks), 1):
         if task.fault:
-            detections[task.specimen].append(codec.from_data(Detection, answer["detection"]))
+            detections[task.specimen] = codec.from_data(tuple[Detection, ...], answer["detections"])
         else:
             runs[task.specimen] += answer["runs"]
             alarms[task.specimen] += codec.from_data(tuple[Alarm, ...], answer["alarms"])
@@ -72,7 +72,7 @@ def run_battery(asked: Asked, progress: Callable[[int, int], None]) -> SelfTest:
         select=asked.select,
         started_at=started,
         wall_s=time.monotonic() - begin,
-        faults=tuple(_planted(fault, detections[fault.name], asked.levels) for fault in faults),
+        faults=tuple(_planted(fault, detections[fault.name]) for fault in faults),
         correct=tuple(
             CorrectKernel(
                 name=variant.name,
@@ -98,12 +98,8 @@ def chosen(select: str) -> list[Fault]:
 
 
 def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[Task]:
-    """Every fault at every level; the long ones first."""
-    return [
-        Task(specimen=fault.name, level=level, seed=SEED, fault=True)
-        for level in sorted(levels, key=("full", "smoke").index)
-        for fault in faults
-    ]
+    """Every fault, at every level."""
+    return [Task(specimen=fault.name, levels=tuple(levels), seed=SEED, fault=True) for fault in faults]
 
 
 def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
@@ -116,7 +112,7 @@ def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
     seed = SEED
     while len(tasks) * len(SHAPES) < runs:
         level: Level = "full" if "full" in levels and (seed == SEED or "smoke" not in levels) else "smoke"
-        tasks += [Task(specimen=variant.name, level=level, seed=seed, fault=False) for variant in VARIANTS]
+        tasks += [Task(specimen=variant.name, levels=(level,), seed=seed, fault=False) for variant in VARIANTS]
         seed += 1
     return tasks[: -(-runs // len(SHAPES))]
 
@@ -143,12 +139,12 @@ def _begin() -> None:
     os.close(silent)
 
 
-def _planted(fault: Fault, detections: list[Detection], levels: tuple[Level, ...]) -> PlantedFault:
+def _planted(fault: Fault, detections: tuple[Detection, ...]) -> PlantedFault:
     return PlantedFault(
         name=fault.name,
         kind=fault.kind,
         mirrors=fault.mirrors,
         does=fault.does,
         equivalent=fault.equivalent,
-        detections=tuple(sorted(detections, key=lambda found: levels.index(found.level))),
+        detections=detections,
     )

@@ -9,7 +9,7 @@ pass. Also left out are the watchdog and the worker process around the session, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +34,10 @@ _CEILINGS = Ceilings(matmul_flops_per_s={}, copy_bytes_per_s=1.0, exps_per_s=1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """A fault at one level over the matrix, or a correct kernel over the matrix with the inputs of one seed."""
+    """A fault at each level, or a correct kernel at one level with the inputs of one seed."""
 
     specimen: str
-    level: Level
+    levels: tuple[Level, ...]
     seed: int
     fault: bool
 
@@ -51,44 +51,56 @@ class Said:
 
 
 def examine(task: dict[str, Any]) -> dict[str, Any]:
-    """A :class:`Detection` of a fault, or the alarms of a correct kernel, as plain data (both ways)."""
+    """The detections of a fault, or the alarms of a correct kernel, as plain data (both ways)."""
     asked: Task = codec.from_data(Task, task)
     if asked.fault:
-        found: Any = detect(asked.specimen, asked.level)
-        return {"detection": codec.to_data(found)}
-    runs, alarms = accuse(asked.specimen, asked.level, asked.seed)
+        return {"detections": codec.to_data(detect(asked.specimen, asked.levels), tuple[Detection, ...])}
+    runs, alarms = accuse(asked.specimen, asked.levels[0], asked.seed)
     return {"runs": runs, "alarms": codec.to_data(alarms, tuple[Alarm, ...])}
 
 
-def detect(specimen: str, level: Level) -> Detection:
-    """Case by case until enough of them caught the fault."""
+def detect(specimen: str, levels: Sequence[Level]) -> tuple[Detection, ...]:
+    """Level by level. A later one begins with the cases that told at an earlier one: they save it the others."""
+    order = list(range(len(workloads.SHAPES)))
+    found = []
+    for level in levels:
+        detection, telling = detect_at(specimen, level, order)
+        order.sort(key=lambda number: number not in telling)
+        found.append(detection)
+    return tuple(found)
+
+
+def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detection, list[int]]:
+    """Case by case, in that order, until enough of them caught the fault; also the numbers of those that did."""
     caught: list[str] = []
-    example, telling, count = "", 0, 0
-    for case, outcome in outcomes(specimen, level, SEED):
+    telling: list[int] = []
+    example, count = "", 0
+    for number, case, outcome in outcomes(specimen, level, SEED, order):
         said = against(outcome)
         count += 1
-        caught += [item.check for item in said if item.check not in caught]
-        example = example or (f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}" if said else "")
-        telling += bool(said)
-        if telling == ENOUGH:
+        caught += [item.check for item in said]
+        if said:
+            telling.append(number)
+            example = example or f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}"
+        if len(telling) == ENOUGH:
             break
     order = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
-    ranked = sorted(caught, key=lambda name: (order.get(name, len(order)), name))
-    return Detection(level=level, cases=count, caught_by=tuple(ranked), example=example)
+    ranked = sorted(set(caught), key=lambda name: (order.get(name, len(order)), name))
+    return Detection(level=level, cases=count, caught_by=tuple(ranked), example=example), telling
 
 
 def accuse(specimen: str, level: Level, seed: int) -> tuple[int, tuple[Alarm, ...]]:
     """(cases, alarms) of a correct kernel over the whole matrix."""
     runs, alarms = 0, []
-    for case, outcome in outcomes(specimen, level, seed):
+    for _, case, outcome in outcomes(specimen, level, seed, range(len(workloads.SHAPES))):
         runs += 1
         said = against(outcome) or unproven(outcome)
         alarms += [Alarm(case_id=case.id, level=level, seed=seed, check=it.check, detail=it.detail) for it in said]
     return runs, tuple(alarms)
 
 
-def outcomes(specimen: str, level: Level, seed: int) -> Iterator[tuple[Case, Outcome]]:
-    """The outcome of each case of the matrix, in one session of a kernel without a past.
+def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> Iterator[tuple[int, Case, Outcome]]:
+    """(number, case, outcome) of cases of the matrix, in one session of a kernel without a past.
 
     Cases share the kernel, as they share a process, so that what it keeps from one can spoil the next.
     """
@@ -105,10 +117,10 @@ def outcomes(specimen: str, level: Level, seed: int) -> Iterator[tuple[Case, Out
         announce=_nobody,
         timed=False,
     )
-    for number in range(len(workloads.SHAPES)):
+    for number in tuple(order):
         case = workloads.case(number, specimen, seed)
         for _, outcome in session.run([Request(case=case, attempt=1)]):
-            yield case, outcome
+            yield number, case, outcome
 
 
 def _nobody(_case: str, _stage: str) -> None:

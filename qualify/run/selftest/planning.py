@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -126,7 +127,7 @@ class Planner:
             assert call.seqused_k is not None, "a paged call has seqused_k"
             return (0,) * len(call.seqused_k), tuple(call.seqused_k.tolist())
         bounds = call.cu_seqlens_k.tolist()
-        return tuple(bounds[:-1]), tuple(end - start for start, end in zip(bounds[:-1], bounds[1:], strict=True))
+        return tuple(bounds[:-1]), tuple(end - start for start, end in pairwise(bounds))
 
     def scale(self, call: AttentionCall) -> float:
         """What multiplies q·k."""
