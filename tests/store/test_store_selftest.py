@@ -68,8 +68,8 @@ def test_runs_of_before_were_made_with_version_1(tmp_path: Path) -> None:
         connection.execute(
             text(
                 'INSERT INTO runs (id, matrix, matrix_hash, matrix_source, matrix_path, level, device, "select",'
-                " kernel, qualify_version, started_at, state) VALUES ('r', 'm', '', '', '', 'smoke', 'cpu', '', '', '0.1.0',"
-                " '2026-11-20 00:00:00', 'completed')"
+                " kernel, qualify_version, started_at, state) VALUES ('r', 'm', '', '', '', 'smoke', 'cpu', '', '',"
+                " '0.1.0', '2026-11-20 00:00:00', 'completed')"
             )
         )
     database.close()

@@ -84,8 +84,8 @@ def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detect
             example = example or f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}"
         if len(telling) == ENOUGH:
             break
-    order = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
-    ranked = sorted(set(caught), key=lambda name: (order.get(name, len(order)), name))
+    rank = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
+    ranked = sorted(set(caught), key=lambda name: (rank.get(name, len(rank)), name))
     return Detection(level=level, cases=count, caught_by=tuple(ranked), example=example), telling
 
 
