@@ -23,8 +23,6 @@ from qualify.run.execute import Request, Session
 from qualify.run.selftest import kernel, workloads
 from qualify.run.selftest.specimen import Variant
 
-ENOUGH = 2
-"""cases that catch a fault before the rest of the matrix is left out; a fault that nothing catches meets all of it"""
 SEED = 1
 WITNESS = "witness"
 OUTCOME = "outcome"
@@ -60,33 +58,39 @@ def examine(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def detect(specimen: str, levels: Sequence[Level]) -> tuple[Detection, ...]:
-    """Level by level. A later one begins with the cases that told at an earlier one: they save it the others."""
+    """Level by level. A later one begins with the case that told at an earlier one: it saves it the others."""
     order = list(range(len(workloads.SHAPES)))
     found = []
     for level in levels:
         detection, telling = detect_at(specimen, level, order)
-        order.sort(key=lambda number: number not in telling)
+        if telling is not None:
+            order.remove(telling)
+            order.insert(0, telling)
         found.append(detection)
     return tuple(found)
 
 
-def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detection, list[int]]:
-    """Case by case, in that order, until enough of them caught the fault; also the numbers of those that did."""
-    caught: list[str] = []
-    telling: list[int] = []
-    example, count = "", 0
+def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detection, int | None]:
+    """Case by case, in that order, until one of them catches the fault; also the number of that case.
+
+    All checks of that case are asked, so a fault that one case tells of meets every check there. A fault that
+    nothing catches meets the whole matrix.
+    """
+    count = 0
     for number, case, outcome in outcomes(specimen, level, SEED, order):
-        said = against(outcome)
         count += 1
-        caught += [item.check for item in said]
+        said = against(outcome)
         if said:
-            telling.append(number)
-            example = example or f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}"
-        if len(telling) == ENOUGH:
-            break
+            example = f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}"
+            caught = ranked([item.check for item in said])
+            return Detection(level=level, cases=count, caught_by=caught, example=example), number
+    return Detection(level=level, cases=count, caught_by=(), example=""), None
+
+
+def ranked(names: Sequence[str]) -> tuple[str, ...]:
+    """Each name once: the witness, the outcome, the checks in the order in which they run, and the rest."""
     rank = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
-    ranked = sorted(set(caught), key=lambda name: (rank.get(name, len(rank)), name))
-    return Detection(level=level, cases=count, caught_by=tuple(ranked), example=example), telling
+    return tuple(sorted(set(names), key=lambda name: (rank.get(name, len(rank)), name)))
 
 
 def accuse(specimen: str, level: Level, seed: int) -> tuple[int, tuple[Alarm, ...]]:
