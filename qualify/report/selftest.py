@@ -19,7 +19,7 @@ from qualify.report.page import render_page
 SCHEMA = "qualify.selftest/1"
 
 MARKS: dict[tuple[Level, ...], tuple[str, str]] = {
-    ("smoke", "full"): ("✓", "smoke, full"),
+    ("smoke", "full"): ("✓", "both"),
     ("smoke",): ("✓", "smoke"),
     ("full",): ("✓", "full"),
     (): ("–", "no"),

@@ -75,7 +75,7 @@ def test_the_page(result: SelfTest, tmp_path: Any) -> None:
     page = write_selftest(tmp_path, result).read_text()
     assert '<th scope="col">census</th><th scope="col">lse</th>' in page
     assert page.count('<th scope="row"') == 4
-    assert "✓ smoke, full" in page
+    assert "✓ both" in page
     assert "✗ missed" in page
     assert "≡ equivalent" in page
     assert "&lt;b&gt;wrong&lt;/b&gt;" in page
