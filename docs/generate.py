@@ -37,7 +37,7 @@ BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DO
 WIDTH = "100"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
-COMMANDS = ("run", "plan", "gate", "report", "kernels", "doctor", "schema", "db upgrade")
+COMMANDS = ("run", "plan", "gate", "report", "kernels", "doctor", "selftest", "schema", "db upgrade")
 LOCK_HEADER = """\
 # The exact versions that `make run`, `make test` and CI install, as pip constraints.
 # Written by `make lock` (another torch: make lock TORCH=2.x.y): a fresh environment, pip install torch==TORCH
@@ -74,10 +74,10 @@ def documents() -> Iterator[tuple[Path, str]]:
 
 
 def block(name: str) -> str:
-    """The content of a marked block: ``help``, ``help COMMAND``, ``kernels`` or ``accuracy``."""
+    """The content of a marked block: ``help``, ``help COMMAND``, ``kernels``, ``accuracy`` or ``selftest``."""
     if name.startswith("help"):
         return f"```text\n{help_text(name.removeprefix('help').split())}```\n"
-    return {"kernels": kernels_table, "accuracy": accuracy_table}[name]()
+    return {"kernels": kernels_table, "accuracy": accuracy_table, "selftest": selftest_table}[name]()
 
 
 def help_text(command: list[str]) -> str:
@@ -154,6 +154,25 @@ def accuracy_table() -> str:
     for kind in CLASSES:
         underflow = _power(kind.underflow) if kind.underflow else "0"
         lines.append(f"| `{kind.name}` | {_power(kind.roundoff)} | {kind.gain:g} | {underflow} |\n")
+    return "".join(lines)
+
+
+def selftest_table() -> str:
+    """The rates and the kill table of the committed result of ``qualify selftest``."""
+    result = json.loads((ROOT / "docs" / "evidence" / "selftest.json").read_text())
+    rates = ", ".join(
+        f"{found['caught']} of {result['faults']} at {level}" for level, found in result["levels"].items()
+    )
+    alarms = f"{len(result['false_alarms'])} correct kernels accused in {result['correct_runs']:,} runs"
+    lines = [f"Check version {result['check_version']}: caught {rates}; {alarms}; {result['wall_s']:.0f} s.\n\n"]
+    lines += ["| fault | class | does | mirrors | smoke | full |\n", "| --- | --- | --- | --- | --- | --- |\n"]
+    for kill in result["kills"]:
+        equivalent = kill["fault"] in result["equivalent"]
+        missed = "equivalent" if equivalent else "**missed**"
+        found = [", ".join(kill["caught_by"].get(level, [])) or missed for level in ("smoke", "full")]
+        cells = [f"`{kill['fault']}`", kill["class"], kill["does"], kill["mirrors"], *found]
+        lines.append(f"| {' | '.join(cells)} |\n")
+    lines += [f"\n`{name}` is equivalent: {proof}\n" for name, proof in result["equivalent"].items()]
     return "".join(lines)
 
 

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualify import __version__
-from qualify.errors import INTERRUPTED, DeviceError, InfrastructureError, QualifyError, UsageError
+from qualify.errors import (
+    INTERRUPTED,
+    NOT_QUALIFIED,
+    QUALIFIED,
+    DeviceError,
+    InfrastructureError,
+    QualifyError,
+    UsageError,
+)
 from qualify.fleet.terminal import emit, open_streams, say
 
 if TYPE_CHECKING:
@@ -63,6 +71,14 @@ class GateFormat(str, Enum):
 
     text = "text"
     json = "json"
+
+
+class SelfTestLevel(str, Enum):
+    """At which level faults are planted."""
+
+    smoke = "smoke"
+    full = "full"
+    both = "both"
 
 
 class SchemaKind(str, Enum):
@@ -242,7 +258,7 @@ def _conclude(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], ou
     judged = judge(store, run_id, kernels)
     if not as_json:
         emit(to_text(judged))
-    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion)
+    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, judged.selftest)
     if as_json:
         _emit_json("run", to_data(judged) | {"report": str(path)})
     else:
@@ -322,7 +338,7 @@ def report(
     kernels = load_kernels(tuple(cards or ()))
     with _open(db, create=False) as store:
         judged = judge(store, store.resolve(run_id), kernels)
-    path = write_report(out / judged.run.id, judged.run, judged.records, judged.conclusion)
+    path = write_report(out / judged.run.id, judged.run, judged.records, judged.conclusion, judged.selftest)
     if as_json:
         _emit_json("report", {"run": judged.run.id, "report": str(path)})
     else:
@@ -356,6 +372,42 @@ def doctor(as_json: JsonOption = False) -> None:
         emit("\n".join(to_lines(found)))
     if any(item.severity == "error" for item in found.concerns):
         raise typer.Exit(DeviceError.exit_code)
+
+
+@app.command()
+def selftest(
+    level: Annotated[
+        SelfTestLevel, typer.Option(help="Detection is shown for each level separately.")
+    ] = SelfTestLevel.both,
+    runs: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Correct cases that must stay silent, at least.")
+    ] = 1000,
+    fault: Annotated[str, typer.Option("--fault", metavar="GLOB", help="Only faults whose name matches.")] = "",
+    db: DbOption = "",
+    out: OutOption = Path("out"),
+    as_json: JsonOption = False,
+) -> None:
+    """Plant faults in a simulated kernel and see which checks find them; exit 1 where one is missed."""
+    from qualify.facts import codec
+    from qualify.facts.case import Level as CaseLevel
+    from qualify.fleet.counter import counter
+    from qualify.report.files import check_folder
+    from qualify.report.selftest import to_data, to_text, write_selftest
+    from qualify.run.selftest.battery import Asked, chosen, run_battery
+
+    chosen(fault)
+    check_folder(out)
+    levels = codec.from_data(tuple[CaseLevel, ...], ["smoke", "full"] if level is SelfTestLevel.both else [level.value])
+    with _open(db, create=True) as store:
+        with counter("selftest") as progress:
+            result = run_battery(Asked(levels=levels, runs=runs, select=fault), progress)
+        store.add_selftest(result)
+    path = write_selftest(out, result)
+    if as_json:
+        _emit_json("selftest", to_data(result) | {"report": str(path)})
+    else:
+        emit(f"{to_text(result)}\nreport: {path}")
+    raise typer.Exit(QUALIFIED if result.holds else NOT_QUALIFIED)
 
 
 @app.command("schema")

@@ -23,6 +23,9 @@ REGISTRIES = (
     ("qualify.run.adapters.registry", "ADAPTERS"),
     ("qualify.run.checks.registry", "CHECKS"),
     ("qualify.run.kernel_names", "TABLE"),
+    ("qualify.run.selftest.faults.registry", "FAULTS"),
+    ("qualify.run.selftest.correct", "VARIANTS"),
+    ("qualify.run.selftest.workloads", "SHAPES"),
     ("qualify.report.questions", "QUESTIONS"),
 )
 BROAD = {"cli.py", "run/worker.py", "run/execute.py"}

@@ -54,7 +54,7 @@ def variant(command: str) -> list[str]:
     """What is run instead of a command: itself if it is cheap, else something that needs the same names.
 
     make says what it would do; pip is asked for nothing, only that the extra exists; a run of a shipped matrix is
-    planned; a benchmark runs on a small size; a run that a reader has is the newest one.
+    planned; the selftest plants one fault; a benchmark runs on a small size; a run that a reader has is the newest one.
     """
     words = shlex.split(command)
     if words[0] == "make":
@@ -68,6 +68,8 @@ def variant(command: str) -> list[str]:
     if words[0] == "python":
         return [sys.executable, str(ROOT / words[1]), "--small"]
     assert words[0] == "qualify", f"teach variant() the command {command!r}"
+    if words[1] == "selftest":
+        words += ["--fault", "lse-log2", "--level", "smoke", "--runs", "0"]
     if words[1] == "run" and words[2] in matrix_names():
         words = ["qualify", "plan", words[2]]
     return [sys.executable, "-m", "qualify", *words[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from functools import lru_cache
 from typing import Any
@@ -27,6 +28,11 @@ def from_data(kind: Any, data: object) -> Any:
         pydantic.ValidationError: the data is not such a record.
     """
     return _adapter(kind).validate_python(data)
+
+
+def to_json(data: Any) -> str:
+    """Strict JSON of dictionaries, lists, strings and numbers; not-a-number and infinities become null."""
+    return json.dumps(strict(data), indent=1, allow_nan=False)
 
 
 def strict(data: Any) -> Any:

@@ -35,6 +35,8 @@ class Run:
     kernel: str
     """the --kernel name; empty = all"""
     qualify_version: str
+    check_version: int
+    """version of the checks that made the evidence (qualify.facts.checks)"""
     started_at: datetime
     """aware UTC"""
     finished_at: datetime | None

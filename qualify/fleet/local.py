@@ -15,6 +15,7 @@ from pathlib import Path
 
 from qualify import __version__
 from qualify.errors import UsageError
+from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
 from qualify.fleet.probe import available_memory
@@ -67,6 +68,7 @@ def new_run(request: Request) -> Run:
         select=request.selection.select,
         kernel=request.selection.kernel,
         qualify_version=__version__,
+        check_version=CHECK_VERSION,
         started_at=now,
         finished_at=None,
         state="running",

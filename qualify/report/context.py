@@ -9,9 +9,11 @@ from datetime import datetime
 
 from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import VERDICTS, Conclusion, Record, Run
+from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Component, Device
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.detection import sentence
 from qualify.report.heatmap import HeatMap, heatmap
 from qualify.report.inventory import inventory
 from qualify.report.questions import QUESTIONS, Answer
@@ -63,6 +65,8 @@ class ReportContext:
     """one sentence"""
     facts: tuple[tuple[str, str], ...]
     """term and value for the header"""
+    selftest: SelfTest | None
+    """how well the checks of this run detect; None where nobody measured it"""
     counts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
     """what is counted, then name and count, zeros left out"""
     models: tuple[ModelAnswers, ...]
@@ -83,7 +87,9 @@ class ReportContext:
     """command that repeats the run"""
 
 
-def report_context(run: Run, records: Sequence[Record], conclusion: Conclusion) -> ReportContext:
+def report_context(
+    run: Run, records: Sequence[Record], conclusion: Conclusion, selftest: SelfTest | None = None
+) -> ReportContext:
     """Joins the facts of one run into the page. Raises KeyError where a case or a shape has no verdict."""
     views = join(records, conclusion)
     models = by_model(views, conclusion)
@@ -93,7 +99,11 @@ def report_context(run: Run, records: Sequence[Record], conclusion: Conclusion) 
         conclusion=conclusion,
         headline=HEADLINES.get(conclusion.exit_code, "No verdict"),
         summary=_summary(views, conclusion),
-        facts=tuple((term, value) for term, value in _header(run) if value),
+        facts=(
+            *((term, value) for term, value in _header(run) if value),
+            ("Selftest", sentence(selftest, run.check_version)),
+        ),
+        selftest=selftest,
         counts=_counts(conclusion.counts),
         models=tuple(
             ModelAnswers(

@@ -8,6 +8,7 @@ from typing import Any
 import pydantic_core
 
 from qualify.report.context import ReportContext
+from qualify.report.detection import summary
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.views import CaseView
 
@@ -26,6 +27,7 @@ def to_json(context: ReportContext) -> str:
         "exit_code": conclusion.exit_code,
         "summary": context.summary,
         "counts": conclusion.counts,
+        "selftest": summary(context.selftest, run.check_version),
         "parameters": _without(run, "id", "matrix", "stack", "ceilings") | {"repeat": context.repeat},
         "ceilings": run.ceilings,
         "models": [

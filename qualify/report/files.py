@@ -9,6 +9,7 @@ from pathlib import Path
 
 from qualify.errors import InfrastructureError
 from qualify.facts.run import Conclusion, Record, Run
+from qualify.facts.selftest import SelfTest
 from qualify.report.context import report_context
 from qualify.report.document import to_json
 from qualify.report.page import render_html
@@ -17,12 +18,21 @@ READABLE = 0o644
 """a temporary file is private; a report is for everybody who may read the folder"""
 
 
-def write_report(directory: Path, run: Run, records: Sequence[Record], conclusion: Conclusion) -> Path:
+def write_report(
+    directory: Path,
+    run: Run,
+    records: Sequence[Record],
+    conclusion: Conclusion,
+    selftest: SelfTest | None = None,
+) -> Path:
     """Writes ``report.json`` and ``report.html`` and returns the path of the page.
+
+    Args:
+        selftest: what these checks' own detection was measured to be; None where it was not.
 
     Raises InfrastructureError where the folder cannot be made or written.
     """
-    context = report_context(run, records, conclusion)
+    context = report_context(run, records, conclusion, selftest)
     data, html = to_json(context), render_html(context)
     page = directory / "report.html"
     try:

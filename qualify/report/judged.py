@@ -11,6 +11,8 @@ from qualify.errors import NO_VERDICT
 from qualify.facts import codec
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Conclusion, Record, Run
+from qualify.facts.selftest import SelfTest
+from qualify.report.detection import summary
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude
 from qualify.verdict.policy import Rules
@@ -29,6 +31,8 @@ class Judged:
     run: Run
     records: list[Record]
     conclusion: Conclusion
+    selftest: SelfTest | None
+    """of the checks that made the run; None where it was not run"""
 
 
 def judge(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel]) -> Judged:
@@ -42,7 +46,8 @@ def judge(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel]) -> Jud
     conclusion = conclude(records, rules)
     if run.state != "completed" and conclusion.verdict == "PASS":
         conclusion = replace(conclusion, verdict="INCONCLUSIVE", exit_code=NO_VERDICT)
-    return Judged(run=run, records=records, conclusion=conclusion)
+    selftest = store.selftest(run.check_version)
+    return Judged(run=run, records=records, conclusion=conclusion, selftest=selftest)
 
 
 def to_data(judged: Judged) -> dict[str, Any]:
@@ -70,6 +75,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "stack": run.stack.fingerprint if run.stack else None,
         "verdict": conclusion.verdict,
         "exit_code": conclusion.exit_code,
+        "selftest": summary(judged.selftest, run.check_version),
         "counts": {kind: dict(counts) for kind, counts in conclusion.counts.items()},
         "cells": [codec.to_data(cell) for cell in conclusion.cells],
         "cases": cases,

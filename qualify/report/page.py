@@ -41,6 +41,21 @@ def render_html(context: ReportContext) -> str:
     )
 
 
+def render_page(template: str, page: object) -> str:
+    """A page without script that stands beside the report and looks like it; the template sees ``page``."""
+    style = _asset("report.css")
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            page=page,
+            style=style,
+            words=WORDS,
+            policy=_policy(style),
+        )
+    )
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(shipped("reports")),
@@ -66,10 +81,11 @@ def _asset(name: str) -> str:
     return (shipped("reports") / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def _policy(style: str, script: str) -> str:
+def _policy(style: str, script: str = "") -> str:
+    """What the page may load: its own style, and its own script where it has one."""
+    scripts = f"script-src '{_digest(script)}'; " if script else ""
     return (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src '{_digest(style)}'; {scripts}img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

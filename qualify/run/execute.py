@@ -90,7 +90,14 @@ class Session:
         reference: str,
         control: str,
         announce: Callable[[str, str], None],
+        timed: bool = True,
     ) -> None:
+        """Take what every case of the process shares.
+
+        Args:
+            timed: False leaves the timing out: a simulated kernel's time says nothing.
+        """
+        self.timed = timed
         self.described = device
         self.device = device_of(device.kind)
         self.ceilings = ceilings
@@ -186,7 +193,7 @@ class Session:
             outcome = failed.get(request.case.id)
             if outcome is None:
                 outcome = self._guarded(request, "checks", partial(self._check, running))
-            if outcome is None:
+            if outcome is None and self.timed:
                 outcome = self._guarded(request, "timing", partial(self._time, running))
             yield request.case.id, self._outcome(running) if outcome is None else outcome
             self._ask_health(request)

@@ -7,6 +7,7 @@ correct kernel's result does not depend on it. :func:`poison_outside` rewrites e
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, get_args
@@ -17,13 +18,17 @@ from torch import Tensor
 from qualify.facts.case import Workload
 from qualify.run.adapters.interface import AttentionCall
 
-InputKind = Literal["normal", "peaked", "outliers", "offset"]
+InputKind = Literal["normal", "peaked", "outliers", "offset", "negative", "rising"]
 INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
+LOWERED = 120.0
+"""by how much every logit is lowered in inputs of kind negative"""
+RISE = 24.0
+"""of the logits of a sequence, first key to last, in inputs of kind rising"""
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
 
@@ -56,6 +61,8 @@ def _draw(shape: tuple[int, ...], kind: InputKind, role: str, generator: torch.G
     peaked    q times 4: a few keys take nearly all the weight
     outliers  N(0, 1) + N(0, 100) · Bernoulli(0.001), the distribution of the FlashAttention-3 paper
     offset    v = |N(0, 1)| + 0.5: nothing cancels, so a biased accumulator shows
+    negative  normal, and every logit is lowered by 120 (see _shift_logits)
+    rising    normal, and logits rise by 24 from the first key to the last: every tile brings a new maximum
     """
     values = torch.randn(shape, generator=generator, device=generator.device)
     if kind == "peaked" and role == "q":
@@ -121,7 +128,22 @@ def make_inputs(workload: Workload, *, kind: InputKind, seed: int, device: torch
         sinks=sinks,
         out_dtype=dtype,
     )
-    return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
+    inputs = Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
+    return _shift_logits(inputs, workload, kind) if kind in {"negative", "rising"} else inputs
+
+
+def _shift_logits(inputs: Inputs, workload: Workload, kind: InputKind) -> Inputs:
+    """The same inputs with a constant or a slope in every logit, through the first element of q and k."""
+    lift = 2.0 ** round(math.log2(LOWERED / workload.scale) / 2)
+    q_whole, k_whole = inputs.q_whole.clone(), inputs.k_whole.clone()
+    q_whole[..., 0] = lift
+    slots = key_slots(inputs, workload)
+    lengths = torch.tensor(workload.seqlens_k, device=slots.device)
+    position = torch.arange(len(slots), device=slots.device) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
+    share = position / lengths.clamp(min=2).sub(1).repeat_interleave(lengths)
+    logits = torch.full_like(share, -LOWERED) if kind == "negative" else RISE * share
+    k_whole.view(-1, *k_whole.shape[-2:])[slots, :, 0] = (logits / workload.scale / lift).to(k_whole.dtype)[:, None]
+    return with_tensors(inputs, q=q_whole, k=k_whole)
 
 
 def _inner(whole: Tensor) -> Tensor:

@@ -13,10 +13,12 @@ from sqlalchemy import ColumnElement, Connection, select
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case
 from qualify.facts.run import Record, Run, RunState
+from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import reading, writing
 from qualify.store.database import Database, check_place, parse
 from qualify.store.schema import prepare
+from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, outcomes, runs
 
 LATEST = "latest"
@@ -176,6 +178,16 @@ class Store:
                 raise UsageError(_unknown("case", case_id, _case_ids(connection, run_id), self.where))
             (record,) = reading.load_records(connection, found[0].id, case_id)
             return found[0], record
+
+    def add_selftest(self, result: SelfTest) -> None:
+        """Adds a result of the selftest."""
+        with self._database.writing() as connection:
+            insert_selftest(connection, result)
+
+    def selftest(self, check_version: int) -> SelfTest | None:
+        """The newest result of the whole selftest for that version of the checks; None where there is none."""
+        with self._database.reading() as connection:
+            return load_selftest(connection, check_version)
 
     def _check_run(self, connection: Connection, run_id: str) -> None:
         if connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is None:

@@ -9,6 +9,9 @@
                                                                  ├─ launches
                                                                  └─ samples
 
+    selftests ─┬─ planted_faults
+               └─ correct_kernels
+
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
 counts.
 """
@@ -132,6 +135,7 @@ runs = Table(
     _words("select"),
     _words("kernel"),
     _words("qualify_version"),
+    _whole("check_version"),
     Column("started_at", UtcTime, nullable=False),
     Column("finished_at", UtcTime),
     _words("state"),
@@ -310,4 +314,42 @@ samples = Table(
     _whole("position", primary_key=True),
     _real("latency_us"),
     sqlite_with_rowid=False,
+)
+
+selftests = Table(
+    "selftests",
+    metadata,
+    _key("id"),
+    _whole("check_version"),
+    _words("qualify_version"),
+    _json("levels"),
+    # Empty where all faults were planted.
+    _words("select"),
+    Column("started_at", UtcTime, nullable=False),
+    _real("wall_s"),
+    Index(None, "check_version", "id"),
+)
+
+planted_faults = Table(
+    "planted_faults",
+    metadata,
+    _part_of("selftests.id", "selftest_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("name"),
+    _words("kind"),
+    _words("mirrors"),
+    _words("does"),
+    _words("equivalent"),
+    _json("detections"),
+)
+
+correct_kernels = Table(
+    "correct_kernels",
+    metadata,
+    _part_of("selftests.id", "selftest_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("name"),
+    _words("does"),
+    _whole("runs"),
+    _json("alarms"),
 )

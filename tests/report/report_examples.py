@@ -293,6 +293,7 @@ def make_run() -> Run:
         select="*/bf16/*",
         kernel="",
         qualify_version="0.1.0",
+        check_version=1,
         started_at=started,
         finished_at=started + timedelta(minutes=3),
         state="completed",

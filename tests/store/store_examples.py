@@ -118,6 +118,7 @@ def run(number: int = 0, **changes: object) -> Run:
         select="",
         kernel="",
         qualify_version="0.1.0",
+        check_version=1,
         started_at=STARTED + timedelta(days=number),
         finished_at=None,
         state="running",

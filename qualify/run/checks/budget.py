@@ -25,8 +25,11 @@ LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)
 KINDS: dict[Level, tuple[InputKind, ...]] = {
     "smoke": ("normal",),
-    "full": ("normal", "peaked", "outliers", "offset"),
+    "full": ("normal", "peaked", "outliers", "offset", "negative", "rising"),
 }
+
+UNCALIBRATED = {("fp32", "negative")}
+"""dtypes and kinds without a limit that is known to hold: float32 sums around -120 round once per element"""
 
 
 class Budget:
@@ -49,6 +52,8 @@ class Budget:
         findings: list[Finding] = []
         statistics: list[Statistics] = []
         for seed, kind in enumerate(KINDS[subject.level]):
+            if (subject.workload.dtype, kind) in UNCALIBRATED:
+                continue
             call = subject.inputs(kind, seed).call
             golden, result = subject.golden(call), subject.run(call)
             found, measured = compare(subject, golden, result, kind, seed)

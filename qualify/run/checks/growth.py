@@ -1,6 +1,6 @@
 """growth: temporary memory grows like the sequence, not like its square.
 
-The peak of temporary memory is measured for the case's shape at three lengths, each twice the last. A kernel that
+The peak of temporary memory is measured for the case's shape at two lengths, one twice the other. A kernel that
 holds the score matrix grows with exponent 2, a fused one with 1 or less. The math path says so on its card
 (``memory: quadratic``); whoever does not say so and grows with an exponent above 1.3 fails.
 """
@@ -21,15 +21,15 @@ from qualify.run.checks.interface import Subject, failing, passed
 EXPONENT_LIMIT = 1.3
 FLOOR_BYTES = 1 << 20
 """below it, workspaces of a fixed size say nothing about growth"""
-LENGTHS = {"cpu": (512, 1024, 2048), "cuda": (1024, 2048, 4096)}
+LENGTHS = {"cpu": (256, 512), "cuda": (2048, 4096)}
 
 
 class Growth:
-    """Doubles the length twice and looks at the allocator."""
+    """Doubles the length and looks at the allocator."""
 
     name = "growth"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two calls at each of three lengths"
+    cost = "two calls at each of two lengths"
 
     def skips(self, subject: Subject) -> str:
         """A score matrix needs several queries."""
@@ -40,10 +40,10 @@ class Growth:
         return "" if max(subject.workload.seqlens_q) > 1 else "one query has no score matrix"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The exponent between the last two lengths."""
+        """The exponent between the two lengths."""
         lengths = LENGTHS[subject.device.type]
         peaks = [peak(replace(subject, workload=stretched(subject.workload, length))) for length in lengths]
-        exponent = math.log2(peaks[-1] / peaks[-2]) if min(peaks[-2:]) > 0 else 0.0
+        exponent = math.log2(peaks[1] / peaks[0]) if min(peaks) > 0 else 0.0
         values = {"exponent": exponent, "peak_bytes": peaks[-1], "seqlen": lengths[-1]}
         if peaks[-1] <= FLOOR_BYTES or exponent <= EXPONENT_LIMIT:
             return [passed(self.name, f"temporary memory at {lengths[-1]} keys: {peaks[-1] / 1e6:.1f} MB", **values)]

@@ -40,6 +40,3 @@ CHECKS: tuple[Check, ...] = (
     Graph(),
     Budget(),
 )
-
-CHECK_VERSION = 2
-"""Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""

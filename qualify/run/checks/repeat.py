@@ -1,11 +1,23 @@
-"""repeat: the same call gives the same bits, if the card claims determinism."""
+"""repeat: the same call gives the same bits, if the card claims determinism.
+
+Where a card claims batch invariance, a sequence alone also gives the bits that it gives among others.
+"""
 
 from __future__ import annotations
 
-from qualify.facts.case import Level
-from qualify.facts.outcome import Finding, FindingVerdict
-from qualify.run.checks.interface import Subject, changed, difference
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
+import torch
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding, FindingVerdict
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.interface import Result, Subject, changed, difference
+
+SEQUENCES = 4
+"""sequences of a batch that are run alone"""
 TIMES: dict[Level, int] = {"smoke": 3, "full": 20}
 
 
@@ -32,5 +44,46 @@ class Repeat:
                 verdict: FindingVerdict = "fail" if claimed else "note"
                 values = {"call": number + 1, **found}
                 return [Finding(check=self.name, verdict=verdict, detail=detail, values=values)]
+        if subject.level == "full" and subject.card.claims.batch_invariant:
+            alone = _alone(subject, call, first)
+            if alone:
+                return [alone]
         detail = f"{TIMES[subject.level]} calls, the same bits"
         return [Finding(check=self.name, verdict="pass", detail=detail, values={"calls": TIMES[subject.level]})]
+
+
+def _alone(subject: Subject, call: AttentionCall, whole: Result) -> Finding | None:
+    """A finding where a sequence by itself has other bits than in its batch."""
+    workload = subject.workload
+    bounds_q = [0, *accumulate(workload.seqlens_q)]
+    bounds_k = [0, *accumulate(workload.seqlens_k)]
+    sequences = [index for index in range(workload.batch) if workload.seqlens_q[index]]
+    for index in sequences[:SEQUENCES] if workload.batch > 1 else ():
+        rows = slice(bounds_q[index], bounds_q[index + 1])
+        single = replace(workload, seqlens_q=(workload.seqlens_q[index],), seqlens_k=(workload.seqlens_k[index],))
+        own = _only(call, index, rows, slice(bounds_k[index], bounds_k[index + 1]), single)
+        lse = None if whole.lse is None else whole.lse[:, rows].contiguous()
+        alone = replace(subject, workload=single)
+        found = difference(alone, Result(out=whole.out[rows], lse=lse), alone.run(own))
+        if found:
+            detail = f"sequence {index} alone differs from itself in the batch: {changed(found)}"
+            return Finding(check="repeat", verdict="fail", detail=detail, values={"alone": index, **found})
+    return None
+
+
+def _only(call: AttentionCall, index: int, rows: slice, keys: slice, single: Workload) -> AttentionCall:
+    """One sequence of a call."""
+    bounds: dict[str, Any] = {"dtype": torch.int32, "device": call.q.device}
+    one = replace(
+        call,
+        q=call.q[rows],
+        cu_seqlens_q=torch.tensor([0, single.seqlens_q[0]], **bounds),
+        max_seqlen_q=single.seqlens_q[0],
+        max_seqlen_k=single.seqlens_k[0],
+    )
+    if call.block_table is None:
+        return replace(
+            one, k=call.k[keys], v=call.v[keys], cu_seqlens_k=torch.tensor([0, single.seqlens_k[0]], **bounds)
+        )
+    assert call.seqused_k is not None, "a paged call has seqused_k"
+    return replace(one, seqused_k=call.seqused_k[index : index + 1], block_table=call.block_table[index : index + 1])

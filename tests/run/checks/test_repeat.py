@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.repeat import TIMES, Repeat
 
 
@@ -86,3 +87,20 @@ def test_zeros_of_either_sign_differ() -> None:
         return out, lse
 
     assert "fail" == repeat(signed).verdict
+
+
+class ByBatch(TiledTorch):
+    """Splits its tiles by the number of sequences: another order of the sum."""
+
+    def prepare(self, call: AttentionCall) -> Any:
+        return TiledTorch(tile_k=16 if len(call.cu_seqlens_q) > 2 else 64).prepare(call)
+
+
+@pytest.mark.parametrize("page_size", [0, 16])
+def test_what_depends_on_the_batch_fails_where_the_card_claims_that_nothing_does(page_size: int) -> None:
+    """A sequence alone against the same one among others; only where it is claimed."""
+    batch = {"seqlens_q": (1, 1, 1), "seqlens_k": (90, 70, 200), "page_size": page_size}
+    for claimed, adapter, verdict in ((True, ByBatch(), "fail"), (True, None, "pass"), (False, ByBatch(), "pass")):
+        card = make_card(batch_invariant=claimed)
+        (finding,) = Repeat().run(make_subject(adapter, level="full", card=card, **batch))
+        assert verdict == finding.verdict

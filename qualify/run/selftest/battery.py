@@ -1,0 +1,150 @@
+"""The battery: all planted faults and correct kernels through the pipeline, in a few processes."""
+
+from __future__ import annotations
+
+import fnmatch
+import multiprocessing
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+import qualify
+from qualify.errors import NothingSelected
+from qualify.facts import codec
+from qualify.facts.case import Level
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
+from qualify.run.selftest.correct import VARIANTS
+from qualify.run.selftest.examine import SEED, Task, examine
+from qualify.run.selftest.faults.registry import FAULTS
+from qualify.run.selftest.specimen import Fault
+from qualify.run.selftest.workloads import SHAPES
+
+PROCESSES = 2
+RUNS = 1000
+"""correct runs by default: with none accused, the false-alarm rate is below 0.3 % at 95 % confidence"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    levels: tuple[Level, ...] = ("smoke", "full")
+    runs: int = RUNS
+    """correct runs at least"""
+    select: str = ""
+    """glob over faults; empty = all"""
+
+
+def run_battery(asked: Asked, progress: Callable[[int, int], None]) -> SelfTest:
+    """Send everything through the pipeline.
+
+    Args:
+        progress: called with tasks done and tasks in all.
+
+    Raises:
+        NothingSelected: no fault matches the glob.
+    """
+    faults = chosen(asked.select)
+    tasks = [*fault_tasks(faults, asked.levels), *correct_tasks(asked.levels, asked.runs)]
+    started, begin = datetime.now(UTC), time.monotonic()
+    detections: dict[str, tuple[Detection, ...]] = {}
+    runs: dict[str, int] = defaultdict(int)
+    alarms: dict[str, list[Alarm]] = defaultdict(list)
+    for done, (task, answer) in enumerate(answers(tasks), 1):
+        if task.fault:
+            detections[task.specimen] = codec.from_data(tuple[Detection, ...], answer["detections"])
+        else:
+            runs[task.specimen] += answer["runs"]
+            alarms[task.specimen] += codec.from_data(tuple[Alarm, ...], answer["alarms"])
+        progress(done, len(tasks))
+    return SelfTest(
+        check_version=CHECK_VERSION,
+        qualify_version=qualify.__version__,
+        levels=asked.levels,
+        select=asked.select,
+        started_at=started,
+        wall_s=time.monotonic() - begin,
+        faults=tuple(_planted(fault, detections[fault.name]) for fault in faults),
+        correct=tuple(
+            CorrectKernel(
+                name=variant.name,
+                does=variant.does,
+                runs=runs[variant.name],
+                alarms=tuple(sorted(alarms[variant.name], key=lambda alarm: (alarm.seed, alarm.case_id, alarm.check))),
+            )
+            for variant in VARIANTS
+            if runs[variant.name]
+        ),
+    )
+
+
+def chosen(select: str) -> list[Fault]:
+    """The faults whose name matches the glob, in the order of the registry."""
+    found = [fault for fault in FAULTS if not select or fnmatch.fnmatchcase(fault.name, select)]
+    if not found:
+        raise NothingSelected(
+            f"no planted fault matches --fault {select!r}. Names look like {FAULTS[0].name} or {FAULTS[-1].name}; "
+            "docs/selftest.md lists them."
+        )
+    return found
+
+
+def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[Task]:
+    """Every fault, at every level."""
+    return [Task(specimen=fault.name, levels=tuple(levels), seed=SEED, fault=True) for fault in faults]
+
+
+def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
+    """Rounds of all correct kernels over the matrix, with other inputs each, until there are ``runs``.
+
+    Where both levels are asked, the first round is at full and the others at smoke: what full adds is more of the
+    same checks on more inputs, which more seeds also bring.
+    """
+    tasks: list[Task] = []
+    seed = SEED
+    while len(tasks) * len(SHAPES) < runs:
+        level: Level = "full" if "full" in levels and (seed == SEED or "smoke" not in levels) else "smoke"
+        tasks += [Task(specimen=variant.name, levels=(level,), seed=seed, fault=False) for variant in VARIANTS]
+        seed += 1
+    return tasks[: -(-runs // len(SHAPES))]
+
+
+def answers(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+    """What each task found, as they end."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_begin) as pool:
+        waiting: dict[Future[dict[str, Any]], Task] = {}
+        for task in tasks:
+            waiting[pool.submit(examine, codec.to_data(task))] = task
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin() -> None:
+    """One thread per process, and no chatter of the profiler on stderr; errors come back with the future."""
+    torch.set_num_threads(1)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 2)
+    os.close(silent)
+
+
+def _planted(fault: Fault, detections: tuple[Detection, ...]) -> PlantedFault:
+    return PlantedFault(
+        name=fault.name,
+        kind=fault.kind,
+        mirrors=fault.mirrors,
+        does=fault.does,
+        equivalent=fault.equivalent,
+        detections=detections,
+    )

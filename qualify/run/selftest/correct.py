@@ -1,0 +1,150 @@
+"""Correct kernels of another make: whatever a check says against one of them is a false alarm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.selftest.planning import Tile
+from qualify.run.selftest.simulator import Partial, Simulator
+from qualify.run.selftest.specimen import Variant
+
+LAZY = 8 * math.log(2)
+"""growth of the maximum, natural logarithm, within which P stays far from the end of every range: P ≤ 256"""
+LOG2_E = 1 / math.log(2)
+
+
+class _Splits(Simulator):
+    """A fixed number of KV splits, also where there are fewer tiles."""
+
+    def __init__(self, count: int, **tiles: Any) -> None:
+        super().__init__(**tiles)
+        self.count = count
+
+    def split_count(self, tile: Tile) -> int:
+        return self.count
+
+
+class _Reversed(Simulator):
+    """Tiles of keys from last to first."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        return super().tile_starts(tile, low, high)[::-1]
+
+
+class _EvenFirst(Simulator):
+    """Even tiles of keys, then the odd ones: pages are gathered in another order."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        return [*starts[::2], *starts[1::2]]
+
+
+class _BaseTwo(Simulator):
+    """exp2 of scores times log2(e)."""
+
+    def exp(self, x: Tensor) -> Tensor:
+        return torch.exp2(x * LOG2_E)
+
+
+class _LseFromBaseTwo(_BaseTwo):
+    """The LSE is m + ln(2) · log2(l)."""
+
+    def log(self, x: Tensor) -> Tensor:
+        return torch.log2(x) * math.log(2)
+
+
+class _Lazy(Simulator):
+    """The accumulator is rescaled only where the maximum grew by more than 2⁸; nothing saturates."""
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        new = super().maximum(tile, m, scores)
+        return torch.where((new > m + LAZY) | (m == -math.inf), new, m)
+
+
+class _RoundedFirst(Simulator):
+    """P is rounded before the row sum."""
+
+    def sum_rows(self, tile: Tile, l: Tensor, p: Tensor) -> Tensor:
+        return l + self.round_p(tile, p).sum(-1)
+
+
+class _SumByProduct(Simulator):
+    """The row sum comes from the matrix product: rounded P times a column of ones."""
+
+    def sum_rows(self, tile: Tile, l: Tensor, p: Tensor) -> Tensor:
+        return l + torch.matmul(self.round_p(tile, p), torch.ones(p.shape[-1], 1)).squeeze(-1)
+
+
+class _RoundedPartials(_Splits):
+    """Partial results of splits are stored in the output's dtype."""
+
+    def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
+        return partial[0].to(tile.plan.dtype).float(), partial[1]
+
+
+class _TwoHalves(Simulator):
+    """q·k is added from two halves of head_dim."""
+
+    def product(self, q: Tensor, k: Tensor) -> Tensor:
+        half = q.shape[-1] // 2
+        return super().product(q[..., half:], k[..., half:]) + super().product(q[..., :half], k[..., :half])
+
+
+class _WholeRange(Simulator):
+    """No tile is skipped: every tile is visited and masked."""
+
+    def key_range(self, tile: Tile) -> tuple[int, int]:
+        return 0, tile.seqlen_k
+
+
+class _ReciprocalSum(Simulator):
+    """The epilogue multiplies with 1/l."""
+
+    def normalise(self, tile: Tile, m: Tensor, l: Tensor, acc: Tensor) -> Partial:
+        out, lse = super().normalise(tile, m, l, acc)
+        return torch.where((l == 0).unsqueeze(-1), out, acc * torch.where(l == 0, 1.0, 1 / l).unsqueeze(-1)), lse
+
+
+VARIANTS: tuple[Variant, ...] = (
+    Variant(name="plain", does="the simulator as the faults start from it", make=Simulator),
+    Variant(name="small-tiles", does="tiles of 16 queries and 16 keys", make=partial(Simulator, tile_q=16, tile_k=16)),
+    Variant(
+        name="large-tiles", does="tiles of 128 queries and 64 keys", make=partial(Simulator, tile_q=128, tile_k=64)
+    ),
+    Variant(name="odd-tiles", does="tiles of 48 queries and 40 keys", make=partial(Simulator, tile_q=48, tile_k=40)),
+    Variant(name="reversed-keys", does="tiles of keys from last to first", make=_Reversed),
+    Variant(name="other-page-order", does="even tiles of keys, then odd ones", make=_EvenFirst),
+    Variant(name="splits-2", does="two KV splits", make=partial(_Splits, 2)),
+    Variant(name="splits-3", does="three KV splits and tiles of 16 keys", make=partial(_Splits, 3, tile_k=16)),
+    Variant(name="splits-7", does="seven KV splits, most of them empty", make=partial(_Splits, 7)),
+    Variant(name="exp2", does="exp2 of scores times log2(e)", make=_BaseTwo),
+    Variant(name="lse-exp2", does="LSE from base 2", make=_LseFromBaseTwo),
+    Variant(name="lazy-in-range", does="lazy rescaling up to 2^8, nothing saturates", make=_Lazy),
+    Variant(
+        name="rowsum-rounded",
+        does="P rounded before the row sum; claims its LSE to 2e-3",
+        make=_RoundedFirst,
+        lse_rel=2e-3,
+    ),
+    Variant(
+        name="rowsum-by-product",
+        does="row sum of rounded P by the matrix product; claims its LSE to 2e-3",
+        make=_SumByProduct,
+        lse_rel=2e-3,
+    ),
+    Variant(
+        name="partials-rounded",
+        does="partial results of three splits in the output's dtype",
+        make=partial(_RoundedPartials, 3),
+    ),
+    Variant(name="two-halves", does="q·k added from two halves of head_dim", make=_TwoHalves),
+    Variant(name="all-tiles", does="no tile is skipped, all are masked", make=_WholeRange),
+    Variant(name="reciprocal", does="the epilogue multiplies with 1/l", make=_ReciprocalSum),
+)
+"""Other ways to be right."""

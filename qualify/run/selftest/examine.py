@@ -1,0 +1,155 @@
+"""One specimen at one level through the pipeline of a real kernel; what a worker process of the battery does.
+
+The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, witness, every check of the level.
+Left out is the timing: a simulated kernel's time says nothing about any kernel, and its findings (a result that
+is faster than the card allows) have tests of their own. The witness stays in although it costs as much as all
+checks at smoke together: without it a fault of class L, which computes the right thing by another path, would
+pass. Also left out are the watchdog and the worker process around the session, which tests/run try for real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.case import Case, Level
+from qualify.facts.outcome import Crashed, Measured, Outcome, Refused, Substituted, TimedOut, findings_of
+from qualify.facts.selftest import Alarm, Detection
+from qualify.facts.stack import Ceilings, Device
+from qualify.run.checks.registry import CHECKS
+from qualify.run.execute import Request, Session
+from qualify.run.selftest import kernel, workloads
+from qualify.run.selftest.specimen import Variant
+
+SEED = 1
+WITNESS = "witness"
+OUTCOME = "outcome"
+_DEVICE = Device(kind="cpu", name="simulated", uuid="", compute_capability="", units=1, memory_bytes=0, cache_bytes=0)
+_CEILINGS = Ceilings(matmul_flops_per_s={}, copy_bytes_per_s=1.0, exps_per_s=1.0, launch_us=1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A fault at each level, or a correct kernel at one level with the inputs of one seed."""
+
+    specimen: str
+    levels: tuple[Level, ...]
+    seed: int
+    fault: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """Something against a kernel: the check that failed, or ``witness`` or ``outcome``, and its sentence."""
+
+    check: str
+    detail: str
+
+
+def examine(task: dict[str, Any]) -> dict[str, Any]:
+    """The detections of a fault, or the alarms of a correct kernel, as plain data (both ways)."""
+    asked: Task = codec.from_data(Task, task)
+    if asked.fault:
+        return {"detections": codec.to_data(detect(asked.specimen, asked.levels), tuple[Detection, ...])}
+    runs, alarms = accuse(asked.specimen, asked.levels[0], asked.seed)
+    return {"runs": runs, "alarms": codec.to_data(alarms, tuple[Alarm, ...])}
+
+
+def detect(specimen: str, levels: Sequence[Level]) -> tuple[Detection, ...]:
+    """Level by level. A later one begins with the case that told at an earlier one: it saves it the others."""
+    order = list(range(len(workloads.SHAPES)))
+    found = []
+    for level in levels:
+        detection, telling = detect_at(specimen, level, order)
+        if telling is not None:
+            order.remove(telling)
+            order.insert(0, telling)
+        found.append(detection)
+    return tuple(found)
+
+
+def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detection, int | None]:
+    """Case by case, in that order, until one of them catches the fault; also the number of that case.
+
+    All checks of that case are asked, so a fault that one case tells of meets every check there. A fault that
+    nothing catches meets the whole matrix.
+    """
+    count = 0
+    for number, case, outcome in outcomes(specimen, level, SEED, order):
+        count += 1
+        said = against(outcome)
+        if said:
+            example = f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}"
+            caught = ranked([item.check for item in said])
+            return Detection(level=level, cases=count, caught_by=caught, example=example), number
+    return Detection(level=level, cases=count, caught_by=(), example=""), None
+
+
+def ranked(names: Sequence[str]) -> tuple[str, ...]:
+    """Each name once: the witness, the outcome, the checks in the order in which they run, and the rest."""
+    rank = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
+    return tuple(sorted(set(names), key=lambda name: (rank.get(name, len(rank)), name)))
+
+
+def accuse(specimen: str, level: Level, seed: int) -> tuple[int, tuple[Alarm, ...]]:
+    """(cases, alarms) of a correct kernel over the whole matrix."""
+    runs, alarms = 0, []
+    for _, case, outcome in outcomes(specimen, level, seed, range(len(workloads.SHAPES))):
+        runs += 1
+        said = against(outcome) or unproven(outcome)
+        alarms += [Alarm(case_id=case.id, level=level, seed=seed, check=it.check, detail=it.detail) for it in said]
+    return runs, tuple(alarms)
+
+
+def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> Iterator[tuple[int, Case, Outcome]]:
+    """(number, case, outcome) of cases of the matrix, in one session of a kernel without a past.
+
+    Cases share the kernel, as they share a process, so that what it keeps from one can spoil the next.
+    """
+    kernel.forget()
+    known = kernel.specimen_named(specimen)
+    card = workloads.card(specimen, known.lse_rel) if isinstance(known, Variant) else workloads.card(specimen)
+    session = Session(
+        device=_DEVICE,
+        ceilings=_CEILINGS,
+        cards={specimen: card},
+        level=level,
+        reference="fp64",
+        control="",
+        announce=_nobody,
+        timed=False,
+    )
+    for number in tuple(order):
+        case = workloads.case(number, specimen, seed)
+        for _, outcome in session.run([Request(case=case, attempt=1)]):
+            yield number, case, outcome
+
+
+def _nobody(_case: str, _stage: str) -> None:
+    """No parent process watches."""
+
+
+def against(outcome: Outcome) -> list[Said]:
+    """What would make the gate fail the case, whatever its policy."""
+    said = [Said(check=it.check, detail=it.detail) for it in findings_of(outcome) if it.verdict == "fail"]
+    match outcome:
+        case Substituted():
+            return [Said(check=WITNESS, detail=outcome.evidence.witness.reason), *said]
+        case Crashed():
+            return [Said(check=OUTCOME, detail=f"crashed in {outcome.stage}: {outcome.error}"), *said]
+        case TimedOut():
+            return [Said(check=OUTCOME, detail=f"silent in {outcome.stage}"), *said]
+        case Refused():
+            return [Said(check=OUTCOME, detail=f"refused what the card claims: {outcome.reasons[0]}"), *said]
+    return said
+
+
+def unproven(outcome: Outcome) -> list[Said]:
+    """A correct kernel has to be seen at work; INCONCLUSIVE is no pass either."""
+    if not isinstance(outcome, Measured):
+        return []
+    witness = outcome.evidence.witness
+    said = [Said(check=it.check, detail=it.detail) for it in findings_of(outcome) if it.verdict == "inconclusive"]
+    return said if witness.state == "proven" else [Said(check=WITNESS, detail=witness.reason), *said]

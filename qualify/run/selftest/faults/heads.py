@@ -1,0 +1,155 @@
+"""Class E: query heads that read another KV head, and elements of a head in another order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.selftest.planning import Plan, Tile
+from qualify.run.selftest.simulator import Simulator
+from qualify.run.selftest.specimen import Fault
+
+HEADS_AT_ONCE = 4
+"""heads of one block of a kernel that handles several"""
+
+
+class _Interleaved(Simulator):
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        return torch.arange(plan.heads_q) % plan.heads_kv
+
+
+class _PowerOfTwo(Simulator):
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        shift = (plan.heads_q // plan.heads_kv).bit_length() - 1
+        return (torch.arange(plan.heads_q) >> shift).clamp(max=plan.heads_kv - 1)
+
+
+class _Square(Simulator):
+    """Right only where there are as many KV heads as query heads in a group."""
+
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        return (torch.arange(plan.heads_q) // plan.heads_kv).clamp(max=plan.heads_kv - 1)
+
+
+class _DecodeFirstHead(Simulator):
+    """In decode with fewer than eight KV heads, the last group reads KV head 0."""
+
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        heads = super().head_map(plan, index)
+        decode = plan.bounds_q[index + 1] - plan.bounds_q[index] == 1 and 1 < plan.heads_kv < 8
+        return torch.where(heads == plan.heads_kv - 1, 0, heads) if decode else heads
+
+
+class _PackedRows(Simulator):
+    """Rows are divided by the group although the heads of a group are not packed into rows."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        group = tile.plan.heads_q // tile.plan.heads_kv
+        return torch.arange(tile.start, tile.stop) // group + tile.shift
+
+
+class _HeadsByFour(Simulator):
+    """Heads that do not fill a block are not written."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        heads = max(HEADS_AT_ONCE, tile.plan.heads_q // HEADS_AT_ONCE * HEADS_AT_ONCE)
+        super().write(tile, out[:, :heads], lse[:heads], tile_out[:heads], tile_lse[:heads])
+
+
+class _DimTail(Simulator):
+    def product(self, q: Tensor, k: Tensor) -> Tensor:
+        whole = q.shape[-1] // 32 * 32 or q.shape[-1]
+        return super().product(q[..., :whole], k[..., :whole])
+
+
+class _Fragments(Simulator):
+    """Elements of the output change places within fragments of eight."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        order = torch.arange(tile_out.shape[-1])
+        super().write(tile, out, lse, tile_out[..., order // 8 * 8 + order % 4 * 2 + order % 8 // 4], tile_lse)
+
+
+class _LayerHeads(Simulator):
+    """The group size is that of the first layer that was planned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = 0
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        self.group = self.group or plan.heads_q // plan.heads_kv
+        return plan
+
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        return (torch.arange(plan.heads_q) // self.group).clamp(max=plan.heads_kv - 1)
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="gqa-interleave",
+        kind="E",
+        mirrors="onnx#7274, axlearn#842, jax-js#180",
+        does="query head h reads KV head h mod heads_kv",
+        make=_Interleaved,
+    ),
+    Fault(
+        name="gqa-pow2",
+        kind="E",
+        mirrors="mlc-llm#2543",
+        does="the group is found by a shift: wrong for ratios that are no power of two",
+        make=_PowerOfTwo,
+    ),
+    Fault(
+        name="gqa-square",
+        kind="E",
+        mirrors="HipKittens#22, ONNXim#34",
+        does="the head map is right only where group = heads_kv",
+        make=_Square,
+    ),
+    Fault(
+        name="decode-first-head",
+        kind="E",
+        mirrors="pytorch#193893",
+        does="decode with fewer than eight KV heads: the last group reads KV head 0",
+        make=_DecodeFirstHead,
+    ),
+    Fault(
+        name="packed-rows",
+        kind="E",
+        mirrors="flash-attention#2528",
+        does="query rows are divided by the GQA ratio before they meet the mask",
+        make=_PackedRows,
+    ),
+    Fault(
+        name="heads-by-four",
+        kind="E",
+        mirrors="flash-linear-attention#1029, tt-metal#50564",
+        does="heads beyond a multiple of four are not written",
+        make=_HeadsByFour,
+    ),
+    Fault(
+        name="layer-heads",
+        kind="E",
+        mirrors="vllm#42650",
+        does="the GQA ratio of the first layer is kept for all layers",
+        make=_LayerHeads,
+    ),
+    Fault(
+        name="d-tail",
+        kind="E",
+        mirrors="AMD-Ecosystem/flashinfer#83",
+        does="the last head_dim mod 32 elements are dropped from q·k",
+        make=_DimTail,
+    ),
+    Fault(
+        name="frag-perm",
+        kind="I",
+        mirrors="flash-attention#2553",
+        does="output elements are permuted within fragments of eight",
+        make=_Fragments,
+    ),
+)
+"""Heads and their elements."""

@@ -1,0 +1,280 @@
+"""Class I: arithmetic that rounds, overflows or saturates where the accuracy class does not allow it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.selftest.planning import Plan, Tile
+from qualify.run.selftest.simulator import Partial, Simulator
+from qualify.run.selftest.specimen import Fault
+
+LAZY = 12.0
+"""by how much the maximum may grow before the accumulator is rescaled, natural logarithm"""
+SATURATED = 448.0
+"""largest e4m3"""
+
+
+class _RoundedScores(Simulator):
+    """q·k is rounded before it is scaled."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def product(self, q: Tensor, k: Tensor) -> Tensor:
+        return super().product(q, k).to(self.dtype).float()
+
+
+class _RoundedAccumulator(Simulator):
+    """The accumulator is kept in 16 bits between tiles."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def accumulate(self, tile: Tile, first: int, acc: Tensor, shrink: Tensor, p: Tensor, v: Tensor) -> Tensor:
+        return super().accumulate(tile, first, acc, shrink, p, v).to(self.dtype).float()
+
+
+class _RoundedSum(Simulator):
+    """The row sum is kept in bf16 between tiles."""
+
+    def sum_rows(self, tile: Tile, l: Tensor, p: Tensor) -> Tensor:
+        return super().sum_rows(tile, l, p).bfloat16().float()
+
+
+class _RoundedBefore(Simulator):
+    """P is rounded before the row sum."""
+
+    def sum_rows(self, tile: Tile, l: Tensor, p: Tensor) -> Tensor:
+        return l + self.round_p(tile, p).sum(-1)
+
+
+class _RoundedPartials(Simulator):
+    """Partial results of splits are stored in the output's dtype."""
+
+    def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
+        out, lse = partial
+        return (out.to(tile.plan.dtype).float() if self.split_count(tile) > 1 else out), lse
+
+
+class _Truncated(Simulator):
+    """P is cut off instead of rounded."""
+
+    def round_p(self, tile: Tile, p: Tensor) -> Tensor:
+        bits = {torch.bfloat16: 16, torch.float16: 13}.get(tile.plan.dtype, 0)
+        return ((p.view(torch.int32) >> bits) << bits).view(torch.float32)
+
+
+class _PInFp8(Simulator):
+    def round_p(self, tile: Tile, p: Tensor) -> Tensor:
+        return p.to(torch.float8_e4m3fn).float()
+
+
+class _LazyClamped(Simulator):
+    """The maximum is left behind up to a threshold, and P saturates."""
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        new = super().maximum(tile, m, scores)
+        return torch.where(new > m + LAZY, new, torch.where(m == -math.inf, new, m))
+
+    def exp(self, x: Tensor) -> Tensor:
+        return super().exp(x).clamp(max=SATURATED)
+
+
+class _LastNotRescaled(Simulator):
+    """The accumulator is not rescaled in the last tile."""
+
+    def accumulate(self, tile: Tile, first: int, acc: Tensor, shrink: Tensor, p: Tensor, v: Tensor) -> Tensor:
+        last = first + self.tile_k >= tile.seqlen_k and first > 0
+        return super().accumulate(tile, first, acc, torch.ones_like(shrink) if last else shrink, p, v)
+
+
+class _NoMaximum(Simulator):
+    """exp(score) without subtracting the maximum."""
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        return torch.where(super().maximum(tile, m, scores) == -math.inf, -math.inf, 0.0)
+
+
+class _CoarseExp(Simulator):
+    """A polynomial of degree two for the fraction of exp2: off by up to 0.3 %."""
+
+    def exp(self, x: Tensor) -> Tensor:
+        exponent = x / math.log(2)
+        whole = exponent.floor().clamp(min=-126)
+        part = torch.where(exponent == -math.inf, 0.0, exponent - whole).clamp(0, 1)
+        value = (1 + part * (0.656 + 0.344 * part)) * torch.exp2(whole)
+        return torch.where(exponent < -126, 0.0, value)
+
+
+class _ValuesInFp16(Simulator):
+    """V, or what the caller quantised, goes through fp16 on its way."""
+
+    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
+        k, v = super().keys(call, plan, index)
+        return k, v.half().float()
+
+
+class _OutputTruncated(Simulator):
+    """The output is cut off to its dtype instead of rounded."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        bits = {torch.bfloat16: 16, torch.float16: 13}.get(out.dtype, 0)
+        cut = ((tile_out.contiguous().view(torch.int32) >> bits) << bits).view(torch.float32)
+        super().write(tile, out, lse, cut, tile_lse)
+
+
+class _ScoreFloor(Simulator):
+    """Scores below a fixed bound are taken for masked."""
+
+    def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
+        masked = super().mask(tile, scores, seen)
+        return masked.masked_fill(masked < -100, -math.inf)
+
+
+class _HalfTileLost(Simulator):
+    """Where 64 keys remain of a step of 128, the padded half scores 0 instead of -inf."""
+
+    def normalise(self, tile: Tile, m: Tensor, l: Tensor, acc: Tensor) -> Partial:
+        if tile.seqlen_k % 128 != 64:
+            return super().normalise(tile, m, l, acc)
+        padded = torch.exp(-m.clamp(min=-80)) * 64 * (l > 0)
+        return super().normalise(tile, m, l + padded, acc)
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="qk-fp16",
+        kind="I",
+        mirrors="metal-flash-attention#8, ultralytics#24990, mlc-llm#1638",
+        does="q·k is rounded to fp16 before it is scaled",
+        make=partial(_RoundedScores, torch.float16),
+    ),
+    Fault(
+        name="qk-bf16",
+        kind="I",
+        mirrors="flash-attention#2372, flash-attention#2151",
+        does="q·k is rounded to bf16 before it is scaled",
+        make=partial(_RoundedScores, torch.bfloat16),
+    ),
+    Fault(
+        name="acc-bf16",
+        kind="I",
+        mirrors="tt-metal#50564",
+        does="the accumulator is kept in bf16",
+        make=partial(_RoundedAccumulator, torch.bfloat16),
+    ),
+    Fault(
+        name="acc-fp16",
+        kind="I",
+        mirrors="ik_llama.cpp#1196",
+        does="the accumulator is kept in fp16",
+        make=partial(_RoundedAccumulator, torch.float16),
+    ),
+    Fault(
+        name="p-trunc",
+        kind="I",
+        mirrors="ROCm/flash-attention#78",
+        does="P is truncated instead of rounded",
+        make=_Truncated,
+    ),
+    Fault(
+        name="p-fp8",
+        kind="I",
+        mirrors="flash-attention#1848",
+        does="P is rounded to e4m3",
+        make=_PInFp8,
+    ),
+    Fault(
+        name="lazy-rescale",
+        kind="I",
+        mirrors="flash-attention#2577",
+        does="the maximum lags behind and P saturates at 448",
+        make=_LazyClamped,
+    ),
+    Fault(
+        name="no-rescale-last",
+        kind="I",
+        mirrors="NNkernels.jl#16",
+        does="the accumulator is not rescaled in the last tile",
+        make=_LastNotRescaled,
+    ),
+    Fault(
+        name="no-max",
+        kind="I",
+        mirrors="pytorch#121558",
+        does="the maximum is not subtracted: large logits overflow",
+        make=_NoMaximum,
+    ),
+    Fault(
+        name="exp-coarse",
+        kind="I",
+        mirrors="flash-attention#2151",
+        does="exp is a polynomial that is off by up to 0.3 %",
+        make=_CoarseExp,
+    ),
+    Fault(
+        name="l-bf16",
+        kind="I",
+        mirrors="flash-attention#2372",
+        does="the row sum is kept in bf16 between tiles",
+        make=_RoundedSum,
+    ),
+    Fault(
+        name="v-fp16",
+        kind="I",
+        mirrors="vllm#34759, flashinfer#4976",
+        does="V is converted to fp16: the range of bf16 and the bits of fp32 are lost",
+        make=_ValuesInFp16,
+    ),
+    Fault(
+        name="out-trunc",
+        kind="I",
+        mirrors="ROCm/flash-attention#78",
+        does="the output is truncated instead of rounded",
+        make=_OutputTruncated,
+    ),
+    Fault(
+        name="score-floor",
+        kind="I",
+        mirrors="flash-attention#442",
+        does="scores below -100 are taken for masked",
+        make=_ScoreFloor,
+    ),
+    Fault(
+        name="half-tile",
+        kind="I",
+        mirrors="pytorch#196678, cudnn-frontend#160",
+        does="with S mod 128 = 64, the padded half tile scores 0 instead of -inf",
+        make=_HalfTileLost,
+    ),
+    Fault(
+        name="p-bf16-rowsum",
+        kind="I",
+        mirrors="a design choice; flashinfer's LSE",
+        does="P is rounded before the row sum, and the LSE claimed to 1e-5 (its output alone is as good as any)",
+        make=_RoundedBefore,
+    ),
+    Fault(
+        name="partial-bf16",
+        kind="I",
+        mirrors="ring-flash-attention#22, sgl-flash-attn#43",
+        does="partial results of splits are stored in the output's dtype",
+        make=_RoundedPartials,
+        equivalent=(
+            "Each of the s partial results is rounded once with the output's unit roundoff u_O, and the merge weighs "
+            "them with weights that sum to 1: the added error is at most u_O·Σw|o_s| ≤ u_O·A, and B = u_P·A + u_O·|o| "
+            "with u_P = u_O already allows it; the rms grows by a factor of 1.13 to 1.31 at most, under the limit of "
+            "1.6 that correct kernels need (FlashInfer stores its partials so). The correct variant partials-rounded "
+            "is the same kernel."
+        ),
+    ),
+)
+"""Arithmetic."""

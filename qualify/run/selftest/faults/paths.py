@@ -1,0 +1,258 @@
+"""Classes K, L and M: limits of an index or a grid, another kernel than the claimed one, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.selftest.planning import Plan, Tile
+from qualify.run.selftest.simulator import Simulator
+from qualify.run.selftest.specimen import Fault
+
+LIMIT = 1 << 16
+
+
+class _Offset32(Simulator):
+    """Offsets into the key tensors are 32-bit: beyond 2³¹ elements they wrap."""
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        rows = slots // plan.page_size if plan.page_size else slots
+        offset = rows * strides[0]
+        wrapped = (offset + (1 << 31)) % (1 << 32) - (1 << 31)
+        return super().fetch(name, tensor, strides, slots, plan) * (offset == wrapped).view(-1, 1, 1)
+
+
+class _LateKeys(Simulator):
+    """Keys from position 65536 on are not seen: their index has 16 bits."""
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        return super().in_sequence(tile, key) & (key < LIMIT)
+
+
+class _GridLimit(Simulator):
+    """The grid has no room for sequences from 65535 on."""
+
+    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+        if index < LIMIT - 1:
+            super().attend_sequence(call, plan, index, out, lse)
+
+
+class _WholeMatrix(Simulator):
+    """Scores of the whole sequence are held at once, in float64."""
+
+    def attend_tile(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        scores = torch.empty(q.shape[0], tile.seqlen_q, max(1, k.shape[1]), dtype=torch.float64)
+        scores[:, tile.start : tile.stop].fill_(0.0)
+        return super().attend_tile(tile, q, k, v)
+
+
+class _MathPath:
+    """Plain matrix products and a softmax do the work, and the result is right."""
+
+    def launch(self, call: AttentionCall) -> Any:
+        """The contract's result by the math path, one sequence after the other."""
+        return _Plain().attend(call)
+
+
+class _Plain(Simulator):
+    """One tile that holds everything, with torch's own softmax."""
+
+    def __init__(self) -> None:
+        super().__init__(tile_q=1 << 20, tile_k=1 << 10)
+
+    def attend_split(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
+        if not len(starts):
+            return super().attend_split(tile, q, k, v, starts)
+        scores = self.scores(tile, q, k, 0)
+        lse = torch.logsumexp(scores, -1)
+        p = torch.softmax(scores, -1).nan_to_num(nan=0.0)
+        return torch.matmul(p.to(tile.plan.dtype).float(), v), lse
+
+    def split_count(self, tile: Tile) -> int:
+        return 1
+
+
+class _OtherKernel:
+    """Another attention kernel of the same library does the work."""
+
+    def launch(self, call: AttentionCall) -> Any:
+        """The contract's result, from the other kernel."""
+        return TiledTorch(tile_q=64, tile_k=64).prepare(call).launch()
+
+
+class _FallbackUnderWindow(Simulator):
+    """With a window, another kernel is chosen; without one, the claimed kernel runs."""
+
+    def launch(self, call: AttentionCall) -> Any:
+        return super().launch(call) if call.window == (-1, -1) else _OtherKernel().launch(call)
+
+
+class _SdpaForEqualLengths(Simulator):
+    """Plain causal calls go to scaled_dot_product_attention on its math backend."""
+
+    def launch(self, call: AttentionCall) -> Any:
+        result = super().launch(call) if self._special(call) else super().attend(call)
+        if not self._special(call):
+            q, k, v = (tensor[None].transpose(1, 2) for tensor in (call.q, call.k, call.v))
+            with sdpa_kernel([SDPBackend.MATH]):
+                torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=call.scale, enable_gqa=True)
+        return result
+
+    @staticmethod
+    def _special(call: AttentionCall) -> bool:
+        return call.block_table is not None or call.window != (-1, -1) or len(call.cu_seqlens_q) > 2
+
+
+class _NotLaunched(Simulator):
+    """Nothing is launched in decode: the previous result comes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[tuple[int, ...], Any] = {}
+
+    def launch(self, call: AttentionCall) -> Any:
+        shape = tuple(call.q.shape)
+        if call.max_seqlen_q > 1 or shape not in self.kept:
+            self.kept[shape] = super().launch(call)
+        return self.kept[shape]
+
+
+class _NoOddGroups(Simulator):
+    """A group that is no power of two raises."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        group = plan.heads_q // plan.heads_kv
+        if group & (group - 1):
+            raise RuntimeError(f"Unsupported group_size: {group}")
+        return plan
+
+
+class _RefusesSmallDims(Simulator):
+    """A head_dim that the card claims is refused."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        if call.q.shape[-1] < 64:
+            raise LibraryRefusal(f"head_dim {call.q.shape[-1]} < 64 is not supported")
+        return super().make_plan(call)
+
+
+class _WrongShape(Simulator):
+    """Query lengths of 0 and 1: the output is reshaped by the batch."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        batch = len(call.cu_seqlens_q) - 1
+        return (
+            (out.new_zeros(batch, *out.shape[1:]), lse) if call.max_seqlen_q == 1 and len(out) < batch else (out, lse)
+        )
+
+
+class _WrongDtype(Simulator):
+    """The output stays float32 where V is fp16."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        return (out.float() if call.out_dtype == torch.float16 else out), lse
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="offset-int32",
+        kind="K",
+        mirrors="flash-attention#772, vllm#50427, flash-attention#2611",
+        does="offsets into the cache are 32-bit and wrap at 2^31 elements",
+        make=_Offset32,
+    ),
+    Fault(
+        name="keys-65536",
+        kind="K",
+        mirrors="pytorch#162588",
+        does="keys from position 65536 on are not seen",
+        make=_LateKeys,
+    ),
+    Fault(
+        name="batch-65535",
+        kind="K",
+        mirrors="pytorch#142228, pytorch#146704",
+        does="sequences from number 65535 on are not computed",
+        make=_GridLimit,
+    ),
+    Fault(
+        name="score-matrix",
+        kind="L",
+        mirrors="nanochat#826, pytorch#133206, Depth-Anything-3#268",
+        does="a score matrix of the whole sequence is allocated",
+        make=_WholeMatrix,
+    ),
+    Fault(
+        name="math-path",
+        kind="L",
+        mirrors="transformers#46960, transformers#48633, pytorch#181528",
+        does="matrix products and a softmax do the work; the result is right",
+        make=_MathPath,
+    ),
+    Fault(
+        name="other-kernel",
+        kind="L",
+        mirrors="vllm#54225, vllm#46002",
+        does="another attention kernel does the work; the result is right",
+        make=_OtherKernel,
+    ),
+    Fault(
+        name="fallback-window",
+        kind="L",
+        mirrors="stable-audio-3#21, vllm#54225",
+        does="with a window, another attention kernel does the work",
+        make=_FallbackUnderWindow,
+    ),
+    Fault(
+        name="sdpa-inside",
+        kind="L",
+        mirrors="ModernBERT#40, transformers#45636",
+        does="plain calls go to scaled_dot_product_attention's math backend",
+        make=_SdpaForEqualLengths,
+    ),
+    Fault(
+        name="not-launched",
+        kind="J",
+        mirrors="vLLM-2080Ti-Definitive#183",
+        does="in decode the first result of a shape is returned again",
+        make=_NotLaunched,
+    ),
+    Fault(
+        name="odd-groups",
+        kind="M",
+        mirrors="flashinfer#996, flashinfer#2986",
+        does="a GQA ratio that is no power of two raises",
+        make=_NoOddGroups,
+    ),
+    Fault(
+        name="small-dims-refused",
+        kind="M",
+        mirrors="pytorch#127523, transformers#47926",
+        does="a head_dim that the card claims is refused",
+        make=_RefusesSmallDims,
+    ),
+    Fault(
+        name="decode-reshape",
+        kind="C",
+        mirrors="flash-attention#1537, flash-attention#1619",
+        does="fewer queries than sequences: the output has a row for each sequence",
+        make=_WrongShape,
+    ),
+    Fault(
+        name="out-float",
+        kind="M",
+        mirrors="flash-attention#2484",
+        does="fp16 calls return float32",
+        make=_WrongDtype,
+    ),
+)
+"""Limits, paths and errors."""

@@ -1,0 +1,331 @@
+"""Classes B and H: keys that are lost, bytes that are nobody's, and pages that are not the sequence's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.selftest.planning import Plan, Tile
+from qualify.run.selftest.simulator import Simulator
+from qualify.run.selftest.specimen import Fault
+
+NARROW_PAGES = 16
+"""pages that a page index of too few bits can name"""
+
+
+class _TailDropped(Simulator):
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        return [start for start in super().tile_starts(tile, low, high) if start + self.tile_k <= tile.seqlen_k]
+
+
+class _TailOfOneDropped(Simulator):
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        return [start for start in super().tile_starts(tile, low, high) if start + 1 != tile.seqlen_k]
+
+
+class _Phantom(Simulator):
+    """Lanes past the end are zero, and count."""
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        return torch.ones_like(key, dtype=torch.bool)
+
+
+class _ReadsPast(Simulator):
+    """Keys past the end of the sequence are read and seen, up to the end of the tile or of the last page."""
+
+    def clamp(self, positions: Tensor, plan: Plan, index: int) -> Tensor:
+        return positions.clamp(max=self._last(plan, index))
+
+    def _last(self, plan: Plan, index: int) -> int:
+        size = plan.page_size or self.tile_k
+        return -(-plan.lengths_k[index] // size) * size - 1
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        if plan.page_size:
+            return super().fetch(name, tensor, strides, slots, plan)
+        beyond = (tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()) // strides[0]
+        return tensor.as_strided((beyond, *tensor.shape[1:]), strides)[slots.clamp(max=beyond - 1)]
+
+    def clear(self, name: str, rows: Tensor, inside: Tensor) -> Tensor:
+        return rows
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        return key <= self._last(tile.plan, tile.index)
+
+
+class _DecodeReadsPast(_ReadsPast):
+    """Only where a few queries meet a cache whose length is not a multiple of the tile."""
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        return super().in_sequence(tile, key) if tile.seqlen_q <= 8 else key < tile.seqlen_k
+
+
+class _ShortBlock(_ReadsPast):
+    """A sequence shorter than one tile sees the whole tile."""
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        return super().in_sequence(tile, key) if tile.seqlen_k < self.tile_k else key < tile.seqlen_k
+
+
+class _DirtyValues(_ReadsPast):
+    """Keys past the end are masked, their values are not cleared: 0 · NaN."""
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        return key < tile.seqlen_k
+
+
+class _NullPageValues(_DirtyValues):
+    """Lanes past the end read the null page."""
+
+    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+        slots = super().slots(name, plan, index, positions)
+        return torch.where(positions < plan.lengths_k[index], slots, 0) if plan.page_size else slots
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        return super().fetch(name, tensor, strides, slots if plan.page_size else slots.clamp(max=len(tensor) - 1), plan)
+
+    def clear(self, name: str, rows: Tensor, inside: Tensor) -> Tensor:
+        return rows
+
+
+class _StaleLastPage(Simulator):
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        pages, length = super().pages(name, plan, index).clone(), plan.lengths_k[index]
+        if length % plan.page_size and length > plan.page_size:
+            pages[length // plan.page_size] = pages[length // plan.page_size - 1]
+        return pages
+
+
+class _FloorStride(Simulator):
+    """A row of the block table is taken for as long as the pages that are full."""
+
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        assert plan.table is not None, "only a paged cache has pages"
+        start = index * (plan.max_seqlen_k // plan.page_size)
+        row: Tensor = plan.table.flatten()[start : start + plan.table.shape[1]]
+        return row
+
+
+class _NarrowIndex(Simulator):
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        return super().pages(name, plan, index) % NARROW_PAGES
+
+
+class _PreviousValues(Simulator):
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        return super().pages(name, plan, max(0, index - 1) if name == "v" else index)
+
+
+class _PageOf128(Simulator):
+    """The slot within a page has seven bits."""
+
+    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+        slots = super().slots(name, plan, index, positions)
+        return slots // plan.page_size * plan.page_size + slots % plan.page_size % 128 if plan.page_size else slots
+
+
+class _PageByShift(Simulator):
+    """The page of a key is found by shifting, as if its size were a power of two."""
+
+    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+        if not plan.page_size:
+            return super().slots(name, plan, index, positions)
+        size = 1 << (plan.page_size.bit_length() - 1)
+        pages = self.pages(name, plan, index)
+        return pages[(positions // size).clamp(max=len(pages) - 1)] * plan.page_size + positions % size
+
+
+class _ValueStride(Simulator):
+    """Rows of V are taken to be as long as rows of K."""
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        if name == "k" or plan.head_dim_v >= plan.head_dim or plan.page_size:
+            return super().fetch(name, tensor, strides, slots, plan)
+        whole = int(tensor.untyped_storage().nbytes()) // tensor.element_size() - int(tensor.storage_offset())
+        flat = tensor.as_strided((whole,), (1,))
+        heads = torch.arange(plan.heads_kv).view(1, -1, 1) * plan.head_dim
+        at = slots.view(-1, 1, 1) * plan.heads_kv * plan.head_dim + heads + torch.arange(plan.head_dim_v)
+        return flat[at % whole]
+
+
+class _FirstPageOnly(Simulator):
+    """From the second page on, the token at slot 0 of the first page is read."""
+
+    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+        slots = super().slots(name, plan, index, positions)
+        return torch.where(positions > plan.page_size, slots[0], slots) if plan.page_size >= 48 else slots
+
+
+class _WritesCache(Simulator):
+    """A padded slot of -1 is written to the last slot of the cache."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        result = super().attend(call)
+        if call.block_table is not None:
+            call.k.view(-1, *call.k.shape[-2:])[-1] = 0.0
+        return result
+
+
+class _WritesPastEnd(Simulator):
+    """The last tile of queries is written back whole, past the end of the tensor."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        result = super().attend(call)
+        whole = call.q.untyped_storage().nbytes() // call.q.element_size()
+        end = call.q.storage_offset() + call.q.numel()
+        call.q.as_strided((whole - end,), (1,), end)[: call.q.stride(0)] = 0.0
+        return result
+
+
+class _PagesBySlack(Simulator):
+    """A table that is wider than needed shifts every row but the first."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        if plan.table is None:
+            return plan
+        used = max(1, -(-max(plan.lengths_k) // plan.page_size))
+        rows = plan.table.flatten()[: plan.batch * used].view(plan.batch, used)
+        return replace(plan, table=rows)
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="drop-tail",
+        kind="B",
+        mirrors="pytorch#169222",
+        does="the last partial KV tile is dropped",
+        make=_TailDropped,
+    ),
+    Fault(
+        name="drop-tail-of-one",
+        kind="B",
+        mirrors="pytorch#191937",
+        does="the last KV tile is dropped when it holds one key",
+        make=_TailOfOneDropped,
+    ),
+    Fault(
+        name="phantom",
+        kind="B",
+        mirrors="flashinfer#3716",
+        does="zero-padded lanes of the last tile enter the denominator",
+        make=_Phantom,
+    ),
+    Fault(
+        name="read-past",
+        kind="B",
+        mirrors="vllm#47305, tt-metal#41215",
+        does="keys are read and seen to the end of the last page or tile",
+        make=_ReadsPast,
+    ),
+    Fault(
+        name="decode-reads-past",
+        kind="B",
+        mirrors="pytorch#169222, gpt-fast#233",
+        does="with up to eight queries, keys are seen to the end of the last page or tile",
+        make=_DecodeReadsPast,
+    ),
+    Fault(
+        name="short-block",
+        kind="B",
+        mirrors="pytorch#159247",
+        does="a sequence shorter than a tile sees the whole tile",
+        make=_ShortBlock,
+    ),
+    Fault(
+        name="nan-v",
+        kind="B",
+        mirrors="flash-attention#1745, flash-attention#2374, vllm#57158",
+        does="values past the end are not cleared: 0 · NaN",
+        make=_DirtyValues,
+    ),
+    Fault(
+        name="null-page",
+        kind="B",
+        mirrors="vllm#57158, sglang#32477",
+        does="lanes past the end read the null page, and 0 · NaN enters",
+        make=_NullPageValues,
+    ),
+    Fault(
+        name="v-stride-of-k",
+        kind="B",
+        mirrors="flash-attention#2368, flashinfer#4976",
+        does="rows of V are strided by head_dim where head_dim_v is smaller",
+        make=_ValueStride,
+    ),
+    Fault(
+        name="stale-last-page",
+        kind="H",
+        mirrors="sglang#36531",
+        does="the last partial page is read from the previous page",
+        make=_StaleLastPage,
+    ),
+    Fault(
+        name="bt-floor",
+        kind="H",
+        mirrors="flashinfer#4270",
+        does="the stride of the block table is floor(max_kv / page)",
+        make=_FloorStride,
+    ),
+    Fault(
+        name="idx-wrap",
+        kind="H",
+        mirrors="vllm#50427, flash-attention#772, flash-attention#2611",
+        does="the page index has too few bits and wraps",
+        make=_NarrowIndex,
+    ),
+    Fault(
+        name="v-page-prev",
+        kind="H",
+        mirrors="vllm#41834",
+        does="V uses the page table of the previous request",
+        make=_PreviousValues,
+    ),
+    Fault(
+        name="page-128",
+        kind="H",
+        mirrors="flashinfer#4347",
+        does="slots of a page beyond 128 wrap",
+        make=_PageOf128,
+    ),
+    Fault(
+        name="page-by-shift",
+        kind="H",
+        mirrors="pytorch#195650",
+        does="a page size that is no power of two is rounded down to one",
+        make=_PageByShift,
+    ),
+    Fault(
+        name="first-page-only",
+        kind="H",
+        mirrors="sglang#36531",
+        does="pages of 48 keys or more: after the first page, token 0 is read",
+        make=_FirstPageOnly,
+    ),
+    Fault(
+        name="table-slack",
+        kind="H",
+        mirrors="vllm#41834, sglang#22800",
+        does="the block table is taken to be as wide as the longest sequence needs",
+        make=_PagesBySlack,
+    ),
+    Fault(
+        name="writes-cache",
+        kind="H",
+        mirrors="vllm#43810, sglang#33253, vllm#13922",
+        does="a padded token is written to the last slot of the cache",
+        make=_WritesCache,
+    ),
+    Fault(
+        name="writes-past-end",
+        kind="H",
+        mirrors="flash-attention#638, flash-attention#1155",
+        does="what lies behind the queries is overwritten",
+        make=_WritesPastEnd,
+    ),
+)
+"""Reads, pages and writes."""

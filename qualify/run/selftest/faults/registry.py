@@ -1,0 +1,19 @@
+"""Every planted fault, class by class."""
+
+from __future__ import annotations
+
+from qualify.run.selftest.faults import heads, masks, merging, numerics, parameters, paths, reading, state
+from qualify.run.selftest.specimen import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    *masks.FAULTS,
+    *reading.FAULTS,
+    *merging.FAULTS,
+    *heads.FAULTS,
+    *parameters.FAULTS,
+    *numerics.FAULTS,
+    *state.FAULTS,
+    *paths.FAULTS,
+)
+"""Class N (performance) and hangs have no fault here: a slow kernel is found by its stored baseline, a hang by the
+watchdog of a real run, and both have tests of their own."""

@@ -1,0 +1,302 @@
+"""Classes D, J and O: strides that are assumed, plans that are kept too long, and results that vary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.selftest.planning import Plan, Tile
+from qualify.run.selftest.simulator import DECODE_SPLITS, Partial, Simulator
+from qualify.run.selftest.specimen import Fault
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides)
+
+
+class _ForgetfulKey(Simulator):
+    """Parts are missing from the key under which plans are kept."""
+
+    def __init__(self, *missing: str) -> None:
+        super().__init__()
+        self.missing = missing
+
+    def key_parts(self, call: AttentionCall) -> dict[str, Any]:
+        parts = super().key_parts(call)
+        return {name: part for name, part in parts.items() if name not in self.missing}
+
+
+class _StickyWindow(Simulator):
+    """The window of the first plan serves all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window: tuple[int, int] | None = None
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        self.window = self.window or plan.window
+        return replace(plan, window=self.window)
+
+
+class _StickyCausal(Simulator):
+    """Once a mask was causal, every later one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.causal = False
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        self.causal |= plan.causal
+        return replace(plan, causal=self.causal)
+
+
+class _DtypeOfFirst(Simulator):
+    """P is rounded to the dtype of the first call that was planned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtype: torch.dtype | None = None
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        self.dtype = self.dtype or plan.dtype
+        return replace(plan, dtype=self.dtype)
+
+
+class _Contiguous(Simulator):
+    """Tensors are taken for contiguous whatever their strides say."""
+
+    def __init__(self, *which: int) -> None:
+        super().__init__()
+        self.which = which
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        shapes = (call.q.shape, call.k.shape, call.v.shape)
+        strides = [dense(shape) if at in self.which else plan.strides[at] for at, shape in enumerate(shapes)]
+        return replace(plan, strides=(strides[0], strides[1], strides[2]))
+
+
+class _StridesOfKeys(Simulator):
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        same = plan.head_dim == plan.head_dim_v
+        return replace(plan, strides=(*plan.strides[:2], plan.strides[1] if same else plan.strides[2]))
+
+
+class _BroadcastRead(Simulator):
+    """A stride of 0 is taken for a dense one, when one key is left over."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        shapes = (call.q.shape, call.k.shape, call.v.shape)
+        strides = [dense(shape) if 0 in have else have for shape, have in zip(shapes, plan.strides, strict=True)]
+        return replace(plan, strides=(strides[0], strides[1], strides[2]))
+
+
+class _Race(Simulator):
+    """Every so many tiles, one is lost."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
+        self.tiles = 0
+
+    def step(
+        self, tile: Tile, first: int, scores: Tensor, v: Tensor, state: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.tiles += 1
+        return state if self.tiles % self.every == 0 else super().step(tile, first, scores, v, state)
+
+
+class _RandomRace(_Race):
+    """One tile in twenty is lost, at random."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 62)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def step(
+        self, tile: Tile, first: int, scores: Tensor, v: Tensor, state: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        lost = float(torch.rand(1, generator=self.generator)) < 0.05
+        return state if lost else super().step(tile, first, scores, v, state)
+
+
+class _OrderVaries(Simulator):
+    """Splits are merged in the order in which they end, which changes from call to call."""
+
+    def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
+        turn = self.calls % len(partials)
+        return super().merge(tile, [*partials[turn:], *partials[:turn]])
+
+    def split_count(self, tile: Tile) -> int:
+        return DECODE_SPLITS
+
+
+class _CrossTalk(Simulator):
+    """Now and then, a batch of three or more: the last sequence gets its neighbour's row."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        if self.calls % 3 == 0 and len(call.cu_seqlens_q) > 3 and len(out) > 1:
+            out[-1] = out[-2]
+        return out, lse
+
+
+class _SplitByBatch(Simulator):
+    """The number of splits depends on how many sequences there are."""
+
+    def split_count(self, tile: Tile) -> int:
+        return max(1, DECODE_SPLITS // tile.plan.batch) if tile.seqlen_q == 1 else 1 + tile.plan.batch % 2
+
+
+class _OrderByBatch(Simulator):
+    """From three sequences on, tiles are visited backwards."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        return starts[::-1] if tile.plan.batch >= 3 else starts
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="stale-len",
+        kind="J",
+        mirrors="ik_llama.cpp#2096, vllm#41834",
+        does="a plan, or captured graph, keeps the lengths that it was made for",
+        make=partial(_ForgetfulKey, "lengths_q", "used", "bounds_k", "numbers"),
+    ),
+    Fault(
+        name="stale-table",
+        kind="J",
+        mirrors="sglang#26019, vLLM-2080Ti-Definitive#183",
+        does="a plan keeps the block table that it was made for",
+        make=partial(_ForgetfulKey, "table"),
+    ),
+    Fault(
+        name="key-no-stride",
+        kind="J",
+        mirrors="flashinfer#4146, flashinfer#4270",
+        does="the plan's key omits the strides",
+        make=partial(_ForgetfulKey, "strides"),
+    ),
+    Fault(
+        name="key-no-dtype",
+        kind="J",
+        mirrors="flashinfer#4270",
+        does="the dtype of the first plan serves all",
+        make=_DtypeOfFirst,
+    ),
+    Fault(
+        name="key-no-mask",
+        kind="J",
+        mirrors="flashinfer#1028",
+        does="the plan's key omits the mask",
+        make=partial(_ForgetfulKey, "mask"),
+    ),
+    Fault(
+        name="key-no-numbers",
+        kind="J",
+        mirrors="flashinfer#1028, pytorch#174049",
+        does="the plan's key omits scale and softcap",
+        make=partial(_ForgetfulKey, "numbers"),
+    ),
+    Fault(
+        name="sticky-window",
+        kind="J",
+        mirrors="flashinfer#1028, sglang#31501",
+        does="the window of the first plan is used for all",
+        make=_StickyWindow,
+    ),
+    Fault(
+        name="sticky-causal",
+        kind="J",
+        mirrors="flashinfer#1028",
+        does="after a causal call every mask is causal",
+        make=_StickyCausal,
+    ),
+    Fault(
+        name="q-contiguous",
+        kind="D",
+        mirrors="flashinfer#4625, flash-attention#2665",
+        does="q is taken for contiguous",
+        make=partial(_Contiguous, 0),
+    ),
+    Fault(
+        name="kv-contiguous",
+        kind="D",
+        mirrors="pytorch#112577, pytorch#163597, pytorch#181133",
+        does="k and v are taken for contiguous",
+        make=partial(_Contiguous, 1, 2),
+    ),
+    Fault(
+        name="v-strides-of-k",
+        kind="D",
+        mirrors="ROCm/pytorch#3230, local-inference-lab/vllm#17",
+        does="v is read with the strides of k",
+        make=_StridesOfKeys,
+    ),
+    Fault(
+        name="stride-0",
+        kind="D",
+        mirrors="pytorch#191937",
+        does="an expanded tensor (stride 0) is read as if it were dense",
+        make=_BroadcastRead,
+    ),
+    Fault(
+        name="race",
+        kind="O",
+        mirrors="aiter#4350, tt-metal#50512, ninfer-3090#49",
+        does="one tile in twenty is lost at random",
+        make=_RandomRace,
+    ),
+    Fault(
+        name="race-rare",
+        kind="O",
+        mirrors="flash-attention#1344, ninfer-3090#49",
+        does="every 211th tile is lost",
+        make=partial(_Race, 211),
+    ),
+    Fault(
+        name="cross-talk",
+        kind="O",
+        mirrors="tt-metal#50512, flashinfer#1046",
+        does="every third call, the last of three or more sequences gets its neighbour's row",
+        make=_CrossTalk,
+    ),
+    Fault(
+        name="merge-order",
+        kind="O",
+        mirrors="FlashMLA#212, aiter#4350",
+        does="splits are merged in an order that changes from call to call",
+        make=_OrderVaries,
+    ),
+    Fault(
+        name="split-by-batch",
+        kind="O",
+        mirrors="flash-attention#1897, flashinfer#2424",
+        does="the number of splits depends on the batch",
+        make=_SplitByBatch,
+    ),
+    Fault(
+        name="order-by-batch",
+        kind="O",
+        mirrors="pegainfer#613, flashinfer#1675",
+        does="from three sequences on, another path is taken",
+        make=_OrderByBatch,
+    ),
+)
+"""Strides, kept state and races."""

@@ -1,0 +1,134 @@
+"""What the simulated kernel derives from a call on the host, and keeps for calls that look the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What a call is reduced to on the host before it is launched; kept for calls with the same key."""
+
+    bounds_q: tuple[int, ...]
+    starts_k: tuple[int, ...]
+    """packed index of each sequence's first key; all 0 in a paged cache"""
+    lengths_k: tuple[int, ...]
+    page_size: int
+    """0 = packed"""
+    table: Tensor | None
+    """(batch, max_pages)"""
+    heads_q: int
+    heads_kv: int
+    head_dim: int
+    head_dim_v: int
+    max_seqlen_k: int
+    causal: bool
+    window: tuple[int, int]
+    scale: float
+    softcap: float
+    dtype: torch.dtype
+    """of V, and of the weights that multiply it"""
+    strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    """of q, k and v, in elements"""
+    spans: tuple[tuple[int, int, int], ...]
+    """(sequence, start, end) of key positions that see each other"""
+
+    @property
+    def batch(self) -> int:
+        """Sequences of the call."""
+        return len(self.lengths_k)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """A tile of queries of one sequence."""
+
+    plan: Plan
+    index: int
+    """its sequence"""
+    start: int
+    """first query, within the sequence"""
+    stop: int
+    """one past the last"""
+    seqlen_q: int
+    seqlen_k: int
+
+    @property
+    def shift(self) -> int:
+        """Key position of query 0: masks are aligned to the bottom right corner."""
+        return self.seqlen_k - self.seqlen_q
+
+
+class Planner:
+    """Makes a plan for each call, or finds it again by its key; keeps all of them."""
+
+    def __init__(self) -> None:
+        self.plans: dict[Any, Plan] = {}
+
+    def plan(self, call: AttentionCall) -> Plan:
+        """The plan of the call: a known one where its key is known."""
+        key = self.plan_key(call)
+        if key not in self.plans:
+            self.plans[key] = self.make_plan(call)
+        return self.plans[key]
+
+    def plan_key(self, call: AttentionCall) -> tuple[Any, ...]:
+        """Everything that a plan depends on."""
+        return tuple(sorted(self.key_parts(call).items()))
+
+    def key_parts(self, call: AttentionCall) -> dict[str, Any]:
+        """The parts of the key by name."""
+        tensors = {"table": call.block_table, "used": call.seqused_k, "bounds_k": call.cu_seqlens_k}
+        return {
+            "shapes": (call.q.shape, call.k.shape, call.v.shape),
+            "strides": (call.q.stride(), call.k.stride(), call.v.stride()),
+            "dtype": str(call.v.dtype),
+            "lengths_q": tuple(call.cu_seqlens_q.tolist()),
+            "mask": (call.causal, call.window),
+            "numbers": (call.scale, call.softcap, call.max_seqlen_k),
+            "spans": () if call.bidirectional_spans is None else str(call.bidirectional_spans.tolist()),
+            **{name: "" if tensor is None else str(tensor.tolist()) for name, tensor in tensors.items()},
+        }
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        """Read the lengths back to the host, and note the geometry."""
+        starts_k, lengths_k = self.key_lengths(call)
+        spans = [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist()
+        return Plan(
+            bounds_q=tuple(call.cu_seqlens_q.tolist()),
+            starts_k=starts_k,
+            lengths_k=lengths_k,
+            page_size=0 if call.block_table is None else call.k.shape[1],
+            table=None if call.block_table is None else call.block_table.long(),
+            heads_q=call.q.shape[1],
+            heads_kv=call.k.shape[-2],
+            head_dim=call.q.shape[-1],
+            head_dim_v=call.v.shape[-1],
+            max_seqlen_k=call.max_seqlen_k,
+            causal=call.causal,
+            window=call.window,
+            scale=self.scale(call),
+            softcap=call.softcap,
+            dtype=call.v.dtype,
+            strides=(call.q.stride(), call.k.stride(), call.v.stride()),
+            spans=tuple((sequence, start, end) for sequence, start, end in spans),
+        )
+
+    def key_lengths(self, call: AttentionCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """First packed key and number of keys of each sequence."""
+        if call.cu_seqlens_k is None:
+            assert call.seqused_k is not None, "a paged call has seqused_k"
+            return (0,) * len(call.seqused_k), tuple(call.seqused_k.tolist())
+        bounds = call.cu_seqlens_k.tolist()
+        return tuple(bounds[:-1]), tuple(end - start for start, end in pairwise(bounds))
+
+    def scale(self, call: AttentionCall) -> float:
+        """What multiplies q·k."""
+        return call.scale

@@ -1,0 +1,322 @@
+"""A correct attention kernel in plain torch, one method per step, so that a planted fault replaces one step.
+
+It has the structure of the fused kernels: a plan that is kept between calls, tiles of queries and keys, a page
+lookup, a map from query heads to KV heads, an online softmax, KV splits that are merged through their LSE, and
+an epilogue that writes rows. Scores, maxima, sums and accumulators are float32; the weights P are rounded to
+the dtype of V before they multiply it. It shares no code with the golden result, nor with the masks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.selftest.planning import Plan, Planner, Tile
+
+RANGE = "qualify::tiled_attention_simulated"
+"""what the profiler sees of a call, and the witness looks for"""
+TILE_Q = 64
+TILE_K = 32
+DECODE_SPLITS = 4
+"""KV splits of a single query; fixed, so that a result does not depend on the batch"""
+
+Partial = tuple[Tensor, Tensor]
+"""(out, lse) of a tile of queries over some keys: (heads_q, rows, head_dim_v) and (heads_q, rows) float32"""
+
+
+class Simulator(Planner):
+    """The kernel. One instance lives as long as a process would."""
+
+    def __init__(self, *, tile_q: int = TILE_Q, tile_k: int = TILE_K) -> None:
+        super().__init__()
+        self.tile_q = tile_q
+        self.tile_k = tile_k
+        self.calls = 0
+
+    def launch(self, call: AttentionCall) -> Any:
+        """One call, in a range of its own that the profiler records."""
+        with torch.profiler.record_function(RANGE):
+            return self.attend(call)
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        """(out, lse) as the call contract says."""
+        self.calls += 1
+        out, lse = self.allocate(call)
+        plan = self.plan(call)
+        for index in range(plan.batch):
+            self.attend_sequence(call, plan, index, out, lse)
+        return out, lse
+
+    def allocate(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        """Memory for the results, with whatever was there before: every row has to be written."""
+        total_q, heads_q = call.q.shape[:2]
+        out = torch.empty(total_q, heads_q, call.v.shape[-1], dtype=call.out_dtype, device=call.q.device)
+        return out, torch.empty(heads_q, total_q, dtype=torch.float32, device=call.q.device)
+
+    # Reading
+
+    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+        """All tiles of queries of one sequence."""
+        first, last = plan.bounds_q[index], plan.bounds_q[index + 1]
+        if first == last:
+            return
+        q = self.queries(call, plan, index)
+        k, v = self.keys(call, plan, index)
+        length = last - first
+        for start in range(0, length, self.tile_q):
+            tile = Tile(
+                plan=plan,
+                index=index,
+                start=start,
+                stop=min(start + self.tile_q, length),
+                seqlen_q=length,
+                seqlen_k=plan.lengths_k[index],
+            )
+            partial = self.attend_tile(tile, q[:, start : tile.stop], k, v)
+            partial = self.add_sinks(call, tile, *partial)
+            self.write(tile, out, lse, *self.descale_out(call, tile, *partial))
+
+    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+        """(heads_q, seqlen_q, head_dim) float32, descaled."""
+        whole = call.q.as_strided(call.q.shape, plan.strides[0])
+        q = whole[plan.bounds_q[index] : plan.bounds_q[index + 1]].float().transpose(0, 1)
+        descale = self.descale("q", call, plan, index)
+        return q if descale is None else q * descale
+
+    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values for every query head, up to whole tiles: (heads_q, keys, dim) float32, k descaled."""
+        seqlen_k = plan.lengths_k[index]
+        positions = torch.arange(-(-seqlen_k // self.tile_k) * self.tile_k, device=call.k.device)
+        heads = self.head_map(plan, index).to(call.k.device)
+        read = []
+        for name, tensor, strides in (("k", call.k, plan.strides[1]), ("v", call.v, plan.strides[2])):
+            slots = self.slots(name, plan, index, self.clamp(positions, plan, index))
+            rows = self.fetch(name, tensor, strides, slots, plan).float()
+            read.append(self.clear(name, rows, positions < seqlen_k)[:, heads].transpose(0, 1))
+        descale = self.descale("k", call, plan, index)
+        return (read[0] if descale is None else read[0] * descale), read[1]
+
+    def clamp(self, positions: Tensor, plan: Plan, index: int) -> Tensor:
+        """Positions that may be read: lanes past the end are predicated off."""
+        return positions.clamp(max=plan.lengths_k[index] - 1)
+
+    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+        """Row of the key (or value) tensor that holds each position; in a paged cache page · page_size + slot."""
+        if plan.table is None:
+            return positions + plan.starts_k[index]
+        pages = self.pages(name, plan, index)
+        return pages[positions // plan.page_size] * plan.page_size + positions % plan.page_size
+
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        """(max_pages,) the sequence's row of the block table."""
+        assert plan.table is not None, "only a paged cache has pages"
+        return plan.table[index]
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        """(slots, heads_kv, dim) rows of the key (or value) tensor."""
+        whole = tensor.as_strided(tensor.shape, strides)
+        if plan.table is None:
+            return whole[slots]
+        return whole[slots // plan.page_size, slots % plan.page_size]
+
+    def clear(self, name: str, rows: Tensor, inside: Tensor) -> Tensor:
+        """Lanes past the end are zero."""
+        return torch.where(inside.view(-1, 1, 1), rows, 0.0)
+
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        """(heads_q,) KV head of each query head."""
+        return torch.arange(plan.heads_q) // (plan.heads_q // plan.heads_kv)
+
+    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+        """(heads_q, 1, 1) factor of a quantised tensor; None where there is none."""
+        factors: Tensor | None = getattr(call, f"{name}_descale")
+        return None if factors is None else factors[index][self.head_map(plan, index)].view(-1, 1, 1)
+
+    # One tile of queries
+
+    def attend_tile(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor) -> Partial:
+        """All splits of the keys, merged."""
+        splits = self.splits(tile)
+        partials = [
+            self.store(tile, number, starts, self.attend_split(tile, q, k, v, starts))
+            for number, starts in enumerate(splits)
+        ]
+        return partials[0] if len(partials) == 1 else self.merge(tile, partials)
+
+    def splits(self, tile: Tile) -> list[Sequence[int]]:
+        """First keys of the tiles of each split; later splits may be empty."""
+        low, high = self.key_range(tile)
+        starts = self.tile_starts(tile, low, high)
+        count = self.split_count(tile)
+        size = max(1, -(-len(starts) // count))
+        return [starts[number * size : (number + 1) * size] for number in range(count)]
+
+    def split_count(self, tile: Tile) -> int:
+        """KV splits of a tile of queries."""
+        return DECODE_SPLITS if tile.seqlen_q == 1 else 1
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        """First keys of the tiles, in the order of the loop."""
+        return range(low - low % self.tile_k, high, self.tile_k)
+
+    def key_range(self, tile: Tile) -> tuple[int, int]:
+        """First key, and one past the last, that any row of the tile may see."""
+        left, right = tile.plan.window
+        low, high = 0, tile.seqlen_k
+        if tile.plan.spans:
+            return low, high
+        if tile.plan.causal:
+            high = min(high, tile.stop + tile.shift)
+        if right >= 0:
+            high = min(high, tile.stop + tile.shift + right)
+        if left >= 0:
+            low = max(0, tile.start + tile.shift - left)
+        return low, max(low, high)
+
+    def attend_split(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int]) -> Partial:
+        """The online softmax over the tiles of one split."""
+        m = torch.full(q.shape[:2], -math.inf, device=q.device)
+        l = torch.zeros(q.shape[:2], device=q.device)
+        acc = torch.zeros(*q.shape[:2], v.shape[-1], device=q.device)
+        for first in starts:
+            keys = slice(first, first + self.tile_k)
+            m, l, acc = self.step(tile, first, self.scores(tile, q, k[:, keys], first), v[:, keys], (m, l, acc))
+        return self.normalise(tile, m, l, acc)
+
+    def scores(self, tile: Tile, q: Tensor, k: Tensor, first: int) -> Tensor:
+        """(heads_q, rows, keys) scaled, capped and masked."""
+        capped = self.cap(tile, self.product(q, k) * tile.plan.scale)
+        return self.mask(tile, capped, self.seen(tile, first, k.shape[1]))
+
+    def product(self, q: Tensor, k: Tensor) -> Tensor:
+        """q·k."""
+        return torch.matmul(q, k.transpose(-1, -2))
+
+    def cap(self, tile: Tile, scores: Tensor) -> Tensor:
+        """Softcap · tanh(score / softcap)."""
+        softcap = tile.plan.softcap
+        return softcap * torch.tanh(scores / softcap) if softcap else scores
+
+    def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
+        """-inf where a key is not seen."""
+        return scores.masked_fill(~seen, -math.inf)
+
+    def seen(self, tile: Tile, first: int, count: int) -> Tensor:
+        """(rows, count) whether each query of the tile sees each key from ``first`` on."""
+        position = self.positions(tile).view(-1, 1)
+        key = torch.arange(first, first + count).view(1, -1)
+        seen = self.in_band(tile, key - position) & self.in_sequence(tile, key)
+        for sequence, start, end in tile.plan.spans:
+            if sequence == tile.index:
+                seen = seen | ((position >= start) & (position < end) & (key >= start) & (key < end))
+        return seen
+
+    def positions(self, tile: Tile) -> Tensor:
+        """(rows,) key position of each query."""
+        return torch.arange(tile.start, tile.stop) + tile.shift
+
+    def in_band(self, tile: Tile, distance: Tensor) -> Tensor:
+        """Whether a key at this distance from the query's position is within causal mask and window."""
+        left, right = tile.plan.window
+        seen = torch.ones_like(distance, dtype=torch.bool)
+        if tile.plan.causal:
+            seen &= distance <= 0
+        if left >= 0:
+            seen &= distance >= -left
+        if right >= 0:
+            seen &= distance <= right
+        return seen
+
+    def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
+        """Whether a key is one of the sequence."""
+        return key < tile.seqlen_k
+
+    # The online softmax
+
+    def step(
+        self, tile: Tile, first: int, scores: Tensor, v: Tensor, state: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Row maximum, row sum and accumulator after one more tile of keys."""
+        m, l, acc = state
+        new_m = self.maximum(tile, m, scores)
+        base = torch.where(new_m == -math.inf, 0.0, new_m)
+        p = self.exp(scores - base.unsqueeze(-1))
+        shrink = self.exp(m - base)
+        return new_m, self.sum_rows(tile, l * shrink, p), self.accumulate(tile, first, acc, shrink, p, v)
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        """The new row maximum."""
+        return torch.maximum(m, scores.amax(-1))
+
+    def exp(self, x: Tensor) -> Tensor:
+        """The exponential."""
+        return torch.exp(x)
+
+    def log(self, x: Tensor) -> Tensor:
+        """The logarithm."""
+        return torch.log(x)
+
+    def sum_rows(self, tile: Tile, l: Tensor, p: Tensor) -> Tensor:
+        """The row sum, taken before P is rounded."""
+        return l + p.sum(-1)
+
+    def accumulate(self, tile: Tile, first: int, acc: Tensor, shrink: Tensor, p: Tensor, v: Tensor) -> Tensor:
+        """The accumulator, rescaled, plus P V."""
+        return acc * shrink.unsqueeze(-1) + torch.matmul(self.round_p(tile, p), v)
+
+    def round_p(self, tile: Tile, p: Tensor) -> Tensor:
+        """P as the matrix product reads it."""
+        return p.to(tile.plan.dtype).float()
+
+    def normalise(self, tile: Tile, m: Tensor, l: Tensor, acc: Tensor) -> Partial:
+        """Divide by the row sum; rows without keys give 0 and -inf."""
+        empty = l == 0
+        out = acc / torch.where(empty, 1.0, l).unsqueeze(-1)
+        lse = torch.where(empty, -math.inf, torch.where(empty, 0.0, m) + self.log(l))
+        return torch.where(empty.unsqueeze(-1), 0.0, out), lse
+
+    # Epilogue
+
+    def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
+        """What the merge will read of a split's result."""
+        return partial
+
+    def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
+        """Weigh the splits by their LSE."""
+        outs, lses = torch.stack([out for out, _ in partials]), torch.stack([lse for _, lse in partials])
+        top = lses.amax(0)
+        base = torch.where(top == -math.inf, 0.0, top)
+        weights = torch.exp(lses - base)
+        total = weights.sum(0)
+        out = (outs * weights.unsqueeze(-1)).sum(0) / torch.where(total == 0, 1.0, total).unsqueeze(-1)
+        return out, torch.where(total == 0, -math.inf, base + torch.log(total))
+
+    def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        """Put each head's sink into the denominator; rows without keys stay as they are."""
+        if call.sinks is None:
+            return out, lse
+        whole = torch.where(lse == -math.inf, lse, torch.logaddexp(lse, self.sink(call, tile, lse)))
+        weight = torch.exp(lse - torch.where(lse == -math.inf, 0.0, whole))
+        return out * weight.unsqueeze(-1), whole
+
+    def sink(self, call: AttentionCall, tile: Tile, lse: Tensor) -> Tensor:
+        """The sink's logit for each head and row, broadcastable to ``lse``."""
+        assert call.sinks is not None, "only asked where there are sinks"
+        return call.sinks.float().view(-1, 1)
+
+    def descale_out(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        """V's descale belongs to the result."""
+        descale = self.descale("v", call, tile.plan, tile.index)
+        return (out if descale is None else out * descale), lse
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        """Round to the output's dtype and write the rows."""
+        begin = tile.plan.bounds_q[tile.index]
+        rows = slice(begin + tile.start, begin + tile.stop)
+        out[rows] = tile_out.transpose(0, 1).to(out.dtype)
+        lse[:, rows] = tile_lse

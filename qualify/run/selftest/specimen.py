@@ -1,0 +1,46 @@
+"""What the battery sends through the pipeline: a planted fault, or another way to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from qualify.facts.selftest import FaultClass
+from qualify.run.adapters.interface import AttentionCall
+
+
+class Kernel(Protocol):
+    """An attention kernel with the state that a process would keep."""
+
+    def launch(self, call: AttentionCall) -> Any:
+        """``out`` or ``(out, lse)``, as the call contract says."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """A wrong kernel, and the public defects that it stands for."""
+
+    name: str
+    kind: FaultClass
+    """class of incident, A to O"""
+    mirrors: str
+    """threads that describe the defect, or the check that it is there to try"""
+    does: str
+    """what it does wrong, in one line"""
+    make: Callable[[], Kernel]
+    equivalent: str = ""
+    """the proof that its results cannot be told from correct ones; such a fault does not count"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """A correct kernel of another make."""
+
+    name: str
+    does: str
+    """how it differs, in one line"""
+    make: Callable[[], Kernel]
+    lse_rel: float = 1e-5
+    """accuracy of the LSE that its card claims"""

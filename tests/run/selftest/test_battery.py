@@ -1,0 +1,97 @@
+"""The battery catches faults, stays silent on correct kernels, and counts honestly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qualify.errors import NothingSelected
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.outcome import Crashed, Refused
+from qualify.run.selftest.battery import Asked, chosen, correct_tasks, run_battery
+from qualify.run.selftest.correct import VARIANTS
+from qualify.run.selftest.examine import accuse, against, detect
+from qualify.run.selftest.faults.registry import FAULTS
+from qualify.run.selftest.workloads import SHAPES
+
+
+@pytest.mark.parametrize(
+    ("fault", "check"),
+    [
+        ("causal-plus-1", "census"),
+        ("gqa-square", "needle"),
+        ("read-past", "poison"),
+        ("writes-past-end", "contract"),
+        ("p-fp8", "budget"),
+        ("lse-log2", "lse"),
+        ("race", "repeat"),
+        ("math-path", "witness"),
+        ("odd-groups", "outcome"),
+    ],
+)
+def test_a_fault_is_caught_by_its_check(fault, check):
+    """The pipeline of a real kernel finds it, and says which check did."""
+    (found,) = detect(fault, ("smoke",))
+    assert check in found.caught_by
+    assert found.example
+
+
+def test_a_later_level_begins_where_an_earlier_one_told():
+    """The case that caught a fault at smoke comes first at full."""
+    smoke, full = detect("sink-drop", ("smoke", "full"))
+    assert smoke.cases > 1
+    assert 1 == full.cases
+
+
+@pytest.mark.parametrize("variant", ["plain", "splits-7", "partials-rounded"])
+def test_correct_kernels_are_not_accused(variant):
+    """No finding of any case is a failure, and every case is proven."""
+    assert (len(SHAPES), ()) == accuse(variant, "smoke", 1)
+
+
+def test_what_is_no_finding_counts_too():
+    """A crash and a refusal of what the card claims make the gate fail, so they are detections."""
+    crashed = Crashed(stage="prepare", error="RuntimeError: no", log="", attempt=1)
+    assert ["outcome"] == [said.check for said in against(crashed)]
+    assert ["outcome"] == [said.check for said in against(Refused(by="library", reasons=("no",)))]
+
+
+def test_the_battery_in_processes():
+    """A part of the faults and one round of some correct kernels, in processes of their own."""
+    seen: list[tuple[int, int]] = []
+    result = run_battery(Asked(levels=("smoke",), runs=2 * len(SHAPES), select="m*"), lambda *step: seen.append(step))
+    assert ["merge-nan", "merge-equal", "merge-max", "merge-two", "merge-order", "math-path"] == [
+        fault.name for fault in result.faults
+    ]
+    assert () == result.missed
+    assert 2 * len(SHAPES) == result.correct_runs
+    assert () == result.alarmed
+    assert result.holds
+    assert (8, 8) == seen[-1]
+
+
+@pytest.mark.parametrize("runs", [0, 1, 1000])
+def test_enough_correct_runs_are_planned(runs):
+    """At least as many as asked, over all correct kernels and over several seeds."""
+    tasks = correct_tasks(("smoke", "full"), runs)
+    assert runs <= len(tasks) * len(SHAPES) < runs + len(SHAPES)
+    if runs == 1000:
+        assert {variant.name for variant in VARIANTS} == {task.specimen for task in tasks}
+        assert {"smoke", "full"} == {level for task in tasks for level in task.levels}
+
+
+def test_an_unknown_fault_is_named():
+    """A glob that matches nothing ends with what names look like."""
+    with pytest.raises(NothingSelected, match=r"'nothing-like-it'.*causal-plus-1"):
+        chosen("nothing-like-it")
+
+
+def test_the_committed_result_is_about_these_faults():
+    """docs/selftest.md shows the faults and the check version of this checkout."""
+    result = json.loads((Path(__file__).parents[3] / "docs" / "evidence" / "selftest.json").read_text())
+    assert [fault.name for fault in FAULTS] == [kill["fault"] for kill in result["kills"]]
+    assert CHECK_VERSION == result["check_version"]
+    assert result["correct_runs"] >= 1000
+    assert [] == result["false_alarms"]
