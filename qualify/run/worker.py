@@ -59,7 +59,9 @@ def main() -> None:
     pipe = Pipe(os.fdopen(own_out, "wb"))
     messages = (json.loads(line) for line in os.fdopen(own_in, "r", encoding="utf-8"))
     setup = next(messages, None)
-    if setup is not None:
+    if setup is not None and "trials" in setup:
+        _serve_trials(setup, messages, pipe)
+    elif setup is not None:
         _serve(setup, messages, pipe)
     pipe.stream.flush()
     # A library's exit handlers may hang or crash on a context that a kernel has broken; nothing is left to do.
@@ -120,6 +122,37 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
     for message in messages:
         if not _run_chunk(session, message["requests"], pipe):
             return
+
+
+def _serve_trials(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:
+    """Answer the trials of ``qualify repro`` until the pipe closes (qualify.run.trial has the messages)."""
+    from qualify.run import stack, trial
+    from qualify.run.adapters.registry import create_adapter
+    from qualify.run.inputs import device_of
+
+    sys.path += setup["import_paths"]
+    try:
+        device = device_of(stack.describe_device(setup["device"]).kind)
+    except DeviceError as error:
+        pipe.send("unusable", message=str(error))
+        return
+    card = codec.from_data(KernelCard, setup["card"])
+    pipe.send("at", case="", stage="load")
+    try:
+        adapter = create_adapter(card)
+    except Exception as error:  # noqa: BLE001 - whatever a library raises while it is imported
+        pipe.send("unusable", message=f"{card.kernel} cannot be loaded: {type(error).__name__}: {error}")
+        return
+    pipe.send("ready")
+    for message in messages:
+        asked = codec.from_data(trial.Asked, message)
+        pipe.send("at", case=asked.case.id, stage="call")
+        attempt = trial.Trial(asked, trial.subject_of(asked, card, adapter, device, setup), pipe)
+        try:
+            ended = attempt.run()
+        except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends
+            ended = attempt.crashed(error)
+        pipe.send("trial", **ended)
 
 
 def _preload(cards: list[KernelCard], pipe: Pipe) -> dict[str, Any]:
