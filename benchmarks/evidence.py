@@ -157,8 +157,12 @@ def main() -> None:
     runs = []
     for url in arguments.db:
         with Store.open(url, create=False) as store:
-            wanted = arguments.run or [run.id for run in reversed(store.runs())]
-            runs += [run_data(judge(store, store.resolve(run), kernels)) for run in wanted]
+            stored = [run.id for run in reversed(store.runs())]
+            wanted = [run for run in stored if not arguments.run or run in arguments.run]
+            runs += [run_data(judge(store, run, kernels)) for run in wanted]
+    missing = set(arguments.run) - {run["run"] for run in runs}
+    if missing:
+        parser.error(f"no such run in {', '.join(arguments.db)}: {', '.join(sorted(missing))}")
     text = json.dumps(codec.strict({"schema": "qualify.evidence/1", "runs": runs}), indent=None, separators=(",", ":"))
     arguments.out.write_text(text.replace('{"id":', '\n{"id":') + "\n")
 

@@ -211,6 +211,8 @@ class KernelCard(Card):
     """only with adapter: call: package.module:function that takes one AttentionCall"""
     options: Mapping[str, Scalar] = Field(default_factory=dict)
     """settings that the adapter understands"""
+    jit: Flag = False
+    """whether the library compiles kernels at their first call, into a cache on disk; a run compiles them ahead"""
     requires: Requires
     """hardware that it needs"""
     claims: Claims

@@ -15,12 +15,14 @@ from pathlib import Path
 
 from qualify import __version__
 from qualify.errors import UsageError
-from qualify.facts.outcome import NotRun, Refused
+from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
 from qualify.fleet.probe import available_memory
 from qualify.fleet.request import Request
+from qualify.run.compile_ahead import Compiling, compile_ahead
 from qualify.run.repeats import Task, tasks_to_resume
-from qualify.run.supervisor import At, Done, Event, Settings, Started, Supervisor, Tick
+from qualify.run.setup import Settings
+from qualify.run.supervisor import At, Done, Event, Started, Supervisor, Tick
 from qualify.store.store import Store
 
 COMMIT_SECONDS = 0.5
@@ -44,6 +46,8 @@ class Progress:
     """the case that just got an outcome"""
     final: bool = True
     """False where that case will be repeated"""
+    compiling: bool = False
+    """kernels are being compiled ahead; no case has begun"""
 
 
 Show = Callable[[Progress], None]
@@ -92,14 +96,19 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     if resume:
         store.resume(run.id)
     filing = _Filing(store, run, show, total=len(request.plan.cases), done=len(request.plan.cases) - len(tasks))
-    events = Supervisor(_settings(request, run), tasks).events()
+    settings = _settings(request, run)
+    compiling = compile_ahead(settings, (task.case for task in tasks))
+    events = Supervisor(settings, tasks).events()
     try:
+        for call in compiling:
+            filing.note_compiled(call)
         for event in events:
             filing.take(event)
         filing.commit()
         store.finish(run.id, "completed", datetime.now(UTC))
     except BaseException:
         with _undisturbed():
+            compiling.close()
             events.close()
             filing.commit()
             store.finish(run.id, "interrupted", datetime.now(UTC))
@@ -156,6 +165,7 @@ def _settings(request: Request, run: Run) -> Settings:
     names = dict.fromkeys(case.kernel for case in request.plan.cases)
     return Settings(
         device=request.device,
+        device_name=request.host.name,
         level=request.level,
         reference=policy.reference,
         timeout_s=policy.timeout_s,
@@ -200,7 +210,20 @@ class _Filing:
         self.final: set[str] = set()
         """cases that got their final outcome here; the loss of a CUDA context may take one back"""
         self.waiting: list[Record] = []
+        self.ahead_us: dict[str, float] = {}
+        """what the first call of a case cost when it was compiled ahead"""
         self.since = time.monotonic()
+
+    def note_compiled(self, call: Compiling | None) -> None:
+        """Remember what it cost to compile a call ahead: it is the case's first call."""
+        if call is None:
+            return
+        if call.first_call_us is not None:
+            self.ahead_us[call.case_id] = call.first_call_us
+        stage = f"compiled ahead: {call.done} of {call.total}"
+        self.show(
+            Progress(done=self.before, total=self.total, case_id=call.case_id, stage=stage, record=None, compiling=True)
+        )
 
     def take(self, event: Event) -> None:
         """File one event of the supervisor."""
@@ -221,12 +244,20 @@ class _Filing:
 
     def _take_outcome(self, event: Done) -> None:
         case_id = event.record.case.id
-        self.waiting.append(event.record)
+        self.waiting.append(self._with_compilation(event.record))
         if event.final:
             self.final.add(case_id)
         else:
             self.final.discard(case_id)
         self._report(case_id, "done", event.record, final=event.final)
+
+    def _with_compilation(self, record: Record) -> Record:
+        """The record with what its first call cost on this machine, where another process made it."""
+        outcome, ahead_us = record.outcome, self.ahead_us.get(record.case.id)
+        if ahead_us is None or not isinstance(outcome, Measured | Substituted):
+            return record
+        evidence = replace(outcome.evidence, first_call_us=max(ahead_us, outcome.evidence.first_call_us))
+        return replace(record, outcome=replace(outcome, evidence=evidence))
 
     def commit(self) -> None:
         """Write what is waiting, in one transaction."""

@@ -167,7 +167,7 @@ def reproduce(wanted: Wanted, *, shrink: bool, say: Say) -> Repro:
 
 def _bench(wanted: Wanted) -> Bench:
     setup = {
-        "trials": True,
+        "mode": "trials",
         "device": wanted.run.device,
         "level": wanted.run.level,
         "reference": wanted.policy.reference,

@@ -76,7 +76,7 @@ class Child:
         self.last_sign = time.monotonic()
         while rest:
             if not _ready(self.outgoing, selectors.EVENT_WRITE):
-                self._watch(limit_s)
+                self.watch(limit_s)
                 continue
             try:
                 rest = rest[os.write(self.outgoing, rest) :]
@@ -96,7 +96,7 @@ class Child:
                     raise self._ended()
                 self.buffer += data
                 self.last_sign = time.monotonic()
-            self._watch(limit_s)
+            self.watch(limit_s)
         if b"\n" not in self.buffer:
             return None
         line, self.buffer = self.buffer.split(b"\n", 1)
@@ -119,7 +119,7 @@ class Child:
         self.kill()
         return Gone(f"something in the process wrote into qualify's own pipe ({what}), so it was killed")
 
-    def _watch(self, limit_s: float) -> None:
+    def watch(self, limit_s: float) -> None:
         """End a process that is silent or takes too much memory; notice one whose children hold its pipe open."""
         if self.process.poll() is not None and not _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
             raise self._ended()

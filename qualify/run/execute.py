@@ -111,7 +111,7 @@ class Session:
             held = 0
             while waiting and held < CHUNK_BYTES[self.described.kind]:
                 request = waiting.pop(0)
-                prepared = self._guarded(request, "prepare", partial(self._prepare, request))
+                prepared = self._load(request) or self._guarded(request, "prepare", partial(self._prepare, request))
                 if isinstance(prepared, Running):
                     batch.append(prepared)
                     held += prepared.inputs.bytes
@@ -141,13 +141,20 @@ class Session:
         log = "".join(traceback.format_exception(error))[-4000:]
         return Crashed(stage=stage, error=text, log=log, attempt=request.attempt)
 
+    def _load(self, request: Request) -> Outcome | None:
+        """Load the library or entry of the case's kernel; an outcome where that fails, whatever it raised."""
+        card = self.cards[request.case.kernel]
+        if card.kernel in self.adapters:
+            return None
+        loaded = self._guarded(request, "load", partial(create_adapter, card))
+        if isinstance(loaded, Crashed | Refused):
+            return loaded
+        self.adapters[card.kernel] = loaded
+        return None
+
     def _prepare(self, request: Request) -> Running:
         case = request.case
         card = self.cards[case.kernel]
-        if card.kernel not in self.adapters:
-            self.announce(case.id, "load")
-            self.adapters[card.kernel] = create_adapter(card)
-            self.announce(case.id, "prepare")
         adapter = self.adapters[card.kernel]
         inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device)
         begin = time.perf_counter_ns()
@@ -323,6 +330,27 @@ class Session:
 def seed_of(case: Case) -> int:
     """The seed of a case's inputs: a part of its content hash, so it repeats and differs between cases."""
     return int(case.content_hash[:7], 16)
+
+
+def first_call(case: Case, card: KernelCard, adapters: dict[str, Adapter], kind: str) -> float:
+    """Prepare a case's call and launch it once; what that took, in µs, and nothing is kept of it.
+
+    Args:
+        adapters: by kernel; a missing one is created and added.
+    """
+    if card.kernel not in adapters:
+        adapters[card.kernel] = create_adapter(card)
+    device = device_of(kind)
+    inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=device)
+    begin = time.perf_counter_ns()
+    adapters[card.kernel].prepare(inputs.call).launch()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    took = (time.perf_counter_ns() - begin) / 1e3
+    del inputs
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # other processes compile on the same card
+    return took
 
 
 def run_control(device: torch.device) -> str:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
 from qualify.facts import codec
-from qualify.facts.case import DeviceKind, Level
 from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut, evidence_of
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
@@ -34,32 +31,13 @@ from qualify.run.repeats import (
     unproven,
     with_history,
 )
+from qualify.run.setup import Settings
 
 CHUNK = {"cpu": 8, "cuda": 16}
 """cases that share a profiler session"""
 START_TIMEOUT_S = 300.0
 SLOW_STAGES = {"", "load", "prepare"}
 """stages in which a library may be compiling"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """What all workers of a run have in common."""
-
-    device: DeviceKind
-    level: Level
-    reference: str
-    timeout_s: float
-    compile_timeout_s: float
-    hash_cache: Path
-    cards: Mapping[str, KernelCard]
-    """every kernel of the run by name, also those whose cases are done: their libraries belong to the fingerprint"""
-    import_paths: tuple[str, ...] = ()
-    """folders in which the entries of third parties stand"""
-    memory_bytes: int
-    """host memory that a worker may touch"""
-    ceilings: Ceilings | None = None
-    """what an earlier worker of the same run measured; None to measure"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +165,7 @@ class Supervisor:
                 "room for temporary files; what was measured is stored."
             ) from error
         yield At(case_id="", stage="start")
-        child.send(self._setup(), START_TIMEOUT_S)
+        child.send(self.settings.message(preload=self.preload, ceilings=self.ceilings), START_TIMEOUT_S)
         while True:
             message = child.receive(START_TIMEOUT_S)
             if message is None:
@@ -202,20 +180,6 @@ class Supervisor:
         self.ceilings = _received(child, Ceilings, message["ceilings"])
         stack = _received(child, Stack, message["stack"])
         yield Started(stack=stack, ceilings=self.ceilings, start_s=time.monotonic() - began)
-
-    def _setup(self) -> dict[str, Any]:
-        settings = self.settings
-        cards = {name: card.model_dump(mode="json", exclude_unset=True) for name, card in settings.cards.items()}
-        return {
-            "device": settings.device,
-            "level": settings.level,
-            "reference": settings.reference,
-            "hash_cache": str(settings.hash_cache),
-            "import_paths": settings.import_paths,
-            "cards": cards,
-            "preload": self.preload,
-            "ceilings": codec.to_data(self.ceilings, Ceilings | None),
-        }
 
     def _run_chunk(self, chunk: list[Task]) -> Iterator[Event]:
         """Run tasks in the present worker; whoever is left without an outcome goes back into the queue."""

@@ -2,7 +2,7 @@
 
 ::
 
-    parent -> child   setup {trials, device, level, reference, import_paths, card}                   once
+    parent -> child   setup {mode: trials, device, level, reference, import_paths, card}                   once
                       trial {case, seed, check, finding, script}                                     again and again
     child -> parent   ready {}  or  unusable {message}                                               once
                       at {case, stage}                                                               before every step

@@ -4,13 +4,17 @@ Messages are lines of JSON on two file descriptors of their own, because librari
 
 ::
 
-    parent -> child   setup {device, level, reference, hash_cache, import_paths, cards, preload, ceilings}  once
+    parent -> child   setup {mode, device, level, reference, hash_cache, import_paths, cards, preload, ceilings}  once
                       chunk {requests: [{case, attempt}]}                      again and again
     child -> parent   ready {stack, ceilings, unloadable}  or  unusable {message}  once
                       at {case, stage}                                         before every step
                       outcome {case, outcome}
                       idle {}                                                  the chunk is done
                       sick {case, error}                                       the context is lost; the child exits
+
+In mode ``compile`` the child only prepares the calls of a chunk, and says ``ready {}`` and
+``compiled {case, first_call_us}``; first_call_us is null where the call failed. In mode ``trials`` it answers
+``qualify repro`` (qualify.run.trial).
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ def main() -> None:
     pipe = Pipe(os.fdopen(own_out, "wb"))
     messages = (json.loads(line) for line in os.fdopen(own_in, "r", encoding="utf-8"))
     setup = next(messages, None)
-    if setup is not None and "trials" in setup:
+    if setup is not None and setup["mode"] == "trials":
         _serve_trials(setup, messages, pipe)
     elif setup is not None:
         _serve(setup, messages, pipe)
@@ -92,7 +96,10 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
     from qualify.run.inputs import device_of
 
     sys.path += setup["import_paths"]
-    cards = {name: codec.from_data(KernelCard, card) for name, card in setup["cards"].items()}
+    if setup["mode"] == "compile":
+        _compile(setup, messages, pipe)
+        return
+    cards = _cards(setup)
     try:
         device = stack.describe_device(setup["device"])
     except DeviceError as error:
@@ -153,6 +160,28 @@ def _serve_trials(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pip
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends
             ended = attempt.crashed(error)
         pipe.send("trial", **ended)
+
+
+def _cards(setup: dict[str, Any]) -> dict[str, KernelCard]:
+    return {name: codec.from_data(KernelCard, card) for name, card in setup["cards"].items()}
+
+
+def _compile(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:
+    """Make every call once, so that what its library compiles gets into the library's cache on disk."""
+    from qualify.run import execute
+
+    cards = _cards(setup)
+    adapters: dict[str, Any] = {}
+    pipe.send("ready")
+    for message in messages:
+        for item in message["requests"]:
+            case = codec.from_data(Case, item["case"])
+            pipe.send("at", case=case.id, stage="compile")
+            try:
+                took: float | None = execute.first_call(case, cards[case.kernel], adapters, setup["device"])
+            except Exception:  # noqa: BLE001 - whatever a library raises; the run repeats and records it
+                took = None
+            pipe.send("compiled", case=case.id, first_call_us=took)
 
 
 def _preload(cards: list[KernelCard], pipe: Pipe) -> dict[str, Any]:

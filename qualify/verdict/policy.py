@@ -12,6 +12,7 @@ from qualify.facts.outcome import (
     Crashed,
     Measured,
     NotRun,
+    Outcome,
     Refused,
     Substituted,
     TimedOut,
@@ -46,6 +47,7 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
     match outcome:
         case _ if case.unclaimed:
             verdict, reasons = "NOT_REQUIRED", [f"beyond the card's claims: {reason}" for reason in case.unclaimed]
+            reasons += _seen_beyond(outcome)
         case Refused(by="plan") if not expected:
             verdict, reasons = "NOT_REQUIRED", list(outcome.reasons)
         case Refused(by="plan"):
@@ -68,6 +70,24 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
         case Measured():
             verdict, reasons = _judge_findings(outcome)
     return Judgement(case_id=case.id, verdict=verdict, reasons=tuple(reasons))
+
+
+def _seen_beyond(outcome: Outcome) -> list[str]:
+    """What happened to a case that nobody claims, in words; the verdict does not depend on it."""
+    match outcome:
+        case Refused():
+            return [f"the library refuses: {reason}" for reason in outcome.reasons]
+        case Crashed():
+            return [f"it crashed in {outcome.stage}: {outcome.error}"]
+        case TimedOut():
+            return [f"it gave no sign of life for {outcome.limit_s:g} s in {outcome.stage}"]
+        case Substituted():
+            return [f"it was substituted: {outcome.evidence.witness.reason}"]
+        case Measured():
+            verdict, reasons = _judge_findings(outcome)
+            return ["it ran, and passed every check"] if verdict == "PASS" else [f"it ran: {text}" for text in reasons]
+        case NotRun():
+            return []
 
 
 def _judge_findings(outcome: Measured | Substituted) -> tuple[Verdict, list[str]]:

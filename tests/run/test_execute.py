@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,13 +129,24 @@ def test_a_library_that_does_not_import_crashes_in_load() -> None:
     assert ("load", "ImportError: libcudart.so.12: no such file") == (crashed.stage, crashed.error)
 
 
+def test_an_entry_that_raises_at_import_could_not_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its import raises; the kernel never got as far as preparing a call."""
+    (tmp_path / "needs_a_license.py").write_text("raise RuntimeError('no license')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = session({}, lambda case, stage: None)
+    made.cards["own"] = make_card(kernel="own", adapter="call", entry="needs_a_license:attend")
+    ((_, outcome),) = made.run([Request(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=1)])
+    assert isinstance(outcome, Crashed)
+    assert ("load", "RuntimeError: no license") == (outcome.stage, outcome.error)
+
+
 def test_a_kernel_that_is_not_loaded_yet_is_loaded_by_its_card() -> None:
     """And the loading is announced, because it may take minutes."""
     stages: list[str] = []
     made = session({}, lambda case, stage: stages.append(stage))
     made.cards["own"] = make_card(kernel="own")
     ((_, outcome),) = made.run([Request(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=2)])
-    assert ["prepare", "load", "prepare"] == stages[:3]
+    assert ["load", "prepare"] == stages[:2]
     assert 2 == evidence(outcome).attempt
 
 

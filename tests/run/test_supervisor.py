@@ -16,7 +16,8 @@ from qualify.facts.outcome import Crashed, Measured
 from qualify.fleet.request import Asked, make_request
 from qualify.run.child import Child, Gone
 from qualify.run.repeats import Task
-from qualify.run.supervisor import Done, Event, Settings, Started, Supervisor
+from qualify.run.setup import Settings
+from qualify.run.supervisor import Done, Event, Started, Supervisor
 
 GIGABYTE = 1 << 30
 
@@ -28,6 +29,7 @@ def make_settings(folder: Path, *functions: str) -> tuple[Settings, list[Task]]:
     request = make_request(Asked(matrix=str(matrix), cards=(cards,), device="cpu"))
     settings = Settings(
         device="cpu",
+        device_name="a CPU",
         level="smoke",
         reference="fp64",
         timeout_s=60,
