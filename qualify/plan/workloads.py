@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+from qualify.cards.incident import IncidentCall
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Phase, Workload
+from qualify.facts.case import INCIDENTS, Phase, Workload
+from qualify.masks import UNBOUNDED
 from qualify.plan.geometry import Geometry
 from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
 from qualify.plan.shapes import Shape, varlen_label
@@ -33,6 +37,38 @@ def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
         *shape_refusals(card, shape),
         *alignment_refusals(card, geometry, shape),
     ]
+
+
+def geometry_of(call: IncidentCall) -> Geometry:
+    """The geometry of a call that a matrix writes out, with a label that holds what differs between such calls."""
+    left, right = call.window
+    mask = "causal" if call.causal else "full"
+    if call.causal and left >= 0 and right in (UNBOUNDED, 0):
+        mask = f"window{left + 1}"
+    elif (left, right) != (UNBOUNDED, UNBOUNDED):
+        mask += f".window{left}.{right}".replace("-1", "all")
+    heads = f"h{call.heads_q}x{call.heads_kv}.d{call.head_dim}"
+    details = [
+        f"x{call.head_dim_v}" if call.head_dim_v != call.head_dim else "",
+        f".c{call.softcap:g}" if call.softcap else "",
+        ".sinks" if call.sinks else "",
+        f".s{call.scale:g}" if call.scale != 1 / math.sqrt(call.head_dim) else "",
+    ]
+    return Geometry(
+        model=INCIDENTS,
+        mask=f"{mask}.{heads}{''.join(details)}",
+        layers=1,
+        heads_q=call.heads_q,
+        heads_kv=call.heads_kv,
+        head_dim=call.head_dim,
+        head_dim_v=call.head_dim_v,
+        causal=call.causal,
+        window=(left, right),
+        softcap=call.softcap,
+        sinks=call.sinks,
+        scale=call.scale,
+        refusals=(),
+    )
 
 
 def shape_of(
