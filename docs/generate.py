@@ -4,6 +4,8 @@
 
     python docs/generate.py           writes docs/schema/*.json and the marked blocks of README.md and docs/*.md
     python docs/generate.py --check   exits 1 and names the files that differ from what it would write
+    python docs/generate.py --incidents NAME REPORT.json
+                                      writes docs/evidence/incidents-NAME.json from the report of a run of `incidents`
     python docs/generate.py --lock    writes constraints.txt from what is installed in this environment
 
 A marked block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
@@ -16,15 +18,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import load_kernels
+from qualify.cards.load import load_kernels, load_matrix
 from qualify.cards.schema import KINDS, schema
 from qualify.facts.case import Workload
 from qualify.run.accuracy import CLASSES
@@ -33,11 +36,12 @@ from qualify.run.checks.interface import Check, Subject
 from qualify.run.checks.registry import CHECKS
 
 ROOT = Path(__file__).resolve().parent.parent
+EVIDENCE = ROOT / "docs" / "evidence"
 BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = "100"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
-COMMANDS = ("run", "plan", "gate", "report", "kernels", "doctor", "selftest", "schema", "db upgrade")
+COMMANDS = ("run", "plan", "gate", "report", "repro", "kernels", "doctor", "selftest", "schema", "db upgrade")
 LOCK_HEADER = """\
 # The exact versions that `make run`, `make test` and CI install, as pip constraints.
 # Written by `make lock` (another torch: make lock TORCH=2.x.y): a fresh environment, pip install torch==TORCH
@@ -51,6 +55,9 @@ def main() -> int:
     if "--lock" in sys.argv:
         (ROOT / "constraints.txt").write_text(LOCK_HEADER + freeze())
         return 0
+    if "--incidents" in sys.argv:
+        name, report = sys.argv[sys.argv.index("--incidents") + 1 :][:2]
+        (EVIDENCE / f"incidents-{name}.json").write_text(incident_evidence(json.loads(Path(report).read_text())))
     drifted = {path: text for path, text in documents() if not path.exists() or path.read_text() != text}
     if "--check" in sys.argv:
         for path in drifted:
@@ -74,10 +81,16 @@ def documents() -> Iterator[tuple[Path, str]]:
 
 
 def block(name: str) -> str:
-    """The content of a marked block: ``help``, ``help COMMAND``, ``kernels``, ``accuracy`` or ``selftest``."""
+    """The content of a marked block: help (of a command), kernels, accuracy, selftest or incidents."""
     if name.startswith("help"):
         return f"```text\n{help_text(name.removeprefix('help').split())}```\n"
-    return {"kernels": kernels_table, "accuracy": accuracy_table, "selftest": selftest_table}[name]()
+    blocks = {
+        "kernels": kernels_table,
+        "accuracy": accuracy_table,
+        "selftest": selftest_table,
+        "incidents": incidents_table,
+    }
+    return blocks[name]()
 
 
 def help_text(command: list[str]) -> str:
@@ -181,6 +194,58 @@ def _power(value: float) -> str:
     exponent = round(value).bit_length() if value >= 1 else -round(1 / value).bit_length() + 1
     assert value == 2.0**exponent, f"{value} is no power of two"
     return f"2^{exponent}"
+
+
+def incident_evidence(report: dict[str, Any]) -> str:
+    """What docs/incidents.md needs of a report: the stack, and each incident's state, kernels and first reason."""
+    stack, parameters = report["stack"], report["parameters"]
+    versions = {part["name"]: part["version"] for part in stack["components"] if part["kind"] == "distribution"}
+    found = {}
+    for item in report["incidents"]:
+        cases = [case for case in item["cases"] if case["state"] == item["state"]]
+        kernels = list(dict.fromkeys(case["kernel"] for case in cases))
+        reasons = [reason for case in cases for reason in case["why"]]
+        found[item["incident"]] = {"state": item["state"], "kernels": kernels, "why": reasons[0] if reasons else ""}
+    data = {
+        "run": report["run"],
+        "device": stack["device"]["name"],
+        "versions": {name: versions[name] for name in sorted(versions)},
+        "level": parameters["level"],
+        "qualify": parameters["qualify_version"],
+        "incidents": found,
+    }
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def incidents_table() -> str:
+    """Every incident of the matrix: where it was reported, its trigger, what shows it, and what each stack showed."""
+    stacks = {path.stem.removeprefix("incidents-"): path for path in sorted(EVIDENCE.glob("incidents-*.json"))}
+    seen = {name: json.loads(path.read_text()) for name, path in stacks.items()}
+    heads = ["incident", "reported in", "what went wrong", "trigger", "shown by", *seen]
+    lines = [heads, ["---"] * len(heads)]
+    for incident in load_matrix("incidents").card.incidents:
+        links = [f"[{text}](https://github.com/{text.replace('#', '/issues/')})" for text in incident.issue]
+        words = [incident.title, incident.trigger, ", ".join(incident.shown_by)]
+        results = [_replayed(data["incidents"].get(incident.incident)) for data in seen.values()]
+        lines.append([f"`{incident.incident}`", ", ".join(links), *words, *results])
+    stacks_seen = [
+        f"- **{name}**: {data['device']}, {', '.join(f'{key} {value}' for key, value in data['versions'].items())}; "
+        f"level {data['level']}, run {data['run']}: {_counted(data['incidents'].values())}.\n"
+        for name, data in seen.items()
+    ]
+    return "".join([*stacks_seen, "\n", *(f"| {' | '.join(line)} |\n" for line in lines)])
+
+
+def _replayed(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "no case"
+    named = found["state"] in {"reproduced", "fails otherwise"}
+    return f"**{found['state']}**: {', '.join(found['kernels'])}" if named else str(found["state"])
+
+
+def _counted(found: Iterable[dict[str, Any]]) -> str:
+    counts = Counter(item["state"] for item in found)
+    return ", ".join(f"{count} {state}" for state, count in counts.most_common())
 
 
 def freeze() -> str:

@@ -109,8 +109,8 @@ def geometry(*groups: Mapping[str, Any], model: str = "small") -> dict[str, Any]
 
 
 def make_matrix(**changes: Any) -> LoadedMatrix:
-    """A matrix of one prefill shape of one model, with the given top-level keys changed."""
-    data = copy.deepcopy(_MATRIX) | changes
+    """A matrix of one prefill shape of one model, with the given top-level keys changed; ... removes one."""
+    data = {name: value for name, value in (copy.deepcopy(_MATRIX) | changes).items() if value is not ...}
     card = MatrixCard.model_validate(data)
     text = json.dumps(data)
     models = {entry.model: entry.card() or load_model(entry.model).card for entry in card.models}

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
 
+from qualify.cards.incident import Incident
 from qualify.cards.model import Geometry, ModelCard
 from qualify.cards.words import (
     INT32_MAX,
@@ -26,6 +36,8 @@ from qualify.cards.words import (
 from qualify.facts.case import Dtype
 
 CONTIGUOUS = "contiguous"
+PRODUCT = ("models", "phases", "dtypes")
+"""axes that only make cases together"""
 MASK = r"^(model|full|causal|window[1-9][0-9]{0,8})$"
 
 
@@ -177,19 +189,33 @@ class Policy(Card):
     """a matrix that expands to more cases is an error"""
 
 
+def _repeated_incidents(incidents: tuple[Incident, ...]) -> list[tuple[Where, str]]:
+    first: dict[str, int] = {}
+    problems: list[tuple[Where, str]] = []
+    for index, incident in enumerate(incidents):
+        if incident.incident in first:
+            earlier = first[incident.incident]
+            message = f"names {incident.incident} again, after incidents[{earlier}]; add its calls there"
+            problems.append((("incidents", index), message))
+        first.setdefault(incident.incident, index)
+    return problems
+
+
 class MatrixCard(Card):
-    """What shall be qualified."""
+    """What shall be qualified: models, phases and dtypes, or incidents to replay, or both."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": list(PRODUCT)}, {"required": ["incidents"]}]})
 
     matrix: Name
     """name of the matrix"""
     models: Annotated[
         tuple[Annotated[ModelEntry, BeforeValidator(_entry, json_schema_input_type=Name | ModelEntry)], ...],
         Field(min_length=1),
-    ]
+    ] = ()
     """names of model cards, or mappings with tensor_parallel and geometry"""
-    phases: Phases
+    phases: Phases | None = None
     """shapes of each phase"""
-    dtypes: Some[Dtype]
+    dtypes: Some[Dtype] = ()
     """element types"""
     masks: Some[MaskName] = ("model",)
     """model (each layer's own), full, causal, window<N> (N keys with the diagonal, causal)"""
@@ -199,13 +225,34 @@ class MatrixCard(Card):
     """which kernel shall serve which cases"""
     exclude: Several[Text] = ()
     """globs over case ids that are left out"""
+    incidents: Annotated[tuple[Incident, ...], Field(min_length=1)] = ()
+    """public failures to replay, each with its calls"""
     policy: Policy = Policy()
     """how cases are run and judged"""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _complete(cls, data: Any, handler: ModelWrapValidatorHandler[MatrixCard]) -> MatrixCard:
+        """Models need phases and dtypes, and the other way round; a matrix of incidents alone needs none of them."""
+        found: list[InitErrorDetails] = []
+        if isinstance(data, dict) and (not data.get("incidents") or any(name in data for name in PRODUCT)):
+            found = [InitErrorDetails(type="missing", loc=(name,), input=data) for name in PRODUCT if name not in data]
+        try:
+            card = handler(data)
+        except ValidationError as error:
+            if not found:
+                raise
+            for item in error.errors(include_url=False):
+                again = InitErrorDetails(type=item["type"], loc=item["loc"], input=item["input"])
+                found.append(InitErrorDetails(**again, ctx=item["ctx"]) if "ctx" in item else again)
+        if found:
+            raise ValidationError.from_exception_data(cls.__name__, found)
+        return card
 
     @model_validator(mode="after")
     def _fits(self) -> MatrixCard:
         first: dict[str, int] = {}
-        problems: list[tuple[Where, str]] = []
+        problems = _repeated_incidents(self.incidents)
         for index, entry in enumerate(self.models):
             if entry.model in first:
                 where: Where = ("models", index)

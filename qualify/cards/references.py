@@ -35,6 +35,11 @@ def _kernels(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:
         (("kernels", index), f"no kernel matches {glob}{meant(glob, known)}; {LIST_KERNELS}")
         for index, glob in enumerate(card.kernels)
         if not any(fnmatchcase(name, glob) for name in known)
+    ] + [
+        (("incidents", number, "kernels", index), f"no kernel matches {glob}{meant(glob, known)}; {LIST_KERNELS}")
+        for number, incident in enumerate(card.incidents)
+        for index, glob in enumerate(incident.kernels)
+        if not any(fnmatchcase(name, glob) for name in known)
     ]
 
 

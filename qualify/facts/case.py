@@ -10,6 +10,9 @@ Phase = Literal["prefill", "chunked", "varlen", "decode"]
 Level = Literal["smoke", "full"]
 DeviceKind = Literal["cpu", "cuda"]
 
+INCIDENTS = "incidents"
+"""first part of the id, and the model, of a case that replays an incident; its name is the second part"""
+
 DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -86,6 +89,12 @@ class Case:
     unclaimed: tuple[str, ...]
     """why the card does not claim this case; filled only where the matrix runs beyond the claims"""
     workload: Workload
+
+    @property
+    def incident(self) -> str:
+        """Name of the incident that it replays; empty for a production shape."""
+        first, name, *_ = self.id.split("/")
+        return name if first == INCIDENTS else ""
 
     @property
     def cell(self) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.cards.problems import meant
 from qualify.errors import NothingSelected, UsageError
-from qualify.facts.case import Case, Dtype, Workload
+from qualify.facts.case import INCIDENTS, Case, Dtype, Workload
 from qualify.plan.geometry import Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
 from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
 from qualify.plan.shapes import Shape, count_shapes, expand_shapes
+from qualify.plan.workloads import geometry_of, shape_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +99,9 @@ def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
     """Count before expanding: a matrix of ten million cells is a mistake, not a plan."""
     card = matrix.card
     groups = sum(len(matrix.models[entry.model].groups) * len(entry.tensor_parallel) for entry in card.models)
-    count = groups * len(card.masks) * count_shapes(card.phases) * len(card.dtypes) * kernels
+    shapes = count_shapes(card.phases) if card.phases else 0
+    count = groups * len(card.masks) * shapes * len(card.dtypes) * kernels
+    count += sum(len(incident.calls) * len(incident.dtypes) * kernels for incident in card.incidents)
     if count > card.policy.limit_cases:
         raise UsageError(
             f"{matrix.path}: expands to {count:,} cases, more than policy.limit_cases = {card.policy.limit_cases:,}. "
@@ -105,40 +109,88 @@ def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cell:
+    """One call of the plan: everything of a case but its kernel."""
+
+    id: str
+    geometry: Geometry
+    shape: Shape
+    lengths: str
+    dtype: Dtype
+    line: int
+    kernels: tuple[str, ...]
+
+
+def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
+    """The production shapes: models x phases x shapes x dtypes x masks."""
+    card, names = matrix.card, tuple(kernels)
+    if card.phases is None:
+        return
+    shapes = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in expand_shapes(card.phases)]
+    for geometry in expand_geometries(card, matrix.models):
+        for shape, line, lengths in shapes:
+            for dtype in card.dtypes:
+                yield _Cell(
+                    id=f"{geometry.model}/{shape.phase}/{shape.label}/{dtype}/{geometry.mask}",
+                    geometry=geometry,
+                    shape=shape,
+                    lengths=lengths,
+                    dtype=dtype,
+                    line=line,
+                    kernels=names,
+                )
+
+
+def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
+    """The calls of the incidents, each for the kernels that it names."""
+    names = list(kernels)
+    for number, incident in enumerate(matrix.card.incidents):
+        chosen = tuple(name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in incident.kernels))
+        for index, call in enumerate(incident.calls):
+            geometry = geometry_of(call)
+            shape = shape_of(*call.lengths, call.page_size, where=("incidents", number, "calls", index))
+            for dtype in incident.dtypes:
+                yield _Cell(
+                    id=f"{INCIDENTS}/{incident.incident}/{shape.label}/{dtype}/{geometry.mask}",
+                    geometry=geometry,
+                    shape=shape,
+                    lengths=_lengths(shape),
+                    dtype=dtype,
+                    line=matrix.line(shape.where),
+                    kernels=chosen,
+                )
+
+
 def _expand(
     matrix: LoadedMatrix, kernels: dict[str, LoadedKernel], host: Host | None
 ) -> Iterator[tuple[Case, tuple[str, ...]]]:
     """Every case with its reasons for refusal; claims are looked up once per axis, not once per case."""
-    card = matrix.card
-    geometries = list(expand_geometries(card, matrix.models))
-    shapes = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in expand_shapes(card.phases)]
-    ignore = card.policy.claims == "ignore"
+    ignore = matrix.card.policy.claims == "ignore"
     refusals = _Refusals(kernels, host)
-    for geometry in geometries:
-        call = geometry.canonical
-        for shape, line, lengths in shapes:
-            for dtype in card.dtypes:
-                cell = f"{geometry.model}/{shape.phase}/{shape.label}/{dtype}/{geometry.mask}"
-                workload = _workload(geometry, shape, dtype)
-                for name, kernel in kernels.items():
-                    claims = refusals.claims(name, geometry, shape, dtype)
-                    always = (*geometry.refusals, *refusals.machine[name])
-                    content = f"{call}|{lengths}|{dtype}|{kernel.content_hash}"
-                    case = Case(
-                        id=f"{cell}/{name}",
-                        model=geometry.model,
-                        phase=shape.phase,
-                        shape=shape.label,
-                        dtype=dtype,
-                        mask=geometry.mask,
-                        kernel=name,
-                        layers=geometry.layers,
-                        line=line,
-                        content_hash=hashlib.sha256(content.encode()).hexdigest(),
-                        unclaimed=claims if ignore and not always else (),
-                        workload=workload,
-                    )
-                    yield case, always if ignore else (*always, *claims)
+    cells = list(chain(_product(matrix, kernels), _incidents(matrix, kernels)))  # kept: refusals go by identity
+    for cell in cells:
+        geometry, shape, call = cell.geometry, cell.shape, cell.geometry.canonical
+        workload = _workload(geometry, shape, cell.dtype)
+        for name in cell.kernels:
+            claims = refusals.claims(name, geometry, shape, cell.dtype)
+            always = (*geometry.refusals, *refusals.machine[name])
+            content = f"{call}|{cell.lengths}|{cell.dtype}|{kernels[name].content_hash}"
+            case = Case(
+                id=f"{cell.id}/{name}",
+                model=geometry.model,
+                phase=shape.phase,
+                shape=shape.label,
+                dtype=cell.dtype,
+                mask=geometry.mask,
+                kernel=name,
+                layers=geometry.layers,
+                line=cell.line,
+                content_hash=hashlib.sha256(content.encode()).hexdigest(),
+                unclaimed=claims if ignore and not always else (),
+                workload=workload,
+            )
+            yield case, always if ignore else (*always, *claims)
 
 
 class _Refusals:

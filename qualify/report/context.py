@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from qualify.facts.case import INCIDENTS
 from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import VERDICTS, Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
@@ -15,6 +16,7 @@ from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
 from qualify.report.heatmap import HeatMap, heatmap
+from qualify.report.incidents import Replay, counted_states, incidents_table, replays
 from qualify.report.inventory import inventory
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.sections import Section, section
@@ -77,6 +79,10 @@ class ReportContext:
     """cases that ran, worst verdict first"""
     absent: AnyTable
     """cases that did not run, with the reasons"""
+    incidents: AnyTable
+    """replayed incidents; no rows where the matrix has none"""
+    incident_counts: str
+    replays: tuple[Replay, ...]
     inventory: AnyTable
     """every launched kernel with its raw name"""
     components: AnyTable
@@ -93,12 +99,13 @@ def report_context(
     """Joins the facts of one run into the page. Raises KeyError where a case or a shape has no verdict."""
     views = join(records, conclusion)
     models = by_model(views, conclusion)
+    replayed = replays(run, views)
     ranked = sorted(views, key=lambda view: SEVERITY.index(view.verdict))
     return ReportContext(
         run=run,
         conclusion=conclusion,
         headline=HEADLINES.get(conclusion.exit_code, "No verdict"),
-        summary=_summary(views, conclusion),
+        summary=_summary(views, conclusion, counted_states(replayed)),
         facts=(
             *((term, value) for term, value in _header(run) if value),
             ("Selftest", sentence(selftest, run.check_version)),
@@ -111,7 +118,7 @@ def report_context(
                 anchor=f"model-{number}",
                 answers=tuple(question.answer(model) for question in QUESTIONS),
             )
-            for number, model in enumerate(models, 1)
+            for number, model in enumerate((model for model in models if model.model != INCIDENTS), 1)
         ),
         heatmap=heatmap(models),
         views=views,
@@ -122,6 +129,9 @@ def report_context(
             rows=tuple(view for view in ranked if not view.ran),
             row_anchor=lambda view: view.anchor,
         ),
+        incidents=incidents_table(replayed),
+        incident_counts=counted_states(replayed),
+        replays=replayed,
         inventory=inventory(views),
         components=Table(caption="Components", columns=COMPONENTS, rows=run.stack.components if run.stack else ()),
         ceilings=_ceilings(run),
@@ -139,9 +149,10 @@ def repeat_command(run: Run) -> str:
     return shlex.join(words)
 
 
-def _summary(views: Sequence[CaseView], conclusion: Conclusion) -> str:
+def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) -> str:
     by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
-    required = [cell for cell in conclusion.cells if cell.verdict != "NOT_REQUIRED"]
+    served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
+    required = [cell for cell in served if cell.verdict != "NOT_REQUIRED"]
     lacking = [cell for cell in required if cell.verdict in ("FAIL", "INCONCLUSIVE")]
     total = figures.counted(len(views), "case")
     parts = []
@@ -154,6 +165,8 @@ def _summary(views: Sequence[CaseView], conclusion: Conclusion) -> str:
         parts.append(f"{len(lacking):,} of {shapes} {'lacks' if len(lacking) == 1 else 'lack'} a proven path")
     elif required:
         parts.append(f"{shapes} {'has' if len(required) == 1 else 'have'} a proven path")
+    if incidents:
+        parts.append(f"incidents: {incidents}")
     if not failed:
         parts.append(f"{len(by_verdict['PASS']):,} of {total} {'passes' if len(by_verdict['PASS']) == 1 else 'pass'}")
     sentence = f"{HEADLINES.get(conclusion.exit_code, 'No verdict')}: {', '.join(parts)}"

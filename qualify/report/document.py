@@ -9,6 +9,7 @@ import pydantic_core
 
 from qualify.report.context import ReportContext
 from qualify.report.detection import summary
+from qualify.report.incidents import incidents_data
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.views import CaseView
 
@@ -40,6 +41,7 @@ def to_json(context: ReportContext) -> str:
             }
             for model in context.models
         ],
+        "incidents": incidents_data(context.replays),
         "shapes": conclusion.cells,
         "cases": [_case(view) for view in context.views],
     }

@@ -9,10 +9,13 @@ from typing import Any
 from qualify.cards.load import LoadedKernel, parse_matrix
 from qualify.errors import NO_VERDICT
 from qualify.facts import codec
+from qualify.facts.case import INCIDENTS
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.report.detection import summary
+from qualify.report.incidents import counted_states, replays
+from qualify.report.views import join
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude
 from qualify.verdict.policy import Rules
@@ -140,9 +143,9 @@ def _verdict_line(judged: Judged) -> str:
     if run.state != "completed":
         verdict += f", and the run is {'not finished' if run.state == 'running' else run.state}"
     counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
-    shapes = len(conclusion.cells)
-    proven = sum(bool(cell.proven_by) for cell in conclusion.cells)
-    return (
-        f"{run.matrix}: {verdict} ({proven} of {shapes} production shapes have a proven path; "
-        f"{len(judged.records)} cases: {counts}; run {run.id})"
-    )
+    served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
+    proven = sum(bool(cell.proven_by) for cell in served)
+    incidents = counted_states(replays(run, join(judged.records, conclusion)))
+    parts = [f"{proven} of {len(served)} production shapes have a proven path"] if served or not incidents else []
+    parts += [f"incidents: {incidents}"] if incidents else []
+    return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {len(judged.records)} cases: {counts}; run {run.id})"

@@ -13,7 +13,8 @@ Messages are lines of JSON on two file descriptors of their own, because librari
                       sick {case, error}                                       the context is lost; the child exits
 
 In mode ``compile`` the child only prepares the calls of a chunk, and says ``ready {}`` and
-``compiled {case, first_call_us}``; first_call_us is null where the call failed.
+``compiled {case, first_call_us}``; first_call_us is null where the call failed. In mode ``trials`` it answers
+``qualify repro`` (qualify.run.trial).
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def main() -> None:
     pipe = Pipe(os.fdopen(own_out, "wb"))
     messages = (json.loads(line) for line in os.fdopen(own_in, "r", encoding="utf-8"))
     setup = next(messages, None)
-    if setup is not None:
+    if setup is not None and setup["mode"] == "trials":
+        _serve_trials(setup, messages, pipe)
+    elif setup is not None:
         _serve(setup, messages, pipe)
     pipe.stream.flush()
     # A library's exit handlers may hang or crash on a context that a kernel has broken; nothing is left to do.
@@ -126,6 +129,37 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
     for message in messages:
         if not _run_chunk(session, message["requests"], pipe):
             return
+
+
+def _serve_trials(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:
+    """Answer the trials of ``qualify repro`` until the pipe closes (qualify.run.trial has the messages)."""
+    from qualify.run import stack, trial
+    from qualify.run.adapters.registry import create_adapter
+    from qualify.run.inputs import device_of
+
+    sys.path += setup["import_paths"]
+    try:
+        device = device_of(stack.describe_device(setup["device"]).kind)
+    except DeviceError as error:
+        pipe.send("unusable", message=str(error))
+        return
+    card = codec.from_data(KernelCard, setup["card"])
+    pipe.send("at", case="", stage="load")
+    try:
+        adapter = create_adapter(card)
+    except Exception as error:  # noqa: BLE001 - whatever a library raises while it is imported
+        pipe.send("unusable", message=f"{card.kernel} cannot be loaded: {type(error).__name__}: {error}")
+        return
+    pipe.send("ready")
+    for message in messages:
+        asked = codec.from_data(trial.Asked, message)
+        pipe.send("at", case=asked.case.id, stage="call")
+        attempt = trial.Trial(asked, trial.subject_of(asked, card, adapter, device, setup), pipe)
+        try:
+            ended = attempt.run()
+        except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends
+            ended = attempt.crashed(error)
+        pipe.send("trial", **ended)
 
 
 def _cards(setup: dict[str, Any]) -> dict[str, KernelCard]:

@@ -141,6 +141,8 @@ def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgem
     refused = all(judgement.verdict == "NOT_REQUIRED" for judgement in judgements)
     if refused and rules.matrix.policy.claims == "ignore":
         return conclude("NOT_REQUIRED", "no card claims this shape; the matrix only asks what happens")
+    if refused and pairs[0][0].case.incident:
+        return conclude("NOT_REQUIRED", "not applicable here: every kernel is refused, and nobody serves an incident")
     if refused and rules.partial:
         return conclude("NOT_REQUIRED", "every selected kernel is refused here")
     count = len(records)

@@ -19,6 +19,39 @@ from qualify.run.adapters.packing import refusals, refuse
 LIBRARY = "flash-attn 2"
 PAGE_MULTIPLE = 256
 
+SOURCE = """\
+from flash_attn.flash_attn_interface import flash_attn_varlen_func, flash_attn_with_kvcache
+
+
+def attend(call):
+    shared = dict(softmax_scale=call.scale, causal=call.causal, window_size=tuple(call.window), softcap=call.softcap)
+    if call.block_table is None:
+        returned = flash_attn_varlen_func(
+            call.q,
+            call.k,
+            call.v,
+            cu_seqlens_q=call.cu_seqlens_q,
+            cu_seqlens_k=call.cu_seqlens_k,
+            max_seqlen_q=call.max_seqlen_q,
+            max_seqlen_k=call.max_seqlen_k,
+            return_attn_probs=True,
+            **shared,
+        )
+        return returned[0], returned[1]
+    lengths = call.cu_seqlens_q.diff().tolist()
+    out, lse = flash_attn_with_kvcache(
+        call.q.view(len(lengths), lengths[0], *call.q.shape[1:]),
+        call.k,
+        call.v,
+        cache_seqlens=call.seqused_k,
+        block_table=call.block_table,
+        return_softmax_lse=True,
+        **shared,
+    )
+    return out.flatten(0, 1), lse.transpose(0, 1).flatten(1)
+"""
+"""``FlashAttn2.prepare`` and its launch, for a script."""
+
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card; there are no options.
@@ -49,6 +82,10 @@ class FlashAttn2:
         with refusals(LIBRARY):
             prepared.launch()
         return prepared
+
+    def source(self) -> str:
+        """The call of the function that serves the layout."""
+        return SOURCE
 
     def _packed(self, call: AttentionCall) -> Prepared:
         launch = partial(

@@ -18,6 +18,36 @@ from qualify.run.adapters.packing import refusals, refuse
 
 LIBRARY = "flash-attn 4"
 
+SOURCE = """\
+import os
+
+os.environ.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
+from flash_attn.cute import flash_attn_varlen_func
+
+
+def attend(call):
+    left, right = (None if side == -1 else side for side in call.window)
+    returned = flash_attn_varlen_func(
+        call.q,
+        call.k,
+        call.v,
+        cu_seqlens_q=call.cu_seqlens_q,
+        cu_seqlens_k=call.cu_seqlens_k,
+        max_seqlen_q=call.max_seqlen_q,
+        max_seqlen_k=call.max_seqlen_k,
+        seqused_k=call.seqused_k,
+        page_table=call.block_table,
+        softmax_scale=call.scale,
+        causal=call.causal,
+        window_size=(left, right),
+        learnable_sink=call.sinks,
+        softcap=call.softcap,
+        return_lse=True,
+    )
+    return returned[0], returned[1]
+"""
+"""``FlashAttn4.prepare`` and its launch, for a script."""
+
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card; there are no options.
@@ -68,3 +98,7 @@ class FlashAttn4:
         with refusals(LIBRARY):
             launch()
         return Prepared(launch=launch, result=itemgetter(0, 1))
+
+    def source(self) -> str:
+        """The one call that serves both layouts."""
+        return SOURCE

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import left_window, page_list, refusals, refuse
+from qualify.run.adapters.packing import PageList, left_window, page_list, refusals, refuse
+from qualify.run.adapters.source import constants, source_of
 
 WORKSPACE_BYTES = 128 * 1024 * 1024
 HEAD_DIMS = {
@@ -25,6 +26,39 @@ HEAD_DIMS = {
     "fa3": ((64, 64), (128, 128), (192, 128), (256, 256)),
 }
 """(head_dim, head_dim_v) that FlashInfer builds ahead of time: others may not compile"""
+
+ATTEND = """\
+def attend(call):
+    causal = call.causal or call.window[1] == 0
+    heads = dict(num_qo_heads=call.q.shape[1], num_kv_heads=call.k.shape[-2])
+    shared = dict(
+        window_left=call.window[0],
+        logits_soft_cap=call.softcap,
+        sm_scale=call.scale,
+        q_data_type=call.q.dtype,
+        kv_data_type=call.k.dtype,
+    )
+    if WORKSPACE.get("scratch") is None:
+        WORKSPACE["scratch"] = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=call.q.device)
+    scratch = WORKSPACE["scratch"]
+    if call.block_table is None:
+        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
+        dims = dict(head_dim_qk=call.q.shape[-1], head_dim_vo=call.v.shape[-1], causal=causal)
+        wrapper.plan(call.cu_seqlens_q, call.cu_seqlens_k, **heads, **dims, **shared)
+        out, lse = wrapper.run(call.q, call.k, call.v, return_lse=True)
+    else:
+        pages, heads["page_size"] = page_list(call), call.k.shape[1]
+        lists = (pages.indptr, pages.indices, pages.last_page_len)
+        if BACKEND == "fa2" and call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1:
+            wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=TENSOR_CORES)
+            wrapper.plan(*lists, head_dim=call.q.shape[-1], **heads, **shared)
+        else:
+            wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
+            wrapper.plan(call.cu_seqlens_q, *lists, head_dim_qk=call.q.shape[-1], causal=causal, **heads, **shared)
+        out, lse = wrapper.run(call.q, (call.k, call.v), return_lse=True)
+    return out, (lse * math.log(2)).transpose(0, 1).contiguous()
+"""
+"""``FlashInfer.prepare`` and its launch, for a script."""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -72,6 +106,17 @@ class FlashInfer:
             launch = self._paged(call) if paged else self._ragged(call)
             launch()
         return Prepared(launch=launch, result=_natural_lse)
+
+    def source(self) -> str:
+        """The list of pages, and ``attend(call)`` on the wrapper that serves the layout."""
+        imports = "from dataclasses import dataclass\n\nimport flashinfer\n\n"
+        chosen = constants(
+            BACKEND=self._backend,
+            TENSOR_CORES=self._use_tensor_cores,
+            WORKSPACE_BYTES=WORKSPACE_BYTES,
+            WORKSPACE={},
+        )
+        return f"{imports}{chosen}\n\n{source_of(PageList, page_list)}\n\n{ATTEND}"
 
     def _ragged(self, call: AttentionCall) -> partial[Any]:
         wrapper = self._library.BatchPrefillWithRaggedKVCacheWrapper(

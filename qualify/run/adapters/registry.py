@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
+from qualify.run.adapters.source import constants
 
 ADAPTERS = (
     "flash_attn",
@@ -24,13 +27,28 @@ ADAPTERS = (
 ENTRY_POINTS = "qualify.adapters"
 """entry-point group in which other distributions offer adapters: the name on a card, and their ``create``"""
 
+ENTRY_SOURCE = """\
+import importlib
+import sys
+
+{chosen}
+sys.path.append(FOLDER)
+entry = importlib.import_module("{module}").{path}
+
+
+def attend(call):
+    returned = entry(call, **OPTIONS)
+    return returned if isinstance(returned, tuple) else (returned, None)
+"""
+
 
 class EntryAdapter:
     """A third party's function, called with the canonical layout as it is (``adapter: call``)."""
 
-    def __init__(self, function: Any, options: dict[str, Any]) -> None:
+    def __init__(self, function: Any, options: dict[str, Any], entry: str = "") -> None:
         self.function = function
         self.options = options
+        self.entry = entry
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Nothing to convert."""
@@ -39,6 +57,14 @@ class EntryAdapter:
             return native if isinstance(native, tuple) else (native, None)
 
         return Prepared(launch=lambda: self.function(call, **self.options), result=result)
+
+    def source(self) -> str:
+        """The import of the entry from the folder in which its module lies, and its call."""
+        module_name, _, path = self.entry.partition(":")
+        file = Path(str(getattr(sys.modules[module_name], "__file__", "")))
+        levels = module_name.count(".") + (file.stem == "__init__")
+        chosen = constants(FOLDER=str(file.resolve().parents[levels]), OPTIONS=self.options)
+        return ENTRY_SOURCE.format(chosen=chosen, module=module_name, path=path)
 
 
 def create_adapter(card: KernelCard) -> Adapter:
@@ -49,7 +75,7 @@ def create_adapter(card: KernelCard) -> Adapter:
     """
     options = dict(card.options)
     if card.adapter == "call":
-        return EntryAdapter(load_entry(str(card.entry)), options)
+        return EntryAdapter(load_entry(str(card.entry)), options, str(card.entry))
     if card.adapter in ADAPTERS:
         module = importlib.import_module(f"qualify.run.adapters.{card.adapter}")
         adapter: Adapter = module.create(options)

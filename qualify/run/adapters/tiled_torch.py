@@ -22,8 +22,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.masks import key_range, visible
+from qualify.masks import UNBOUNDED, key_range, visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
+from qualify.run.adapters.source import source_of
+
+SOURCE = """\
+from dataclasses import dataclass
+
+UNBOUNDED = {unbounded}
+
+
+{parts}
+
+def attend(call):
+    prepared = TiledTorch({tiles}).prepare(call)
+    return prepared.result(prepared.launch())
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +114,13 @@ class TiledTorch:
                 return self._attend(call, *bounds)
 
         return Prepared(launch=launch, result=lambda native: native)
+
+    def source(self) -> str:
+        """This module, which is the library itself, and ``attend(call)``."""
+        tiles = f"tile_q={self.tile_q}, tile_k={self.tile_k}"
+        parts = source_of(visible, key_range, Prepared, Sequence, gather_paged, sequence_of, bounds_of, TiledTorch)
+        parts = parts.replace(source_of(TiledTorch.source), "")
+        return SOURCE.format(unbounded=UNBOUNDED, parts=parts, tiles=tiles)
 
     def _attend(self, call: AttentionCall, bounds_q: list[int], bounds_k: list[int]) -> tuple[Tensor, Tensor]:
         total_q, heads_q, _ = call.q.shape

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from qualify.masks import UNBOUNDED
+from qualify.masks import UNBOUNDED, visible
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import (
     Sequences,
@@ -32,6 +32,7 @@ from qualify.run.adapters.packing import (
     to_dense,
     to_packed,
 )
+from qualify.run.adapters.source import constants, source_of
 
 BACKENDS = {
     "auto": None,
@@ -41,6 +42,44 @@ BACKENDS = {
     "math": SDPBackend.MATH,
 }
 ALIGNMENTS = ("lower_right", "is_causal")
+
+ATTEND = '''\
+def attend(call):
+    """scaled_dot_product_attention on a dense view of the packed tensors; ragged ones padded under a boolean mask."""
+    live = live_sequences(call)
+    total, heads, dim = call.q.shape[0], call.q.shape[1], call.v.shape[-1]
+    if not live.q_lengths:
+        return call.q.new_zeros(total, heads, dim), None
+    q = to_dense(call.q, live.q_starts, live.q_lengths)
+    k, v = (to_dense(tensor, live.k_starts, live.k_lengths) for tensor in (call.k, call.v))
+    seqlen_q, seqlen_k = max(live.q_lengths), max(live.k_lengths)
+    mask = {}
+    if IS_CAUSAL:
+        mask = {"is_causal": call.causal}
+    elif tuple(call.window) != (UNBOUNDED, UNBOUNDED) or live.ragged:
+        mask = {"attn_mask": boolean_mask(live, causal=call.causal, window=call.window, device=call.q.device)}
+    elif call.causal and seqlen_q > 1 and seqlen_q == seqlen_k:
+        mask = {"is_causal": True}
+    elif call.causal and seqlen_q > 1 and not call.q.is_cuda:
+        mask = {"attn_mask": boolean_mask(live, causal=True, window=call.window, device=call.q.device)}
+    elif call.causal and seqlen_q > 1:
+        mask = {"attn_mask": causal_lower_right(seqlen_q, seqlen_k)}
+    if call.q.shape[1] != call.k.shape[1]:
+        mask["enable_gqa"] = True
+    with contextlib.nullcontext() if BACKEND is None else sdpa_kernel(getattr(SDPBackend, BACKEND)):
+        out = F.scaled_dot_product_attention(q, k, v, scale=call.scale, **mask)
+    return to_packed(out, live.q_starts, live.q_lengths, total), None
+'''
+"""What ``prepare`` and ``launch`` do, for a script."""
+IMPORTS = """\
+import contextlib
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
+
+"""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -92,6 +131,13 @@ class TorchSdpa:
             return to_packed(native, sequences.q_starts, sequences.q_lengths, total), None
 
         return Prepared(launch=launch, result=result)
+
+    def source(self) -> str:
+        """The helpers that make the dense form and the mask, and ``attend(call)``."""
+        backend = None if self._backend is None else self._backend.name
+        chosen = constants(BACKEND=backend, IS_CAUSAL=self._is_causal, UNBOUNDED=UNBOUNDED)
+        helpers = source_of(visible, Sequences, live_sequences, to_dense, to_packed, boolean_mask)
+        return f"{IMPORTS}{chosen}\n\n{helpers}\n\n{ATTEND}"
 
     def _mask_arguments(self, call: AttentionCall, sequences: Sequences) -> dict[str, Any]:
         """The keywords that say the mask: none, ``is_causal`` or ``attn_mask``."""

@@ -18,8 +18,58 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import refusals, refuse
+from qualify.run.adapters.source import constants
 
 VERSIONS = (2, 3)
+
+VLLM_SOURCE = """\
+from vllm.vllm_flash_attn.flash_attn_interface import flash_attn_varlen_func
+
+
+def attend(call):
+    returned = flash_attn_varlen_func(
+        call.q,
+        call.k,
+        call.v,
+        max_seqlen_q=call.max_seqlen_q,
+        cu_seqlens_q=call.cu_seqlens_q,
+        max_seqlen_k=call.max_seqlen_k,
+        cu_seqlens_k=call.cu_seqlens_k,
+        seqused_k=call.seqused_k,
+        block_table=call.block_table,
+        softmax_scale=call.scale,
+        causal=call.causal,
+        window_size=list(call.window),
+        softcap=call.softcap,
+        return_softmax_lse=True,
+        fa_version=FA_VERSION,
+        s_aux=None if call.sinks is None else call.sinks.to(torch.bfloat16),
+    )
+    return returned[0], returned[1]
+"""
+"""``VllmFlashAttn.prepare`` and its launch, for a script."""
+UPSTREAM_SOURCE = """\
+from flash_attn_interface import flash_attn_varlen_func, flash_attn_with_kvcache
+
+
+def attend(call):
+    shared = dict(
+        cu_seqlens_q=call.cu_seqlens_q,
+        max_seqlen_q=call.max_seqlen_q,
+        softmax_scale=call.scale,
+        causal=call.causal,
+        window_size=tuple(call.window),
+        softcap=call.softcap,
+    )
+    if call.block_table is None:
+        lengths = dict(cu_seqlens_k=call.cu_seqlens_k, max_seqlen_k=call.max_seqlen_k)
+        returned = flash_attn_varlen_func(call.q, call.k, call.v, **shared, **lengths, **WITH_LSE)
+    else:
+        pages = dict(cache_seqlens=call.seqused_k, page_table=call.block_table, return_softmax_lse=True)
+        returned = flash_attn_with_kvcache(call.q, call.k, call.v, **shared, **pages)
+    return returned[0], returned[1]
+"""
+"""``UpstreamFlashAttn3.prepare`` and its launch, for a script."""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -94,6 +144,10 @@ class VllmFlashAttn:
             launch()
         return Prepared(launch=launch, result=itemgetter(0, 1))
 
+    def source(self) -> str:
+        """The call, in the version of the card."""
+        return constants(FA_VERSION=self._version) + VLLM_SOURCE
+
 
 class UpstreamFlashAttn3:
     """``flash_attn_interface`` of the ``flash-attn-3`` distribution."""
@@ -131,6 +185,10 @@ class UpstreamFlashAttn3:
         with refusals(self._name):
             launch()
         return Prepared(launch=launch, result=itemgetter(0, 1))
+
+    def source(self) -> str:
+        """The call of the function that serves the layout."""
+        return constants(WITH_LSE=self._with_lse) + UPSTREAM_SOURCE
 
 
 def exact_bf16(sinks: Tensor, library: str) -> Tensor:

@@ -1,0 +1,255 @@
+"""From a stored case to a standalone script that repeats it, on the smallest workload that still fails if asked."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qualify.cards.kernel import KernelCard
+from qualify.cards.load import LoadedKernel, parse_matrix
+from qualify.cards.matrix import Policy
+from qualify.cards.problems import meant
+from qualify.errors import UsageError
+from qualify.facts.case import Case
+from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, findings_of
+from qualify.facts.run import Run
+from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
+from qualify.fleet.probe import available_memory, find_host
+from qualify.fleet.trials import Attempt, Bench
+from qualify.plan.workloads import workload_refusals
+from qualify.store.store import Store
+
+MEMORY_SHARE = 0.85
+"""share of the machine's free memory that a worker may take"""
+HANGS = 15
+"""trials at most where each may have to be waited for"""
+FALLBACK = '''\
+"""{title}
+
+{text}
+"""
+
+# {why}
+# So this repeats it under qualify; the exit code is the gate's: 1 while it still fails.
+import subprocess
+import sys
+
+sys.exit(subprocess.run([sys.executable, "-m", {command}], check=False).returncode)
+'''
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What is to be repeated."""
+
+    run: Run
+    case: Case
+    card: KernelCard
+    policy: Policy
+    folders: tuple[str, ...]
+    """the --cards folders"""
+    check: str
+    """check to run; empty = only launch"""
+    finding: str
+    """name of what must come again"""
+    detail: str
+    """what the stored evidence says about it; empty where the case passed"""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the inputs in the run; the same rule as in qualify.run.execute."""
+        return int(self.case.content_hash[:7], 16)
+
+    def command(self, *, alone: bool) -> list[str]:
+        """The command that repeats the case under qualify, or the whole run that it failed in."""
+        run = self.run
+        narrowed = (("--select", self.case.id), ("--kernel", self.case.kernel))
+        if not alone:
+            narrowed = (("--select", run.select), ("--kernel", run.kernel))
+        words = ["qualify", "run", run.matrix_path, *(word for pair in narrowed if pair[1] for word in pair)]
+        words += ["--level", run.level, "--device", run.device]
+        return words + [word for folder in self.folders for word in ("--cards", folder)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repro:
+    """The script, and how it came about."""
+
+    run: str
+    case: str
+    check: str
+    ended: str
+    """how the case ended when it was repeated for this script"""
+    shrunk: tuple[str, ...]
+    """what was made smaller"""
+    standalone: bool
+    """False where the script runs qualify"""
+    script: str
+
+
+Say = Callable[[str], None]
+
+
+def find_wanted(
+    store: Store, case_id: str, run_id: str, kernels: Mapping[str, LoadedKernel], folders: Sequence[Path]
+) -> Wanted:
+    """The case as it is stored.
+
+    Raises:
+        UsageError: unknown case or run, a case that never ran, or a kernel whose card is gone.
+        NoVerdict: nothing is stored yet.
+    """
+    resolved = store.resolve(run_id) if run_id else None
+    run, record = store.find_case(case_id, resolved)
+    case, outcome = record.case, record.outcome
+    if isinstance(outcome, NotRun):
+        raise UsageError(f"{case_id} has no outcome in run {run.id} ({outcome.reason}), so there is nothing to repeat.")
+    if isinstance(outcome, Refused) and outcome.by == "plan":
+        raise UsageError(f"{case_id} was refused beforehand and never ran: {'; '.join(outcome.reasons)}")
+    if case.kernel not in kernels:
+        raise UsageError(
+            f"the card of kernel {case.kernel} is no longer there{meant(case.kernel, kernels)}. If it is one of your "
+            "own, name its folder: --cards DIR"
+        )
+    check, finding, detail = _failure(outcome)
+    return Wanted(
+        run=run,
+        case=case,
+        card=kernels[case.kernel].card,
+        policy=parse_matrix(run.matrix_source, run.matrix_path).policy,
+        folders=tuple(str(folder.resolve()) for folder in folders),
+        check=check,
+        finding=finding,
+        detail=detail,
+    )
+
+
+def _failure(outcome: Outcome) -> tuple[str, str, str]:
+    """(check to run, name of what failed, what the evidence says) of a stored outcome."""
+    if isinstance(outcome, Refused):
+        return "", "refused", "; ".join(outcome.reasons)
+    if isinstance(outcome, Crashed | TimedOut):
+        stage, _, check = outcome.stage.partition(":")
+        error = outcome.error if isinstance(outcome, Crashed) else f"no sign of life for {outcome.limit_s:g} s"
+        return check, outcome.outcome, f"{outcome.outcome} in {stage}{f' ({check})' if check else ''}: {error}"
+    failed = next((finding for finding in findings_of(outcome) if finding.verdict == "fail"), None)
+    if failed is None:
+        return "budget", "passed", ""
+    return failed.check, failed.check, failed.detail
+
+
+def reproduce(wanted: Wanted, *, shrink: bool, say: Say) -> Repro:
+    """Repeat the case in a worker, make it smaller if asked, and write the script.
+
+    Raises:
+        DeviceError: the device that the run used is not here, or the kernel's library cannot be loaded.
+    """
+    find_host(wanted.run.device)
+    if not wanted.detail:
+        say(f"{wanted.case.id} passed in run {wanted.run.id}: the script shows one of its values beside the exact one")
+    with closing(_bench(wanted)) as bench:
+        first = _attempt(bench, wanted, wanted.case, _text(wanted, None))
+        say(f"repeated alone: {first.ended} ({first.detail[:300]})")
+        case, last, shrunk = wanted.case, first, None
+        if shrink and first.failed:
+            shrunk = _shrink(bench, wanted, first, say)
+            case = replace(case, workload=shrunk.workload)
+            last = _attempt(bench, wanted, case, _text(wanted, shrunk)) if shrunk.steps else first
+    return _written(wanted, last, shrunk, say)
+
+
+def _bench(wanted: Wanted) -> Bench:
+    setup = {
+        "mode": "trials",
+        "device": wanted.run.device,
+        "level": wanted.run.level,
+        "reference": wanted.policy.reference,
+        "import_paths": wanted.folders,
+        "card": wanted.card.model_dump(mode="json", exclude_unset=True),
+    }
+    limit = wanted.policy.compile_timeout_s if wanted.finding != "timed_out" else wanted.policy.timeout_s
+    return Bench(setup, timeout_s=limit, memory_bytes=int(available_memory() * MEMORY_SHARE))
+
+
+def _attempt(bench: Bench, wanted: Wanted, case: Case, text: str = "") -> Attempt:
+    return bench.attempt(case, seed=wanted.seed, check=wanted.check, finding=wanted.finding, text=text)
+
+
+def _shrink(bench: Bench, wanted: Wanted, first: Attempt, say: Say) -> Shrunk:
+    """The smallest workload that ends as the first attempt did; only what the card claims is tried."""
+
+    def fails(candidate: Smaller) -> bool:
+        ended = _attempt(bench, wanted, replace(wanted.case, workload=candidate.workload)).ended
+        say(f"{candidate.what}: {'still ' if ended == first.ended else ''}{ended}")
+        return ended == first.ended
+
+    def claimed(candidate: Smaller) -> bool:
+        return bool(wanted.case.unclaimed) or not workload_refusals(wanted.card, candidate.workload)
+
+    limit = HANGS if first.ended == "timed_out" else TRIALS
+    shrunk = minimise(wanted.case.workload, fails, claimed, limit)
+    say(f"tried {shrunk.tried} smaller workloads, {len(shrunk.steps)} of them failed as the case does")
+    return shrunk
+
+
+def _text(wanted: Wanted, shrunk: Shrunk | None) -> str:
+    """What the script says about itself."""
+    lines = [wanted.detail or "The case passed.", ""]
+    lines += [f"Run {wanted.run.id}; under qualify: {shlex.join(wanted.command(alone=True))}"]
+    if shrunk is not None and shrunk.steps:
+        lines += ["Made smaller while it failed in the same way:", *(f"  {step}" for step in shrunk.steps)]
+    return "\n".join(lines)
+
+
+def _written(wanted: Wanted, attempt: Attempt, shrunk: Shrunk | None, say: Say) -> Repro:
+    """The script if it shows the failure by itself, else one that runs qualify."""
+    why, alone = "", True
+    if wanted.finding == "history" or (wanted.detail and not attempt.failed):
+        why, alone = "Repeated alone the case does not fail: what ran before it in its process matters.", False
+    elif not attempt.script:
+        why = f"What {wanted.finding} found cannot be shown by calls of the kernel alone."
+    elif attempt.failed and not _shows(attempt.script, wanted):
+        why = f"A script of the kernel's calls alone does not show what {wanted.finding} found."
+    script = attempt.script
+    if why:
+        say(f"{why} The script runs qualify instead.")
+        command = ", ".join(map(repr, wanted.command(alone=alone)))
+        title = f"{wanted.finding}: {wanted.case.id}"
+        text = _text(wanted, None).replace("\\", "\\\\").replace('"""', "'''")
+        script = FALLBACK.format(title=title, text=text, why=why, command=command)
+    return Repro(
+        run=wanted.run.id,
+        case=wanted.case.id,
+        check=wanted.finding,
+        ended=attempt.ended,
+        shrunk=shrunk.steps if shrunk else (),
+        standalone=not why,
+        script=script,
+    )
+
+
+def _shows(script: str, wanted: Wanted) -> bool:
+    """Whether a fresh Python that runs the script ends as it should: not with 0."""
+    with tempfile.TemporaryDirectory(prefix="qualify-repro-") as folder:
+        path = Path(folder) / "repro.py"
+        path.write_text(script)
+        limit = wanted.policy.compile_timeout_s
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-P", str(path)],
+                capture_output=True,
+                timeout=limit,
+                check=False,
+                cwd=folder,
+                env=os.environ,
+            )
+        except subprocess.TimeoutExpired:
+            return wanted.finding == "timed_out"
+    return ended.returncode != 0

@@ -1,0 +1,101 @@
+"""A workload that no matrix axis made: its geometry and shape, and what a card says to it."""
+
+from __future__ import annotations
+
+import math
+
+from qualify.cards.incident import IncidentCall
+from qualify.cards.kernel import KernelCard
+from qualify.facts.case import INCIDENTS, Phase, Workload
+from qualify.masks import UNBOUNDED
+from qualify.plan.geometry import Geometry
+from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
+from qualify.plan.shapes import Shape, varlen_label
+
+
+def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
+    """Why a card does not claim a workload; empty where it does."""
+    geometry = Geometry(
+        model="",
+        mask=workload.mask_kind,
+        layers=1,
+        heads_q=workload.heads_q,
+        heads_kv=workload.heads_kv,
+        head_dim=workload.head_dim,
+        head_dim_v=workload.head_dim_v,
+        causal=workload.causal,
+        window=workload.window,
+        softcap=workload.softcap,
+        sinks=workload.sinks,
+        scale=workload.scale,
+        refusals=(),
+    )
+    shape = shape_of(workload.seqlens_q, workload.seqlens_k, workload.page_size, where=())
+    return [
+        *geometry_refusals(card, geometry),
+        *dtype_refusals(card, workload.dtype),
+        *shape_refusals(card, shape),
+        *alignment_refusals(card, geometry, shape),
+    ]
+
+
+def geometry_of(call: IncidentCall) -> Geometry:
+    """The geometry of a call that a matrix writes out, with a label that holds what differs between such calls."""
+    left, right = call.window
+    mask = "causal" if call.causal else "full"
+    if call.causal and left >= 0 and right in (UNBOUNDED, 0):
+        mask = f"window{left + 1}"
+    elif (left, right) != (UNBOUNDED, UNBOUNDED):
+        mask += f".window{left}.{right}".replace("-1", "all")
+    heads = f"h{call.heads_q}x{call.heads_kv}.d{call.head_dim}"
+    details = [
+        f"x{call.head_dim_v}" if call.head_dim_v != call.head_dim else "",
+        f".c{call.softcap:g}" if call.softcap else "",
+        ".sinks" if call.sinks else "",
+        f".s{call.scale:g}" if call.scale != 1 / math.sqrt(call.head_dim) else "",
+    ]
+    return Geometry(
+        model=INCIDENTS,
+        mask=f"{mask}.{heads}{''.join(details)}",
+        layers=1,
+        heads_q=call.heads_q,
+        heads_kv=call.heads_kv,
+        head_dim=call.head_dim,
+        head_dim_v=call.head_dim_v,
+        causal=call.causal,
+        window=(left, right),
+        softcap=call.softcap,
+        sinks=call.sinks,
+        scale=call.scale,
+        refusals=(),
+    )
+
+
+def shape_of(
+    seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...], page_size: int, where: tuple[str | int, ...]
+) -> Shape:
+    """The shape of any lengths, with the phase that they belong to and a label that people can type."""
+    even = len(set(zip(seqlens_q, seqlens_k, strict=True))) == 1
+    pages = f".p{page_size}" if page_size else ""
+    if even:
+        label = f"b{len(seqlens_q)}.q{seqlens_q[0]}.k{seqlens_k[0]}"
+    elif seqlens_q == seqlens_k:
+        label = varlen_label(seqlens_q)
+    else:
+        label = f"{varlen_label(seqlens_q)}.on.{varlen_label(seqlens_k)}"
+    return Shape(
+        phase=_phase(seqlens_q, seqlens_k, even=even),
+        label=label + pages,
+        seqlens_q=seqlens_q,
+        seqlens_k=seqlens_k,
+        page_size=page_size,
+        where=where,
+    )
+
+
+def _phase(seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...], *, even: bool) -> Phase:
+    if set(seqlens_q) == {1} and max(seqlens_k) > 1:
+        return "decode"
+    if seqlens_q != seqlens_k:
+        return "chunked"
+    return "prefill" if even else "varlen"

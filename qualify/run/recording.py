@@ -1,0 +1,300 @@
+"""Records how the inputs of a call came about, as torch operations that a script can repeat.
+
+A check seeds generators, draws, cuts, overwrites and launches. Below autograd all of that is a sequence of
+operations on storages. The recorder keeps that sequence, and :meth:`Recorder.program` cuts out of it what some launches
+need: every operation that made or wrote a storage they read, and every draw that came before a needed one from
+the same generator. So a check says nothing about its inputs, and the script has them bit for bit. What no
+recorded operation made (numbers from Python, draws without a generator) is written out as a literal.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_flatten
+
+from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
+
+WRITTEN_OUT = 64
+"""elements up to which a literal is a list of numbers; longer ones are compressed bytes"""
+DULL = ("pin_memory", "layout")
+"""keywords that are at their defaults wherever a check makes a tensor"""
+Key = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+"""which bytes a tensor shows: storage, offset, shape, strides, dtype"""
+
+
+@dataclass(kw_only=True, slots=True)
+class Step:
+    """One line of the program."""
+
+    text: str
+    makes: set[str] = field(default_factory=set)
+    """names that it defines"""
+    reads: set[str] = field(default_factory=set)
+    """names that it uses"""
+    storages: set[int] = field(default_factory=set)
+    """storages that it reads"""
+    writes: set[int] = field(default_factory=set)
+    """storages that it changes"""
+    generator: str = ""
+    """generator that it draws from"""
+    launch: int | None = None
+    """number of the launch that this is"""
+
+
+@dataclass(kw_only=True, slots=True)
+class Launch:
+    """One launch of the kernel: the call, and what came back."""
+
+    call: AttentionCall
+    out: object = None
+    lse: object = None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Generator:
+    name: str
+    seed: int
+    state: bytes
+    """after its last recorded draw"""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives its base no types
+    """While it is active, every operation on tensors is recorded; launches are recorded as such."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
+        self.steps: list[Step] = []
+        self.launches: list[Launch] = []
+        self._names: dict[Key, str] = {}
+        self._alive: dict[int, Any] = {}
+        """weak references that keep the number of a freed storage from being given to another"""
+        self._generators: list[_Generator] = []
+        self._counts: dict[str, int] = {}
+        self._step_of: list[Step] = []
+        """the step of each launch"""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record one operation and carry it out."""
+        kwargs = kwargs or {}
+        if func is torch.ops.aten.lift_fresh.default:
+            return func(*args, **kwargs)
+        tensors = [item for item in tree_flatten((args, kwargs))[0] if isinstance(item, Tensor)]
+        step = Step(text="", reads={self.name(tensor) for tensor in tensors})
+        step.storages = {self._storage(tensor) for tensor in tensors}
+        step.writes = {self._storage(tensor) for tensor in _written(func, args, kwargs)}
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if draws and kwargs.get("generator") is not None:
+            step.generator = self._generator(kwargs["generator"])
+        text = self._operation(func, args, kwargs, step)
+        result = func(*args, **kwargs)
+        if step.generator:
+            self._advance(step.generator, kwargs["generator"])
+        if step.generator or not draws:
+            self._add(step, text, result)
+        return result
+
+    def _add(self, step: Step, text: str, result: Any) -> None:
+        """Name what an operation made, and keep its line; a small index is shown as its numbers."""
+        made = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
+        keys = [self._key(tensor) for tensor in made]
+        if not step.writes and all(key in self._names for key in keys):
+            return  # no result, or another look at bytes that have this name already
+        for key in keys:
+            if key not in self._names:
+                self._names[key] = self._new("t")
+        names = [self._names[key] for key in keys]
+        step.makes = set(names)
+        if step.writes:
+            step.text = text
+        elif len(made) == 1 and _is_index(made[0]) and not step.generator and keys[0][0] not in step.storages:
+            step.text, step.reads, step.storages = f"{names[0]} = {literal(made[0], self.device)}", set(), set()
+        else:
+            comma = "," if isinstance(result, tuple | list) and len(made) == 1 else ""
+            step.text = f"{', '.join(names)}{comma} = {text}"
+        self.steps.append(step)
+
+    def _operation(self, func: Any, args: Any, kwargs: dict[str, Any], step: Step) -> str:
+        shown = [self._shown(item, step) for item in args]
+        shown += [f"{key}={self._shown(item, step)}" for key, item in kwargs.items() if key not in DULL]
+        return f"{str(func).replace('.default', '')}({', '.join(shown)})"
+
+    def _shown(self, value: Any, step: Step) -> str:
+        """A value as Python source."""
+        if isinstance(value, Tensor):
+            return self.name(value)
+        if isinstance(value, torch.Generator):
+            return step.generator or "None"
+        if isinstance(value, torch.device):
+            return "device" if value.type == self.device.type else f'"{value.type}"'
+        if isinstance(value, float) and (value != value or abs(value) == float("inf")):  # noqa: PLR0124 - NaN
+            return f'float("{value}")'
+        if isinstance(value, list | tuple):
+            inner = ", ".join(self._shown(item, step) for item in value)
+            lone = "," if len(value) == 1 else ""
+            return f"({inner}{lone})" if isinstance(value, tuple) else f"[{inner}]"
+        return repr(value)
+
+    def name(self, tensor: Tensor) -> str:
+        """Name of a tensor in the program; one that nothing recorded has made becomes a literal here."""
+        key = self._key(tensor)
+        if key not in self._names:
+            self._names[key] = name = self._new("t")
+            self.steps.append(Step(text=f"{name} = {literal(tensor, self.device)}", makes={name}))
+        return self._names[key]
+
+    def _key(self, tensor: Tensor) -> Key:
+        return (
+            self._storage(tensor),
+            int(tensor.storage_offset()),
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            tensor.dtype,
+        )
+
+    def _storage(self, tensor: Tensor) -> int:
+        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self._alive.setdefault(reference.cdata, reference)
+        return int(reference.cdata)
+
+    def _new(self, prefix: str) -> str:
+        number = self._counts.get(prefix, 0)
+        self._counts[prefix] = number + 1
+        return f"{prefix}{number}"
+
+    def _generator(self, generator: torch.Generator) -> str:
+        """Name of a generator, found by the state that its last draw left; empty where its history is unknown."""
+        seed, state = generator.initial_seed(), _state(generator)
+        if state == _state(torch.Generator(generator.device).manual_seed(seed)):
+            known = _Generator(name=self._new("g"), seed=seed, state=state)
+            self._generators.append(known)
+            where = self._shown(generator.device, Step(text=""))
+            text = f"{known.name} = torch.Generator({where}).manual_seed({seed})"
+            self.steps.append(Step(text=text, makes={known.name}, generator=known.name))
+            return known.name
+        found = [item.name for item in self._generators if item.seed == seed and item.state == state]
+        return found[-1] if found else ""
+
+    def _advance(self, name: str, generator: torch.Generator) -> None:
+        for known in self._generators:
+            if known.name == name:
+                known.state = _state(generator)
+
+    def launch(self, call: AttentionCall) -> int:
+        """Record that the kernel is launched on a call; what comes back is added by :meth:`returned`."""
+        number = len(self.launches)
+        self.launches.append(Launch(call=call))
+        tensors = [getattr(call, item.name) for item in fields(call) if isinstance(getattr(call, item.name), Tensor)]
+        values = {item.name: self._shown(getattr(call, item.name), Step(text="")) for item in fields(call)}
+        shown = "".join(f"    {name}={value},\n" for name, value in values.items())
+        text = f"call{number} = SimpleNamespace(\n{shown})\nout{number}, lse{number} = run(call{number})"
+        reads, storages = {self.name(tensor) for tensor in tensors}, {self._storage(tensor) for tensor in tensors}
+        self._step_of.append(Step(text=text, reads=reads, storages=storages, launch=number))
+        self.steps.append(self._step_of[number])
+        return number
+
+    def returned(self, number: int, out: object, lse: object) -> None:
+        """Note what a launch gave."""
+        self.launches[number].out, self.launches[number].lse = out, lse
+        for name, value in (("out", out), ("lse", lse)):
+            if isinstance(value, Tensor):
+                self._names.setdefault(self._key(value), f"{name}{number}")
+                self._step_of[number].makes.add(f"{name}{number}")
+
+    def program(self, wanted: Iterable[int]) -> list[str]:
+        """The lines that the wanted launches need, in their order."""
+        chosen = set(wanted)
+        names: set[str] = set()
+        storages: set[int] = set()
+        generators: set[str] = set()
+        kept: list[str] = []
+        for step in reversed(self.steps):
+            needed: object = step.launch in chosen or step.makes & names or step.writes & storages
+            needed = needed or step.generator in generators
+            if not needed:
+                continue
+            names |= step.reads
+            storages |= step.storages
+            generators |= {step.generator} if step.generator else set()
+            kept.append(step.text)
+        return kept[::-1]
+
+
+class RecordingAdapter:
+    """An adapter whose launches are recorded, and whose own operations are not."""
+
+    def __init__(self, adapter: Adapter, recorder: Recorder, before: Callable[[int], None]) -> None:
+        self.adapter = adapter
+        self.recorder = recorder
+        self.before = before
+        """told the number of each call before the library gets it"""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """As the adapter; a call counts as launched from here on, because adapters try it once."""
+        number = self.recorder.launch(call)
+        self.before(number)
+        with _disable_current_modes():
+            prepared = self.adapter.prepare(call)
+        first = [number]
+
+        def launch() -> tuple[int, Any]:
+            turn = first.pop() if first else self.recorder.launch(call)
+            with _disable_current_modes():
+                return turn, prepared.launch()
+
+        def result(native: tuple[int, Any]) -> Any:
+            turn, returned = native
+            with _disable_current_modes():
+                pair = prepared.result(returned)
+            out, lse = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)
+            self.recorder.returned(turn, out, lse)
+            return pair
+
+        return Prepared(launch=launch, result=result)
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that an operation's schema says it changes."""
+    found = []
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        found += [item for item in tree_flatten(value)[0] if isinstance(item, Tensor)]
+    return found
+
+
+def _needs_bits(tensor: Tensor) -> bool:
+    """Whether numbers would not say all: a NaN has more than one pattern, and eight bits have few operations."""
+    return tensor.is_floating_point() and (tensor.element_size() == 1 or bool(tensor.isnan().any()))
+
+
+def _is_index(tensor: Tensor) -> bool:
+    """Whether it is short and holds positions or flags, which a reader wants to see and not to compute."""
+    return not tensor.is_floating_point() and tensor.numel() <= WRITTEN_OUT
+
+
+def _state(generator: torch.Generator) -> bytes:
+    return bytes(generator.get_state().numpy().tobytes())
+
+
+def literal(tensor: Tensor, device: torch.device) -> str:
+    """A tensor's values as Python source: a short one as numbers, a long one as compressed bytes."""
+    where = "device" if tensor.device.type == device.type else f'"{tensor.device.type}"'
+    if not tensor.numel():
+        return f"torch.empty({list(tensor.shape)}, dtype={tensor.dtype}, device={where})"
+    if tensor.numel() <= WRITTEN_OUT and not _needs_bits(tensor):
+        numbers = str(tensor.tolist()).replace("inf", 'float("inf")')
+        return f"torch.tensor({numbers}, dtype={tensor.dtype}, device={where})"
+    data = tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes()
+    text = base64.b64encode(zlib.compress(data, 9)).decode()
+    return f'unpack("{text}", {tensor.dtype}, {list(tensor.shape)}, {where})'

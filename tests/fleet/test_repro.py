@@ -1,0 +1,150 @@
+"""`qualify repro` on real processes: kernels that are wrong, die or hang, and what it prints of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_process import CARD, Ended, call, environment, write_card
+
+WRONG_KERNELS = Path(__file__).parents[1] / "run" / "wrong_kernels.py"
+FUNCTIONS = ("long_ones_are_wrong", "dies_when_long", "hangs_when_batched", "correct")
+MATRIX = """\
+matrix: repro
+models:
+  - model: toy
+    geometry: {groups: [{layers: [0], heads_q: 8, heads_kv: 4, head_dim: 32, mask: causal}]}
+phases:
+  varlen: {lengths: [[3, 40, 17]]}
+dtypes: fp32
+kernels: [long-ones-are-wrong, dies-when-long, hangs-when-batched, correct]
+policy: {timeout_s: 6, compile_timeout_s: 6}
+"""
+CELL = "toy.tp1/varlen/l3-40-17/fp32/causal"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with these kernels' evidence in its store."""
+    folder = tmp_path_factory.mktemp("repro")
+    cards = folder / "cards"
+    cards.mkdir()
+    shutil.copy(WRONG_KERNELS, cards)
+    for function in FUNCTIONS:
+        write_card(cards, function.replace("_", "-"), "wrong_kernels", function)
+        path = cards / f"{function.replace('_', '-')}.yaml"
+        path.write_text(path.read_text().replace("features: [ragged]", "features: [gqa, ragged]"))
+    (folder / "repro.yaml").write_text(MATRIX)
+    call("run", "repro.yaml", "--cards", "cards", "--db", "e.db", "--json", cwd=folder)
+    return folder
+
+
+def repro(folder: Path, kernel: str, *options: str) -> Ended:
+    """The command on one of the cases."""
+    return call("repro", f"{CELL}/{kernel}", "--db", "e.db", "--cards", "cards", *options, cwd=folder)
+
+
+def run_script(script: str, folder: Path, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """A fresh Python that cannot import qualify."""
+    path = folder / "printed.py"
+    path.write_text(script)
+    command = [sys.executable, "-P", str(path)]
+    env = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
+    return subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, check=False, timeout=limit_s)
+
+
+def lengths_of(script: str) -> str:
+    """What the script says about its own size."""
+    return script.partition("Made smaller while it failed in the same way:")[2].partition('"""')[0]
+
+
+def test_the_printed_script_shows_the_failure(folder) -> None:
+    """A fresh Python that imports the entry from its folder prints both values and exits 1."""
+    printed = repro(folder, "long-ones-are-wrong")
+    assert 0 == printed.code, printed.err
+    shown = run_script(printed.out, folder)
+    assert 1 == shown.returncode, shown.stdout + shown.stderr
+    assert re.search(r"sequence \d+, query \d+, head \d+, element \d+: out is \S+, exact \S+", shown.stdout)
+
+
+def test_a_wrong_kernel_is_made_smaller(folder) -> None:
+    """One sequence, two KV heads and no mask remain, just long enough, and the smaller script still fails."""
+    printed = repro(folder, "long-ones-are-wrong", "--minimise", "--json")
+    data = printed.data
+    assert "qualify.repro/1" == data["schema"]
+    assert data["standalone"]
+    assert [step for step in data["shrunk"] if step.startswith("batch")]
+    assert [step for step in data["shrunk"] if step.endswith("/2")]
+    assert "no causal mask" in data["shrunk"]
+    (longest,) = {int(length) for length in re.findall(r"max_seqlen_k=(\d+)", data["script"])}
+    assert 21 == longest
+    assert len(data["shrunk"]) == lengths_of(data["script"]).count("\n  ")
+    shown = run_script(data["script"], folder)
+    assert (1, "WRONG") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
+    assert "still finding:" in printed.err
+
+
+def test_a_kernel_that_dies_is_made_smaller_without_dying_along(folder) -> None:
+    """Its script ends by the same signal, on fewer queries."""
+    printed = repro(folder, "dies-when-long", "--minimise")
+    assert 0 == printed.code, printed.err
+    assert "still crashed:killed by signal 11 (SIGSEGV)" in printed.err
+    assert "lengths" in lengths_of(printed.out)
+    assert -11 == run_script(printed.out, folder).returncode
+
+
+def test_a_kernel_that_hangs_is_made_smaller(folder) -> None:
+    """Its script hangs as the kernel does, on the two sequences that it needs."""
+    printed = repro(folder, "hangs-when-batched", "--minimise")
+    assert 0 == printed.code, printed.err
+    assert "still timed_out" in printed.err
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_script(printed.out, folder, limit_s=8)
+
+
+def test_a_case_that_passed_is_shown(folder) -> None:
+    """It says so, and prints a script that shows a right value and exits 0."""
+    printed = repro(folder, "correct")
+    assert 0 == printed.code, printed.err
+    assert "passed in run" in printed.err
+    assert 0 == run_script(printed.out, folder).returncode
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((f"{CELL}/corect", "--db", "e.db", "--cards", "cards"), 2, f"Perhaps you meant {CELL}/correct"),
+        ((f"{CELL}/correct", "--run", "nosuchrun", "--db", "e.db", "--cards", "cards"), 2, "no run 'nosuchrun'"),
+        ((f"{CELL}/correct", "--db", "e.db"), 2, "the card of kernel correct is no longer there"),
+        ((f"{CELL}/correct", "--db", "other.db"), 4, "other.db"),
+    ],
+)
+def test_what_cannot_be_repeated_is_said(folder, arguments, code, said) -> None:
+    """Unknown case or run, a card that is gone, no store: one sentence, the documented exit code, nothing on stdout."""
+    ended = call("repro", *arguments, cwd=folder)
+    assert (code, "") == (ended.code, ended.out)
+    assert said in ended.err
+
+
+def test_what_depends_on_history_runs_qualify(tmp_path) -> None:
+    """A failure that needs other cases before it has no script of calls: what is printed runs them all again."""
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    shutil.copy(Path(__file__).parent / "third_party.py", cards)
+    (cards / "remembers.yaml").write_text(CARD.format(name="remembers", module="third_party", function="remembers"))
+    text = MATRIX.replace("dtypes: fp32", "dtypes: [fp32, bf16]").replace(
+        "heads_q: 8, heads_kv: 4", "heads_q: 2, heads_kv: 2"
+    )
+    (tmp_path / "repro.yaml").write_text(re.sub(r"kernels: .*", "kernels: [remembers]", text))
+    ended = call("run", "repro.yaml", "--cards", "cards", "--db", "e.db", "--json", cwd=tmp_path)
+    failed = [case["id"] for case in ended.data["cases"] if case["verdict"] == "FAIL"]
+    assert failed
+    printed = call("repro", failed[0], "--db", "e.db", "--cards", "cards", "--json", cwd=tmp_path)
+    assert not printed.data["standalone"]
+    script = printed.data["script"]
+    assert "# Repeated alone the case does not fail: what ran before it in its process matters." in script
+    assert 1 == subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment(), check=False).returncode

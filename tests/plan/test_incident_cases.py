@@ -1,0 +1,126 @@
+"""Incidents in a plan: their cases beside production shapes, and what becomes of their refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import make_card, make_kernel, make_matrix, make_workload
+
+from qualify.cards.incident import IncidentCall
+from qualify.facts.case import INCIDENTS, Case
+from qualify.plan.plan import Plan, Selection, make_plan
+from qualify.plan.workloads import geometry_of, shape_of, workload_refusals
+
+CALL: dict[str, Any] = {"heads_q": 4, "head_dim": 64, "seqlens_q": 64}
+INCIDENT: dict[str, Any] = {
+    "incident": "pytorch-195910",
+    "issue": "pytorch/pytorch#195910",
+    "title": "Rows saw the future.",
+    "trigger": "causal",
+    "shown_by": ["suffix"],
+    "calls": [CALL],
+}
+KERNELS = {name: make_kernel(name) for name in ("alpha", "beta", "gamma-2")}
+
+
+def plan(*incidents: dict[str, Any], kernels: Any = KERNELS, **selection: str) -> Plan:
+    """The plan of a matrix that has only incidents."""
+    made = make_matrix(models=..., phases=..., dtypes=..., kernels=["*"], incidents=list(incidents))
+    return make_plan(made, kernels, selection=Selection(**selection))
+
+
+def case_of(**call: Any) -> Case:
+    """The one case of an incident with a changed call."""
+    (case,) = plan(INCIDENT | {"calls": [CALL | call]}, kernel="alpha").cases
+    return case
+
+
+def test_the_id_of_a_case() -> None:
+    """incidents/name/shape/dtype/mask/kernel; everything but the name is what the call is."""
+    case = case_of()
+    assert "incidents/pytorch-195910/b1.q64.k64/bf16/causal.h4x4.d64/alpha" == case.id
+    assert ("pytorch-195910", INCIDENTS, "prefill") == (case.incident, case.model, case.phase)
+    assert make_workload(heads_q=4, heads_kv=4, seqlens_q=(64,)) == case.workload
+
+
+@pytest.mark.parametrize(
+    ("call", "label"),
+    [
+        ({"causal": False}, "b1.q64.k64/bf16/full.h4x4.d64"),
+        ({"window": [63, 0]}, "b1.q64.k64/bf16/window64.h4x4.d64"),
+        ({"causal": False, "window": [16, 16]}, "b1.q64.k64/bf16/full.window16.16.h4x4.d64"),
+        ({"causal": False, "window": [16, -1]}, "b1.q64.k64/bf16/full.window16.all.h4x4.d64"),
+        ({"heads_kv": 2, "head_dim_v": 32}, "b1.q64.k64/bf16/causal.h4x2.d64x32"),
+        ({"softcap": 2.5, "sinks": True, "scale": 0.3}, "b1.q64.k64/bf16/causal.h4x4.d64.c2.5.sinks.s0.3"),
+        ({"seqlens_q": 1, "seqlens_k": 90, "batch": 3, "page_size": 16}, "b3.q1.k90.p16/bf16/causal.h4x4.d64"),
+        ({"seqlens_q": [3, 5]}, "l3-5/bf16/causal.h4x4.d64"),
+        ({"seqlens_q": [3, 5], "seqlens_k": [7, 9]}, "l3-5.on.l7-9/bf16/causal.h4x4.d64"),
+    ],
+)
+def test_labels_tell_calls_apart(call, label) -> None:
+    """Masks, heads, dimensions, features and lengths are in the id."""
+    assert f"incidents/pytorch-195910/{label}/alpha" == case_of(**call).id
+
+
+@pytest.mark.parametrize(
+    ("lengths", "phase"),
+    [
+        (((8,), (8,)), "prefill"),
+        (((8, 3), (8, 3)), "varlen"),
+        (((8,), (20,)), "chunked"),
+        (((20,), (8,)), "chunked"),
+        (((1, 1), (20, 3)), "decode"),
+        (((1, 0), (20, 3)), "chunked"),
+        (((1,), (1,)), "prefill"),
+    ],
+)
+def test_the_phase_follows_from_the_lengths(lengths, phase) -> None:
+    """What a production shape of such lengths would be called."""
+    assert phase == shape_of(*lengths, 0, where=()).phase
+
+
+def test_an_incident_hashes_like_the_same_production_call() -> None:
+    """So its inputs are the same, and equal evidence is recognised."""
+    matrix = make_matrix(
+        models=[
+            {
+                "model": "small",
+                "geometry": {
+                    "groups": [{"layers": [0], "heads_q": 4, "heads_kv": 4, "head_dim": 64, "mask": "causal"}]
+                },
+            }
+        ],
+        phases={"prefill": {"seqlen": 64}},
+        kernels=["*"],
+        incidents=[INCIDENT],
+    )
+    first, second = make_plan(matrix, {"alpha": KERNELS["alpha"]}).cases
+    assert first.content_hash == second.content_hash
+    assert ("", "pytorch-195910") == (first.incident, second.incident)
+
+
+def test_an_incident_names_its_kernels_and_dtypes() -> None:
+    """Only these, and --select and --kernel narrow them as usual."""
+    entry = INCIDENT | {"kernels": ["al*", "beta"], "dtypes": ["bf16", "fp16"]}
+    assert 4 == len(plan(entry).cases)
+    assert {"alpha"} == {case.kernel for case in plan(entry, kernel="alpha").cases}
+    assert {"fp16"} == {case.dtype for case in plan(entry, select="incidents/pytorch-*/fp16/*").cases}
+
+
+def test_what_a_card_does_not_claim_is_refused_with_reasons() -> None:
+    """As for a production shape."""
+    kernels = {"small": make_kernel("small", head_dim={"max": 32}, features=[])}
+    found = plan(INCIDENT | {"calls": [CALL | {"heads_kv": 2}]}, kernels=kernels)
+    ((case, reasons),) = found.refused
+    assert "incidents/pytorch-195910/b1.q64.k64/bf16/causal.h4x2.d64/small" == case.id
+    assert ["head_dim=64 > 32", "heads_q=4, heads_kv=2"] == [reason.partition(" (")[0] for reason in reasons]
+
+
+def test_the_claims_of_a_workload() -> None:
+    """A workload that no matrix made is judged by its card as a case would be."""
+    card = make_card(layouts=["packed"], dtypes=["bf16"], accuracy={"bf16": "bf16"}, alignment="top_left")
+    assert [] == workload_refusals(card, make_workload())
+    refused = workload_refusals(card, make_workload(dtype="fp16", page_size=16, seqlens_q=(3,), seqlens_k=(9,)))
+    assert ["dtype=fp16", "layout=paged", "seqlen_q=3 ≠ seqlen_k=9"] == [text.partition(" (")[0] for text in refused]
+    assert geometry_of(IncidentCall(**CALL)).canonical

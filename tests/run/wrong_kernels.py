@@ -1,0 +1,113 @@
+"""Kernels with one fault each, as a third party would bring them: torch only, nothing of qualify's."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def keys_of(call, sequence, extra=0):
+    """Keys and values of a sequence; ``extra`` reads that many slots past its end."""
+    if call.block_table is None:
+        first, last = call.cu_seqlens_k[sequence : sequence + 2].tolist()
+        return call.k[first:last], call.v[first:last]
+    length, size = int(call.seqused_k[sequence]), call.k.shape[1]
+    pages = call.block_table[sequence, : -(-length // size)].long()
+    return tuple(tensor[pages].flatten(0, 1)[: length + extra] for tensor in (call.k, call.v))
+
+
+def attend(call, future=0, extra=0, skip=False, base=1.0, gain=1.0, garbage=0.0):
+    """Attention in float32 with an optional fault; returns out and lse."""
+    total, heads = call.q.shape[:2]
+    out = torch.full((total, heads, call.v.shape[-1]), garbage)
+    lse = torch.full((heads, total), -math.inf)
+    bounds = call.cu_seqlens_q.tolist()
+    for sequence in range(len(bounds) - 1):
+        rows = slice(bounds[sequence], bounds[sequence + 1])
+        k, v = keys_of(call, sequence, extra)
+        if rows.start == rows.stop or not len(k):
+            continue
+        group = heads // k.shape[1]
+        q = call.q[rows].float().transpose(0, 1)
+        k, v = (tensor.float().transpose(0, 1).repeat_interleave(group, 0) for tensor in (k, v))
+        scores = q @ k.transpose(1, 2) * call.scale
+        count_q, count_k = scores.shape[1:]
+        length = count_k - extra if call.block_table is not None else count_k
+        i, j = torch.arange(count_q)[:, None] + (length - count_q), torch.arange(count_k)[None]
+        hidden = torch.zeros(count_q, count_k, dtype=torch.bool)
+        if call.causal:
+            hidden |= j > i + future + extra
+        if skip:
+            hidden |= j == 3
+        scores = scores.masked_fill(hidden, -math.inf)
+        out[rows] = (scores.softmax(-1).nan_to_num(0.0) @ v).transpose(0, 1)
+        lse[:, rows] = torch.logsumexp(scores, -1)
+    return (out * gain).to(call.out_dtype), lse * base
+
+
+def correct(call):
+    return attend(call)
+
+
+def sees_the_future(call):
+    return attend(call, future=1)
+
+
+def reads_the_tail(call):
+    return attend(call, extra=1)
+
+
+def skips_a_key(call):
+    return attend(call, skip=True)
+
+
+def lse_to_base_2(call):
+    return attend(call, base=1 / math.log(2))
+
+
+def half_a_percent(call):
+    return attend(call, gain=1.005)
+
+
+def garbage_in_empty_rows(call):
+    return attend(call, garbage=7.0)
+
+
+def flickers(call):
+    out, lse = attend(call)
+    return out + 1e-3 * torch.randn(()), lse
+
+
+def one_row_unwritten(call):
+    out, lse = attend(call)
+    fresh = torch.empty_like(out)
+    fresh[:-1] = out[:-1]
+    return fresh, lse
+
+
+def long_ones_are_wrong(call):
+    """Wrong where some sequence has more than 20 keys, and only for heads from the second KV head on."""
+    out, lse = attend(call)
+    longest = max(call.cu_seqlens_k.diff().tolist()) if call.block_table is None else int(call.seqused_k.max())
+    if longest > 20 and call.k.shape[-2] > 1:
+        out[:, call.q.shape[1] // call.k.shape[-2] :] *= 1.1
+    return out, lse
+
+
+def dies_when_long(call):
+    """Ends its process where some sequence has more than 10 queries."""
+    if max(call.cu_seqlens_q.diff().tolist()) > 10:
+        import ctypes
+
+        ctypes.string_at(0)
+    return attend(call)
+
+
+def hangs_when_batched(call):
+    """Never returns for two sequences or more."""
+    if len(call.cu_seqlens_q) > 2:
+        import ctypes
+
+        ctypes.CDLL(None).pause()
+    return attend(call)
