@@ -16,6 +16,7 @@ from torch import Tensor
 from qualify.run.accuracy import CLASSES, E_LIMIT, G_LIMIT, R_LIMIT, Errors, class_named, judge, spacing
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import create
+from qualify.run.checks.budget import UNCALIBRATED
 from qualify.run.inputs import INPUT_KINDS, TORCH_DTYPES
 from qualify.run.reference import Golden, golden
 
@@ -47,6 +48,8 @@ def broken(errors: Errors) -> set[str]:
 @pytest.mark.parametrize("kind", INPUT_KINDS)
 def test_correct_arithmetic_stays_within_its_class(kind: str, shape: str, dtype: str) -> None:
     """Four seeds, two tilings: the portable kernel keeps every limit of the class named like its dtype."""
+    if (dtype, kind) in UNCALIBRATED:
+        pytest.skip("no limit is known to hold there")
     for seed in range(4):
         tile = {} if seed % 2 else {"tile_q": 16, "tile_k": 48}
         found, out = measure(make_call(kind=kind, seed=seed, dtype=dtype, **SHAPES[shape]), dtype, **tile)
