@@ -34,6 +34,7 @@ DIMENSIONLESS = {
     "launches_per_block": "a number of launches",
     "attempt": "a number of attempts",
     "exit_code": "a code",
+    "check_version": "a version",
     "units": "a number of multiprocessors or cores",
     "E_without_underflow": "an E",
     "beta_limit": "a beta",

@@ -23,6 +23,8 @@ from qualify.run.script import Claim
 
 STATELESS = ("poison", "suffix", "page_permutation", "heads", "layout", "powers_of_two")
 """checks whose two calls do not depend on what was launched between them"""
+STATEFUL = ("history", "repeat")
+"""checks whose wrong result needs every launch before it"""
 
 
 def claim_of(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim | None:
@@ -109,28 +111,32 @@ def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: in
     if not isinstance(launch.out, Tensor):
         return None
     golden = subject.golden(launch.call)
-    if finding.check != "empty_row":
+    meant = finding.values.get("finding", finding.check)
+    if meant != "empty_row":
         golden = _rows(golden, golden.keys > 0)
     if not len(golden.rows):
         return None
     out = launch.out[golden.rows]
     lse = launch.lse.T[golden.rows] if isinstance(launch.lse, Tensor) else None
     found: tuple[str, dict[str, Any]] | None
-    if finding.check == "empty_row":
+    if meant == "empty_row":
         found = _empty(subject, golden, out, lse)
-    elif finding.check == "lse" or (finding.check == "census" and "lse" in finding.values):
+    elif meant == "lse" or (meant == "census" and "lse" in finding.values):
         found = _lse(subject, golden, lse)
-    elif finding.check == "budget":
+    elif meant == "budget":
         found = _budget(subject, golden, out)
-    else:
+    elif meant in {"census", "needle"}:
         found = _element(finding, golden, out, launch) or _lse(subject, golden, lse)
+    else:
+        found = _lse(subject, golden, lse) or _budget(subject, golden, out) or _element(finding, golden, out, launch)
     if found is None:
         return None
     kind, values = found
     if "row" in values:
         row = int(golden.rows[values.pop("row")])
         values["sequence"], values["query"] = _locate(launch.call.cu_seqlens_q, row)
-    return Claim(kind=kind, after=number, launches=(number,), values=values)
+    launches = tuple(range(number + 1)) if finding.check in STATEFUL else (number,)
+    return Claim(kind=kind, after=number, launches=launches, values=values)
 
 
 def _rows(golden: Golden, keep: Tensor) -> Golden:

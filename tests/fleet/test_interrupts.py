@@ -11,6 +11,7 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from contextlib import closing, suppress
@@ -32,12 +33,14 @@ class Running:
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         self.terminal, end = pty.openpty()
+        self.out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in end()
+        """its stdout; a pipe that nobody empties would hold it up"""
         self.process = subprocess.Popen(
             command(*arguments),
             cwd=folder,
             env=environment(TERM="xterm-256color", NO_COLOR="1", COLUMNS="200"),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=self.out,
             stderr=end,
             start_new_session=True,
         )
@@ -76,9 +79,11 @@ class Running:
     def end(self) -> tuple[int, str]:
         """Waits; exit code and stdout."""
         self.watch()
-        out, _ = self.process.communicate(timeout=60)
+        code = self.process.wait(timeout=60)
         os.close(self.terminal)
-        return self.process.returncode, out.decode()
+        with self.out:
+            self.out.seek(0)
+            return code, self.out.read()
 
     @property
     def message(self) -> str:
@@ -152,13 +157,13 @@ def story(folder: Path) -> Story:
     matched = re.search(r"run (\S+): ", first.message)
     assert matched, first.message
     story.run = matched[1]
-    for wait_s, mark in ((1.5, b"worker"), (1.5, b"prepare"), (2.5, b"prepare")):
+    for wait_s, mark in ((1.5, b"worker"), (1.5, b"/slow"), (2.5, b"/slow")):
         again = Running(folder, *BEGIN, "--resume", story.run)
         again.watch(mark=mark)
         again.watch(seconds=chance.uniform(0, wait_s))
         _kill(story, again, folder)
     third = Running(folder, *BEGIN, "--resume", story.run)
-    third.watch(mark=b"prepare")
+    third.watch(mark=b"/slow")
     _interrupt(story, third, signal.SIGTERM)
     last = Running(folder, *BEGIN, "--resume", story.run, "--json")
     code, out = last.end()

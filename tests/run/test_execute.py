@@ -14,6 +14,7 @@ from qualify.facts.outcome import Crashed, Evidence, Measured, Outcome, Refused,
 from qualify.facts.stack import Device
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.budget import KINDS, UNCALIBRATED
 from qualify.run.checks.registry import CHECKS
 from qualify.run.execute import Request, Session, seed_of
 
@@ -78,8 +79,11 @@ def test_a_correct_kernel_is_measured_with_everything() -> None:
     found, stages = outcomes({"right": TiledTorch()})
     assert isinstance(found["right"], Measured)
     seen = evidence(found["right"])
-    assert {"pass"} == {finding.verdict for finding in seen.findings}
-    assert {check.name for check in CHECKS} <= {finding.check for finding in seen.findings}
+    asked = {finding.check for finding in seen.findings if finding.verdict == "pass"}
+    assert {"pass", "note"} == {finding.verdict for finding in seen.findings}
+    assert {"contract", "budget", "lse", "census", "needle", "suffix", "repeat", "parameters"} <= asked
+    smoke = {check.name for check in CHECKS if "smoke" in check.levels}
+    assert smoke <= {finding.check for finding in seen.findings}
     assert ("proven", ("qualify::tiled_attention",)) == (seen.witness.state, seen.witness.attention_names)
     assert ["normal"] == [record.inputs for record in seen.statistics]
     assert seen.timing is not None
@@ -89,15 +93,19 @@ def test_a_correct_kernel_is_measured_with_everything() -> None:
     assert seen.wall_s > 0
     named = [stage for _, stage in stages]
     assert ["prepare", "witness", "witness", "checks"] == named[:4]
-    assert [f"checks:{check.name}" for check in CHECKS] == [stage for stage in named if stage.startswith("checks:")]
+    announced = [stage.removeprefix("checks:") for stage in named if stage.startswith("checks:")]
+    assert [check.name for check in CHECKS if check.name in announced] == announced
+    assert asked & smoke <= set(announced) <= smoke
     assert "timing" == named[-1]
 
 
 def test_level_full_asks_more() -> None:
-    """Four kinds of inputs."""
+    """Every kind of inputs whose limit is known."""
     found, _ = outcomes({"right": TiledTorch()}, level="full", reference="fp32")
     records = evidence(found["right"]).statistics
-    assert (4, {"fp32"}) == (len(records), {record.reference for record in records})
+    kinds = [kind for kind in KINDS["full"] if ("bf16", kind) not in UNCALIBRATED]
+    assert kinds == [record.inputs for record in records]
+    assert {"fp32"} == {record.reference for record in records}
 
 
 @pytest.mark.parametrize(

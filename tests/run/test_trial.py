@@ -61,7 +61,15 @@ def run_script(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
         ("half_a_percent", "budget", "budget", {}),
         ("garbage_in_empty_rows", "budget", "empty_row", EMPTY | FP32),
         ("flickers", "repeat", "repeat", FP32),
-        ("one_row_unwritten", "budget", "budget", {}),
+        ("last_row_is_zero", "budget", "budget", {}),
+        ("tiles_the_heads", "heads", "heads", {"heads_q": 6, "heads_kv": 3}),
+        ("ignores_the_scale", "parameters", "parameters", FP32),
+        ("depends_on_pages", "page_permutation", "page_permutation", PAGED),
+        ("overflows", "powers_of_two", "powers_of_two", {}),
+        ("garbage_in_empty_rows", "degenerate", "degenerate", FP32),
+        ("ignores_strides", "layout", "layout", FP32),
+        ("keeps_the_first_mask", "history", "history", FP32),
+        ("lse_to_base_2", "merge", "merge", FP32 | PAGED),
     ],
 )
 def test_a_script_shows_the_failure(function, check, finding, workload, tmp_path) -> None:

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import torch
+
+FIELDS = (
+    "q",
+    "k",
+    "v",
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "seqused_k",
+    "block_table",
+    "causal",
+    "scale",
+    "out_dtype",
+)
+seen_masks = {}
 
 
 def keys_of(call, sequence, extra=0):
@@ -79,11 +94,10 @@ def flickers(call):
     return out + 1e-3 * torch.randn(()), lse
 
 
-def one_row_unwritten(call):
+def last_row_is_zero(call):
     out, lse = attend(call)
-    fresh = torch.empty_like(out)
-    fresh[:-1] = out[:-1]
-    return fresh, lse
+    out[-1] = 0
+    return out, lse
 
 
 def long_ones_are_wrong(call):
@@ -111,3 +125,47 @@ def hangs_when_batched(call):
 
         ctypes.CDLL(None).pause()
     return attend(call)
+
+
+def tiles_the_heads(call):
+    """Query head h reads KV head h % heads_kv."""
+    heads, kv = call.q.shape[1], call.k.shape[-2]
+    order = torch.arange(heads).view(heads // kv, kv).t().flatten()
+    fake = SimpleNamespace(**{name: getattr(call, name) for name in FIELDS})
+    fake.q = call.q[:, order]
+    out, lse = attend(fake)
+    back = order.argsort()
+    return out[:, back], lse[back]
+
+
+def ignores_the_scale(call):
+    fake = SimpleNamespace(**{name: getattr(call, name) for name in FIELDS})
+    fake.scale = call.q.shape[-1] ** -0.5 * 1.1
+    return attend(fake)
+
+
+def depends_on_pages(call):
+    out, lse = attend(call)
+    return (out * (1 + 0.02 * float(call.block_table[0, 0]))).to(out.dtype), lse
+
+
+def overflows(call):
+    """Values beyond a limit that fp16 has."""
+    fake = SimpleNamespace(**{name: getattr(call, name) for name in FIELDS})
+    fake.v = call.v.clamp(-50, 50)
+    return attend(fake)
+
+
+def ignores_strides(call):
+    """Reads keys as if they were contiguous."""
+    fake = SimpleNamespace(**{name: getattr(call, name) for name in FIELDS})
+    shape = call.k.shape
+    fake.k = call.k.as_strided(shape, (shape[1] * shape[2], shape[2], 1))
+    return attend(fake)
+
+
+def keeps_the_first_mask(call):
+    """The mask of the first call stays in force."""
+    fake = SimpleNamespace(**{name: getattr(call, name) for name in FIELDS})
+    fake.causal = seen_masks.setdefault("causal", call.causal)
+    return attend(fake)

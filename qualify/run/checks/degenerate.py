@@ -47,7 +47,7 @@ class Degenerate:
                 continue
             if wrong:
                 detail = f"{name}, seqlens_q {list(lengths[0])}, seqlens_k {list(lengths[1])}: {wrong.detail}"
-                return [failing(self.name, detail, dict(wrong.values) | {"what": name})]
+                return [failing(self.name, detail, dict(wrong.values) | {"what": name, "finding": wrong.check})]
             asked.append(name)
         findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
         return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]

@@ -68,7 +68,7 @@ class History:
         for finding in findings:
             if finding.verdict == "fail":
                 detail = f"after a call that differs only in its {name}: {finding.detail}"
-                return failing(self.name, detail, dict(finding.values) | {"differs_in": name})
+                return failing(self.name, detail, dict(finding.values) | {"differs_in": name, "finding": finding.check})
         return None
 
     def _kept_plan(self, subject: Subject) -> Finding | None:
