@@ -6,7 +6,7 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.cards.problems import meant
@@ -136,7 +136,7 @@ def _expand(
                         line=line,
                         content_hash=hashlib.sha256(content.encode()).hexdigest(),
                         unclaimed=claims if ignore and not always else (),
-                        workload=workload,
+                        workload=_descaled(workload, kernel),
                     )
                     yield case, always if ignore else (*always, *claims)
 
@@ -178,6 +178,11 @@ def _lengths(shape: Shape) -> str:
         else:
             runs.append((pair, 1))
     return f"{runs}p{shape.page_size}"
+
+
+def _descaled(workload: Workload, kernel: LoadedKernel) -> Workload:
+    """In fp8, the workload with the descale factors that the kernel takes."""
+    return replace(workload, descale=kernel.card.claims.fp8.descale) if workload.dtype == "fp8_e4m3" else workload
 
 
 def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:

@@ -149,7 +149,7 @@ class Session:
             self.adapters[card.kernel] = create_adapter(card)
             self.announce(case.id, "prepare")
         adapter = self.adapters[card.kernel]
-        inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device)
+        inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device, descaled=True)
         begin = time.perf_counter_ns()
         prepared = adapter.prepare(inputs.call)
         prepared.launch()

@@ -15,6 +15,7 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepar
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
 from qualify.run.execute import Request, Session, seed_of
+from qualify.run.inputs import INPUT_KINDS
 
 DEVICE = Device(
     kind="cpu", name="a CPU", uuid="", compute_capability="", units=2, memory_bytes=1 << 30, cache_bytes=1 << 20
@@ -93,10 +94,10 @@ def test_a_correct_kernel_is_measured_with_everything() -> None:
 
 
 def test_level_full_asks_more() -> None:
-    """Four kinds of inputs."""
+    """Every kind of inputs."""
     found, _ = outcomes({"right": TiledTorch()}, level="full", reference="fp32")
     records = evidence(found["right"]).statistics
-    assert (4, {"fp32"}) == (len(records), {record.reference for record in records})
+    assert (len(INPUT_KINDS), {"fp32"}) == (len(records), {record.reference for record in records})
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_ceilings_of_this_cpu_are_positive_and_fair(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ceilings, "COPY_BYTES", {"cpu": 8 << 20})
     found = measure_ceilings(CPU)
     rates = found.matmul_flops_per_s
-    assert {"bf16", "fp16", "fp32"} == set(rates)
+    assert {"bf16", "fp16", "fp32", "fp8_e4m3"} == set(rates)
     assert all(rate >= rates["fp32"] > 1e8 for rate in rates.values())
     assert found.copy_bytes_per_s > 1e8
     assert found.exps_per_s > 1e6

@@ -105,7 +105,7 @@ def test_the_finding_names_classes_statistics_and_places() -> None:
 def test_worse_than_every_class_is_said_so() -> None:
     """No class fits: the finding does not name one."""
     finding = budget(changed(scale=1.0))["budget"]
-    assert "measured worse than bf16" in finding.detail
+    assert "measured worse than fp8" in finding.detail
     assert "" == finding.values["measured_class"]
 
 
@@ -248,7 +248,7 @@ def test_statistics_of_every_input_kind(dtype: str) -> None:
     """At full level there is one record for each kind, each of its own seed; every number is finite."""
     _, statistics = Budget().measure(make_subject(level="full", dtype=dtype))
     assert list(KINDS["full"]) == [record.inputs for record in statistics]
-    assert 4 == len({record.seed for record in statistics})
+    assert len(KINDS["full"]) == len({record.seed for record in statistics})
     for record in statistics:
         assert (dtype, "fp64") == (record.declared_class, record.reference)
         assert (560, "e") == (record.rows, record.lse_base)
