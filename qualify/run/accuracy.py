@@ -7,7 +7,8 @@ accumulates in float32 and rounds the output with u_O. With e = out - o, per ele
     statistical   σ² = (u_P/2)²·Q + ulp(o)²/12,     σ_row² = the mean of σ² over a row
 
     E = max |e| / min(1.25·B, 9·max(σ, σ_row))      ≤ 1      one wrong element
-    R = worst row's rms(e) / σ_row                  ≤ 3      one wrong row
+    R = worst row's rms(e) / σ_row                  ≤ 3      one wrong row (σ_row grows to 2 σ_row where all
+                                                             elements of a row share one error)
     G = rms over many rows of e / σ_row             ≤ 1.6    a little wrong everywhere
     β = <e,o> / <o,o>, against β₀ + 6·SE            ≤ 1      a bias that averages hide
 
@@ -152,8 +153,11 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool =
         rescale = torch.exp(golden.row_max - golden.lse).unsqueeze(-1)
         limit = limit + 1.25 * kind.underflow * rescale * golden.U
     element = _ratio(error.abs(), limit)
-    row = _ratio(error.square().mean(-1).sqrt(), row_variance.squeeze(-1).sqrt())
-    sequence, G, allowed, beta, beta_limit = _by_sequence(golden, kind, error, row, scores, step)
+    rms, typical = error.square().mean(-1).sqrt(), row_variance.squeeze(-1)
+    row = _ratio(rms, (typical + 3 * _common(golden, kind, scores)).sqrt())
+    sequence, G, allowed, beta, beta_limit = _by_sequence(
+        golden, kind, error, _ratio(rms, typical.sqrt()), scores, step
+    )
     heads, dim = exact.shape[1:]
     at, at_row = int(element.nan_to_num(nan=math.inf).argmax()), int(row.nan_to_num(nan=math.inf).argmax())
     return Errors(
@@ -188,6 +192,17 @@ def _variance(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor)
 def _sums(golden: Golden) -> Tensor:
     """Standard deviation of a float32 sum over the keys, relative to the sum of magnitudes, (n, 1, 1)."""
     return FP32_ROUNDOFF / 2 * golden.keys.to(golden.A.dtype).sqrt().view(-1, 1, 1)
+
+
+def _common(golden: Golden, kind: AccuracyClass, scores: Tensor) -> Tensor:
+    """Part of a row's mean σ² that all its elements share, (n, heads_q).
+
+    The error of one weight moves every element of its row by its share of v. Where one key carries the row, or V has
+    one sign, the row's error is one random number and not the mean of many: R then allows it 6 σ instead of 3.
+    """
+    power, dim = golden.out.square().sum(-1), golden.out.shape[-1]
+    common = _ratio((kind.roundoff / 2 + scores).square() * golden.gain, power * dim)
+    return common + (kind.scores / 2) ** 2 * golden.T.mean(-1) if kind.scores and golden.T is not None else common
 
 
 def _by_sequence(
