@@ -61,7 +61,7 @@ class Budget:
 def full_golden(subject: Subject, call: AttentionCall) -> Golden:
     """The golden result with the terms of every class, for the rows that see a key."""
     found = golden(call, dtype=subject.reference, underflow=True, scores=True)
-    return _rows(found, found.keys > 0)
+    return rows_kept(found, found.keys > 0)
 
 
 def compare(
@@ -77,7 +77,7 @@ def compare(
     traps = not_finite(subject, golden, out, kind)
     empty = golden.keys == 0
     findings = traps + empty_rows(subject, out[empty], None if lse is None else lse[empty], kind)
-    seen = _rows(golden, ~empty)
+    seen = rows_kept(golden, ~empty)
     if traps or not len(seen.rows):
         return findings, None
     out = out[~empty]
@@ -122,7 +122,7 @@ def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Error
     return ""
 
 
-def _rows(golden: Golden, keep: Tensor) -> Golden:
+def rows_kept(golden: Golden, keep: Tensor) -> Golden:
     """The golden result of some of its rows."""
     if bool(keep.all()):
         return golden
