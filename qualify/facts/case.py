@@ -5,15 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Dtype = Literal["bf16", "fp16", "fp32"]
+Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
+"""Element type of q, k and v. ``fp8_e4m3`` comes with descale factors, and its output is bf16."""
 Phase = Literal["prefill", "chunked", "varlen", "decode"]
 Level = Literal["smoke", "full"]
 DeviceKind = Literal["cpu", "cuda"]
+Descale = Literal["", "sequence", "head"]
+"""What one fp8 descale factor covers: a KV head of one sequence, or a KV head of the whole batch; empty = no fp8."""
 
 INCIDENTS = "incidents"
 """first part of the id, and the model, of a case that replays an incident; its name is the second part"""
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1}
+"""bytes per element of q, k and v"""
+OUT_BYTES = {**DTYPE_BYTES, "fp8_e4m3": 2}
+"""bytes per element of the output"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +51,8 @@ class Workload:
     """keys of each sequence of the batch"""
     page_size: int
     """keys per page of a paged KV cache; 0 = packed, no pages"""
+    descale: Descale = ""
+    """fp8 only: what one descale factor covers; empty is read as ``sequence``"""
 
     @property
     def batch(self) -> int:

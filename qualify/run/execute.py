@@ -164,7 +164,7 @@ class Session:
         case = request.case
         card = self.cards[case.kernel]
         adapter = self.adapters[card.kernel]
-        inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device)
+        inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device, descaled=True)
         begin = time.perf_counter_ns()
         prepared = adapter.prepare(inputs.call)
         prepared.launch()

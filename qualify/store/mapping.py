@@ -40,7 +40,18 @@ _STATISTICS = tuple(Statistics.__dataclass_fields__)
 _TIMING = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
 _LAUNCH = tuple(name for name in Launch.__dataclass_fields__ if name not in ("grid", "block"))
 _CASE = tuple(name for name in Case.__dataclass_fields__ if name not in ("id", "unclaimed", "workload"))
-_WORKLOAD = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "causal", "softcap", "sinks", "scale", "page_size")
+_WORKLOAD = (
+    "heads_q",
+    "heads_kv",
+    "head_dim",
+    "head_dim_v",
+    "causal",
+    "softcap",
+    "sinks",
+    "scale",
+    "page_size",
+    "descale",
+)
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
 _COMPONENT = tuple(Component.__dataclass_fields__)
 # Bulk inserts want the same keys in every row, so each outcome starts from all of them.

@@ -32,6 +32,8 @@ class Running:
     """A `qualify run` in a process group of its own, with a terminal for its stderr."""
 
     def __init__(self, folder: Path, *arguments: object) -> None:
+        # The background job of a shell ignores Ctrl-C, and so would its children.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self.terminal, end = pty.openpty()
         self.out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in end()
         """its stdout; a pipe that nobody empties would hold it up"""

@@ -158,8 +158,10 @@ def statistics(**changes: object) -> Statistics:
         E_without_underflow=0.54,
         R=1.1,
         G=1.01,
+        G_limit=1.63,
         beta=-1e-5,
         beta_limit=1e-3,
+        worst_sequence=7,
         lse_rel=3e-7,
         lse_base="e",
     )
@@ -220,7 +222,10 @@ def evidence(**changes: object) -> Evidence:
     """Everything that a case can leave."""
     base = Evidence(
         findings=findings(),
-        statistics=(statistics(), statistics(E=NAN, R=INFINITY, G=-INFINITY, lse_rel=None, lse_base="", seed=0)),
+        statistics=(
+            statistics(),
+            statistics(E=NAN, R=INFINITY, G=-INFINITY, lse_rel=None, lse_base="", seed=0, worst_sequence=None),
+        ),
         witness=Witness(state="proven", reason="", expected=("FlashAttnFwdSm90", "a,b"), launches=launches(), calls=3),
         timing=timing(),
         first_call_us=5e6,

@@ -112,6 +112,32 @@ def test_an_older_database_is_migrated(address: str, next_release: pytest.Monkey
         Store.open(address)
 
 
+def test_evidence_of_the_first_schema_is_kept(tmp_path: Path) -> None:
+    """A case stored before fp8 existed has no descale factors after the migration, and belongs to its run still."""
+    path = tmp_path / "evidence.db"
+    database = Database(parse(str(path)), busy_timeout_s=1)
+    with database.migrating() as connection:
+        schema.upgrade(connection, "0001")
+    database.close()
+    with sqlite3.connect(path) as connection:
+        _insert(connection, "runs", id="one")
+        _insert(connection, "cases", run_id="one", dtype="bf16", workload_dtype="bf16", phase="decode")
+    Store.open(str(path), create=False).close()
+    with sqlite3.connect(path) as connection:
+        assert [("one", "")] == connection.execute("SELECT run_id, descale FROM cases").fetchall()
+        assert [] == connection.execute("PRAGMA foreign_key_check").fetchall()
+
+
+def _insert(connection: sqlite3.Connection, table: str, **values: str) -> None:
+    """One row: the given texts, and something that fits into every other column that must not be empty."""
+    columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    usual = {"level": "smoke", "device": "cpu", "state": "completed"}
+    row = {name: usual.get(name, 0) for _, name, _, needed, _, key in columns if needed and not key} | values
+    names = ", ".join(f'"{name}"' for name in row)
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))
+
+
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     """No table is added to, and no setting changed in, an SQLite file of somebody else."""
     path = tmp_path / "theirs.db"

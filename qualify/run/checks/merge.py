@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.accuracy import class_named, judge
+from qualify.run.accuracy import declared_class, judge
 from qualify.run.checks.interface import Result, Subject, failing, passed
 from qualify.run.inputs import Inputs, key_slots, make_inputs, replace_keys, with_tensors
 
@@ -62,9 +62,7 @@ class Merge:
         sinks = None if whole.call.sinks is None else whole.call.sinks.double()
         out, lse = merged(parts[0], parts[1], sinks)
         golden = subject.golden(whole.call)
-        errors = judge(
-            golden, out[golden.rows].to(whole.call.out_dtype), class_named(subject.card.accuracy[workload.dtype])
-        )
+        errors = judge(golden, out[golden.rows].to(whole.call.out_dtype), declared_class(subject.card, workload.dtype))
         worst_lse = float((lse[golden.rows] - golden.lse).abs().div(golden.lse.abs().clamp(min=1)).max())
         limit = 2 * subject.card.claims.lse.rel
         values: dict[str, Value] = {"E": errors.E, "lse_rel": worst_lse, "lse_limit": limit}
