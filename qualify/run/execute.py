@@ -108,6 +108,8 @@ class Session:
         """why the witness's negative control failed; empty where it did not"""
         self.announce = announce
         self.adapters: dict[str, Adapter] = {}
+        self.asked: dict[str, str] = {}
+        """for checks that ask a kernel only once"""
         self.spent: defaultdict[str, float] = defaultdict(float)
         """seconds that each unfinished case has cost"""
 
@@ -242,6 +244,7 @@ class Session:
             level=self.level,
             reference=self.reference,
             seed=seed_of(case),
+            asked=self.asked,
         )
         for check in CHECKS:
             if self.level not in check.levels:

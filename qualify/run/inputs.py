@@ -64,9 +64,9 @@ def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor
     needed = [-(-length // workload.page_size) for length in workload.seqlens_k]
     pool = 1 + sum(needed) + FREE_PAGES
     order = torch.randperm(pool - 1, generator=generator, device=generator.device).add(1).tolist()
-    table, taken = [], 0
+    table, taken, width = [], 0, max(needed, default=0)
     for pages in needed:
-        table.append(order[taken : taken + pages] + [0] * (max(needed, default=0) - pages))
+        table.append(order[taken : taken + pages] + [0] * (width - pages))
         taken += pages
     return torch.tensor(table, dtype=torch.int32, device=generator.device), pool
 

@@ -1,6 +1,7 @@
 """history: what a kernel did before must not show in what it does now.
 
-Call A, then call B that differs in exactly one thing (scale, mask, window, lengths, batch, softcap, or strides), then A
+Call A, then call B that differs in exactly one thing (scale, lengths, batch, mask, window, softcap, sinks, dtype, or
+page size), then A
 again: B must be right against the golden result, and the second A bitwise the first. A plan, a compiled kernel or a
 workspace that is kept under too coarse a key gives itself away. At last a prepared A is launched again after B was
 prepared on the same adapter: its plan must still be its own.
@@ -28,7 +29,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most seven"
+    cost = "two small calls and a golden result for each difference, at most ten"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -110,11 +111,20 @@ def _longer(workload: Workload) -> Workload:
     return replace(workload, seqlens_q=queries, seqlens_k=tuple(k * 2 for k in workload.seqlens_k))
 
 
+def _shorter(workload: Workload) -> Workload:
+    return replace(
+        workload,
+        seqlens_q=tuple(-(-q // 2) for q in workload.seqlens_q),
+        seqlens_k=tuple(-(-k // 2) for k in workload.seqlens_k),
+    )
+
+
 def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     """(what differs, the workload that differs in it), as far as the card claims it."""
     workload, claims = subject.workload, subject.card.claims
     yield "scale", replace(workload, scale=workload.scale * 0.375)
-    yield "length", _longer(workload)
+    yield "length (longer)", _longer(workload)
+    yield "length (shorter)", _shorter(workload)
     yield "batch", replace(workload, seqlens_q=workload.seqlens_q * 2, seqlens_k=workload.seqlens_k * 2)
     if subject.card.jit != "never":
         return  # what follows would be compiled
@@ -127,3 +137,9 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
         yield "softcap", replace(workload, softcap=workload.softcap * 0.5 or 2.0)
     if "sinks" in claims.features:
         yield "sinks", replace(workload, sinks=not workload.sinks)
+    for dtype in claims.dtypes:
+        if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
+            yield f"dtype ({dtype})", replace(workload, dtype=dtype)
+    sizes = claims.page_size
+    if workload.page_size and (sizes is None or sizes.max is None or 2 * workload.page_size <= sizes.max):
+        yield "page size", replace(workload, page_size=2 * workload.page_size)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -53,6 +53,8 @@ class Subject:
     reference: torch.dtype
     """float64 or float32"""
     seed: int
+    asked: dict[str, str] = field(default_factory=dict)
+    """what need be asked only once while the process lives, and the finding's words that answered it"""
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
         """Inputs of a kind; the same arguments give the same values. In fp8 they have unequal descale factors."""

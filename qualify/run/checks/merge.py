@@ -110,4 +110,5 @@ def _part(subject: Subject, whole: Inputs, part: Workload, cuts: list[int], *, f
     fresh = make_inputs(part, kind="normal", seed=subject.seed + 3, device=device)
     everything = torch.ones(sum(part.seqlens_k), dtype=torch.bool, device=device)
     inputs = replace_keys(with_tensors(fresh, q=whole.q_whole), part, everything, k[chosen], v[chosen])
-    return replace(inputs, call=replace(inputs.call, sinks=whole.call.sinks))
+    kept = {name: getattr(whole.call, name) for name in ("sinks", "q_descale", "k_descale", "v_descale")}
+    return replace(inputs, call=replace(inputs.call, **kept))

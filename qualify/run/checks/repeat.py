@@ -74,12 +74,17 @@ def _alone(subject: Subject, call: AttentionCall, whole: Result) -> Finding | No
 def _only(call: AttentionCall, index: int, rows: slice, keys: slice, single: Workload) -> AttentionCall:
     """One sequence of a call."""
     bounds: dict[str, Any] = {"dtype": torch.int32, "device": call.q.device}
+    factors = {"q_descale": call.q_descale, "k_descale": call.k_descale, "v_descale": call.v_descale}
+    descales: dict[str, Any] = {
+        name: None if factor is None else factor[index : index + 1] for name, factor in factors.items()
+    }
     one = replace(
         call,
         q=call.q[rows],
         cu_seqlens_q=torch.tensor([0, single.seqlens_q[0]], **bounds),
         max_seqlen_q=single.seqlens_q[0],
         max_seqlen_k=single.seqlens_k[0],
+        **descales,
     )
     if call.block_table is None:
         return replace(

@@ -85,7 +85,7 @@ class _RoundedPartials(_Splits):
     """Partial results of splits are stored in the output's dtype."""
 
     def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
-        return partial[0].to(tile.plan.dtype).float(), partial[1]
+        return partial[0].to(tile.plan.out_dtype).float(), partial[1]
 
 
 class _TwoHalves(Simulator):
