@@ -240,8 +240,10 @@ def _execute(request: Request, store: Store, begun: Run | None) -> str:
 
 
 def _as_typed() -> str:
-    """This command line without its --resume."""
-    arguments = sys.argv[1:]
+    """This command line without its --resume, and without the store's password."""
+    from qualify.store.database import without_password
+
+    arguments = [without_password(argument) for argument in sys.argv[1:]]
     for at, argument in reversed(list(enumerate(arguments))):
         if argument == "--resume":
             del arguments[at : at + 2]
