@@ -51,7 +51,7 @@ _NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if c
 class Parts:
     """The rows that belong to one outcome, each in the order in which they were stored."""
 
-    findings: Sequence[RowMapping] = ()
+    findings: tuple[Finding, ...] = ()
     statistics: Sequence[RowMapping] = ()
     launches: Sequence[RowMapping] = ()
     samples_us: tuple[float, ...] = ()
@@ -267,10 +267,7 @@ def sample_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
 
 def outcome_from(row: RowMapping, parts: Parts) -> Outcome:
     """The outcome, of the kind that its row names."""
-    findings = tuple(
-        Finding(check=part["check"], verdict=part["verdict"], detail=part["detail"], values=part["values"])
-        for part in parts.findings
-    )
+    findings = parts.findings
     match row["outcome"]:
         case "measured":
             return Measured(evidence=_evidence_from(row, findings, parts))
