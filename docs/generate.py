@@ -41,7 +41,10 @@ BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DO
 WIDTH = "100"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
-COMMANDS = ("run", "plan", "gate", "report", "repro", "kernels", "doctor", "selftest", "schema", "db upgrade")
+COMMANDS = (
+    *("run", "plan", "gate", "report", "repro", "kernels", "doctor", "selftest", "schema"),
+    *("db upgrade", "db export", "db import", "db prune"),
+)
 LOCK_HEADER = """\
 # The exact versions that `make run`, `make test` and CI install, as pip constraints.
 # Written by `make lock` (another torch: make lock TORCH=2.x.y): a fresh environment, pip install torch==TORCH

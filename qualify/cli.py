@@ -240,8 +240,10 @@ def _execute(request: Request, store: Store, begun: Run | None) -> str:
 
 
 def _as_typed() -> str:
-    """This command line without its --resume."""
-    arguments = sys.argv[1:]
+    """This command line without its --resume, and without the store's password."""
+    from qualify.store.database import without_password
+
+    arguments = [without_password(argument) for argument in sys.argv[1:]]
     for at, argument in reversed(list(enumerate(arguments))):
         if argument == "--resume":
             del arguments[at : at + 2]
@@ -456,3 +458,75 @@ def db_upgrade(db: DbOption = "", as_json: JsonOption = False) -> None:
         _emit_json("db", {"store": where})
     else:
         emit(f"{where} is up to date")
+
+
+@db_app.command("export")
+def db_export(
+    run_id: RunArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file, for example run.jsonl.gz.")],
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a run with all its evidence into one file, which another store can import."""
+    from qualify.facts import codec
+
+    with _open(db, create=False) as store:
+        moved = store.export_run(store.resolve(run_id), out)
+    if as_json:
+        _emit_json("db-export", codec.to_data(moved) | {"file": str(out)})
+    else:
+        emit(f"{out}: run {moved.run}, {moved.cases} cases, {moved.outcomes} outcomes, sha256 {moved.sha256}")
+
+
+@db_app.command("import")
+def db_import(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `qualify db export` wrote.")],
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Add the run of an exported file to the store; one that is there already stays as it is."""
+    from qualify.facts import codec
+
+    with _open(db, create=True) as store:
+        moved, where = store.import_run(file), store.where
+    if as_json:
+        _emit_json("db-import", codec.to_data(moved) | {"store": where})
+    else:
+        done = "added" if moved.new else "was there already"
+        emit(f"{where}: run {moved.run} {done}, {moved.cases} cases, {moved.outcomes} outcomes, sha256 {moved.sha256}")
+
+
+@db_app.command("prune")
+def db_prune(
+    keep_days: Annotated[int, typer.Option(min=1, metavar="N", help="Keep runs that ended in the last N days.")],
+    keep_last: Annotated[int, typer.Option(min=0, metavar="N", help="Keep the newest N runs of each matrix.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Remove old runs with all their evidence; what a baseline or a sign-off holds stays."""
+    from datetime import UTC, datetime, timedelta
+
+    with _open(db, create=False) as store:
+        where, before = store.where, datetime.now(UTC) - timedelta(days=keep_days)
+        old, held = store.old_runs(before, keep_last)
+        for what, some in (("would go" if dry_run else "goes", old), ("held", held)):
+            for run in some:
+                say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
+        if old and not (dry_run or yes) and not _confirmed(len(old), where):
+            old = []
+        removed = [run.id for run in old if dry_run or store.remove_run(run.id)]
+    if as_json:
+        kept = [run.id for run in held]
+        _emit_json("db-prune", {"store": where, "dry_run": dry_run, "removed": removed, "held": kept})
+    else:
+        would = "would be removed" if dry_run else "removed"
+        emit(f"{where}: {len(removed)} {'run' if len(removed) == 1 else 'runs'} {would}, {len(held)} held")
+
+
+def _confirmed(count: int, where: str) -> bool:
+    """Whether the person at the terminal says yes; where nobody sits, --yes must be on the command line."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is here to confirm the removal. Look at it with --dry-run, then give --yes.")
+    return typer.confirm(f"Remove {count} from {where} for ever?", err=True)

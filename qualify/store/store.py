@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -15,11 +16,12 @@ from qualify.facts.case import Case
 from qualify.facts.run import Record, Run, RunState
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
-from qualify.store import reading, writing
+from qualify.store import reading, retention, transfer, writing
 from qualify.store.database import Database, check_place, parse
 from qualify.store.schema import prepare
 from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, outcomes, runs
+from qualify.store.transfer import Moved
 
 LATEST = "latest"
 _NAMED = 5
@@ -189,6 +191,45 @@ class Store:
         with self._database.reading() as connection:
             return load_selftest(connection, check_version)
 
+    def export_run(self, run_id: str, path: Path) -> Moved:
+        """Writes the run with all its outcomes into one file.
+
+        Raises InfrastructureError where the file cannot be written.
+        """
+        with self._database.reading() as connection:
+            self._check_run(connection, run_id)
+            evidence = transfer.load(connection, run_id)
+        assert evidence is not None
+        return _moved(evidence, transfer.write(evidence, path), new=False)
+
+    def import_run(self, path: Path) -> Moved:
+        """Adds the run of a file, where the store does not have it already.
+
+        Raises UsageError, and adds nothing, where the file is damaged, or the store has the run with other content.
+        """
+        given = transfer.read(path)
+        with self._database.writing() as connection:
+            stored = transfer.load(connection, given.run.id)
+            if stored is None:
+                transfer.insert(connection, given)
+            elif stored.sha256 != given.sha256:
+                raise transfer.differs(path, self.where, stored, given)
+        return _moved(given, given.sha256, new=stored is None)
+
+    def old_runs(self, before: datetime, keep_last: int) -> tuple[list[Run], list[Run]]:
+        """The runs that ended before that moment, oldest first: those that may go, and those that something holds.
+
+        The newest ``keep_last`` of each matrix are in neither.
+        """
+        with self._database.reading() as connection:
+            old, held = retention.old_runs(connection, before, keep_last), retention.held(connection)
+        return [run for run in old if run.id not in held], [run for run in old if run.id in held]
+
+    def remove_run(self, run_id: str) -> bool:
+        """Removes a run with all its evidence; False where something holds it, or it has gone already."""
+        with self._database.writing() as connection:
+            return retention.remove(connection, run_id)
+
     def _check_run(self, connection: Connection, run_id: str) -> None:
         if connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is None:
             raise UsageError(_unknown("run", run_id, reading.run_ids(connection), self.where))
@@ -196,6 +237,12 @@ class Store:
     def _runs(self, *where: ColumnElement[bool], limit: int | None = None) -> list[Run]:
         with self._database.reading() as connection:
             return reading.load_runs(connection, *where, limit=limit)
+
+
+def _moved(evidence: transfer.Evidence, sha256: str, *, new: bool) -> Moved:
+    return Moved(
+        run=evidence.run.id, cases=len(evidence.cases), outcomes=len(evidence.outcomes), sha256=sha256, new=new
+    )
 
 
 def _case_ids(connection: Connection, run_id: str | None) -> list[str]:

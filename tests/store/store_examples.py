@@ -23,6 +23,7 @@ from qualify.facts.outcome import (
     Witness,
 )
 from qualify.facts.run import Record, Run
+from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 
 NAN = float("nan")
@@ -265,3 +266,28 @@ def outcomes() -> list[Outcome]:
 def simple(one: Case) -> Record:
     """A small outcome of the case, as a crash leaves it."""
     return Record(case=one, outcome=Crashed(stage="call", error=one.id, log="", attempt=1))
+
+
+def selftest() -> SelfTest:
+    """A result with faults that were caught, missed and equivalent, and with false alarms."""
+    caught = Detection(level="smoke", cases=3, caught_by=("witness", "census"), example=HOSTILE)
+    missed = Detection(level="full", cases=16, caught_by=(), example="")
+    alarm = Alarm(case_id="selftest/prefill/x", level="full", seed=2, check="budget", detail="E 1.2 > 1")
+    return SelfTest(
+        check_version=1,
+        qualify_version="0.1.0",
+        levels=("smoke", "full"),
+        select="",
+        started_at=STARTED,
+        wall_s=201.5,
+        faults=(
+            PlantedFault(
+                name="topleft", kind="A", mirrors="x#1", does="shifts", equivalent="", detections=(caught, missed)
+            ),
+            PlantedFault(name="same", kind="I", mirrors="x#2", does="nothing", equivalent="because", detections=()),
+        ),
+        correct=(
+            CorrectKernel(name="plain", does="as it is", runs=160, alarms=()),
+            CorrectKernel(name="exp2", does="exp2", runs=144, alarms=(alarm, alarm)),
+        ),
+    )

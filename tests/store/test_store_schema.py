@@ -19,11 +19,19 @@ from sqlalchemy import create_engine, insert, inspect, text
 from qualify.errors import StoreError
 from qualify.store import Store, schema
 from qualify.store.database import Database, parse
-from qualify.store.schema import VERSION_TABLE, config
+from qualify.store.schema import VERSION_TABLE, config, head
 from qualify.store.tables import metadata, samples
 
 VERSIONS = Path(schema.__file__).parent / "migrations" / "versions"
-HEAD = ScriptDirectory.from_config(config()).get_current_head()
+HEAD = head()
+
+
+def test_scripts_are_named_after_their_revisions() -> None:
+    """The newest revision is known without Alembic, by the names of the scripts; Alembic finds the same, and one."""
+    scripts = ScriptDirectory.from_config(config())
+    assert [HEAD] == scripts.get_heads()
+    named = {script.revision: Path(script.path).name.partition("_")[0] for script in scripts.walk_revisions()}
+    assert {revision: f"r{revision}" for revision in named} == named
 
 
 def test_migrations_and_tables_agree(address: str) -> None:
@@ -91,6 +99,7 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Monk
         return made
 
     monkeypatch.setattr(schema, "config", longer)
+    monkeypatch.setattr(schema, "head", lambda: "next")
     return monkeypatch
 
 
@@ -98,6 +107,7 @@ def test_an_older_database_is_migrated(address: str, next_release: pytest.Monkey
     """A newer program brings a store forward with its evidence; then the older program refuses it by both revisions."""
     with next_release.context() as today:
         today.setattr(schema, "config", config)
+        today.setattr(schema, "head", head)
         with Store.open(address) as store:
             store.begin(examples.run(kernel="flash*"))
             store.add_cases(examples.run().id, examples.cases(3))
