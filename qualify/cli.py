@@ -11,6 +11,8 @@ import shlex
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from qualify.cards.load import LoadedKernel
     from qualify.facts.run import Run
     from qualify.fleet.request import Request
+    from qualify.report.judged import Judged
     from qualify.store.store import Store
 
 app = typer.Typer(
@@ -48,7 +51,13 @@ app = typer.Typer(
 db_app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(db_app, name="db")
 
+waiver_app = typer.Typer(
+    help="Failures that somebody answers for, until a day.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(waiver_app, name="waiver")
+
 DEFAULT_DB = ".qualify/evidence.db"
+DEFAULT_AGE = "24h"
 
 
 class Level(str, Enum):
@@ -87,6 +96,7 @@ class SchemaKind(str, Enum):
     kernel = "kernel"
     matrix = "matrix"
     model = "model"
+    waivers = "waivers"
 
 
 MatrixArgument = Annotated[
@@ -108,6 +118,10 @@ DbOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for reports.")]
+WaiversOption = Annotated[
+    Path | None,
+    typer.Option("--waivers", metavar="FILE", help="Waivers to judge by, instead of the file that the matrix names."),
+]
 ResumeOption = Annotated[
     str,
     typer.Option(
@@ -253,11 +267,13 @@ def _as_typed() -> str:
 def _conclude(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], out: Path, *, as_json: bool) -> int:
     """Judge a stored run, write its report, print the verdict; returns the gate's exit code."""
     from qualify.report.files import write_report
-    from qualify.report.judged import judge, to_data, to_text
+    from qualify.report.judged import judge, to_data
+    from qualify.report.verdict_text import to_text
 
-    judged = judge(store, run_id, kernels)
+    now = datetime.now(UTC)
+    judged = judge(store, run_id, kernels, now=now)
     if not as_json:
-        emit(to_text(judged))
+        emit(to_text(judged, now))
     path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, judged.selftest)
     if as_json:
         _emit_json("run", to_data(judged) | {"report": str(path)})
@@ -301,30 +317,90 @@ def plan(
 @app.command()
 def gate(
     run_id: Annotated[
-        str, typer.Option("--run", metavar="RUN", help="Run id, a unique prefix, or `latest`.")
-    ] = "latest",
+        str, typer.Option("--run", metavar="RUN", help="Run id, a unique prefix, or `latest` (default).")
+    ] = "",
+    matrix: Annotated[
+        str, typer.Option("--matrix", metavar="MATRIX", help="Judge a matrix on all fresh evidence that is stored.")
+    ] = "",
+    max_age: Annotated[
+        str, typer.Option("--max-age", metavar="AGE", help="Older evidence is stale, for example 24h (default), 7d.")
+    ] = "",
+    stack: Annotated[
+        str,
+        typer.Option(
+            "--stack", metavar="STACK", help="With --matrix: `here`, or a fingerprint. Default: the newest run's."
+        ),
+    ] = "",
+    level: Annotated[Level, typer.Option(help="With --matrix: evidence of this level at least.")] = Level.smoke,
     format_: Annotated[GateFormat, typer.Option("--format", help="How to print the verdict.")] = GateFormat.text,
+    waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give the verdict on stored evidence. An unfinished run is never qualified."""
-    from qualify.cards.load import load_kernels
-    from qualify.report.judged import judge, to_data, to_text
+    """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
+    from qualify.report.judged import to_data
+    from qualify.report.verdict_text import to_text
 
-    kernels = load_kernels(tuple(cards or ()))
+    if run_id and matrix:
+        raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
+    if stack and not matrix:
+        raise UsageError(f"--stack {stack} needs --matrix: a run has its one stack.")
+    now = datetime.now(UTC)
+    wanted = GateWanted(
+        run=run_id, matrix=matrix, max_age=max_age, stack=stack, level=level.value, cards=tuple(cards or ())
+    )
     with _open(db, create=False) as store:
-        judged = judge(store, store.resolve(run_id), kernels)
+        judged = _judged(store, wanted, waivers, now)
     if as_json or format_ is GateFormat.json:
         _emit_json("run", to_data(judged))
     else:
-        emit(to_text(judged))
+        emit(to_text(judged, now))
     raise typer.Exit(judged.conclusion.exit_code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateWanted:
+    """What the gate is asked to judge, as the command line has it."""
+
+    run: str
+    matrix: str
+    max_age: str
+    stack: str
+    level: Any
+    cards: tuple[Path, ...]
+
+
+def _judged(store: Store, wanted: GateWanted, waivers: Path | None, now: datetime) -> Judged:
+    """The verdict on a run, or on a matrix."""
+    from qualify.cards.load import load_kernels, load_matrix
+    from qualify.cards.waivers import beside, load_waivers
+    from qualify.fleet.doctor import examine
+    from qualify.report.ages import parse_age
+    from qualify.report.gathered import Fresh, gather
+    from qualify.report.judged import judge
+
+    kernels = load_kernels(wanted.cards)
+    if not wanted.matrix:
+        limit = parse_age(wanted.max_age) if wanted.max_age else None
+        run_id = store.resolve(wanted.run or "latest")
+        return judge(store, run_id, kernels, now=now, waivers=waivers, max_age=limit)
+    loaded = load_matrix(wanted.matrix, wanted.cards)
+    here = examine().stack if wanted.stack == "here" else None
+    if wanted.stack == "here" and here is None:
+        raise DeviceError("--stack here: this machine's stack cannot be described; `qualify doctor` says why")
+    fresh = Fresh(
+        now=now, max_age=parse_age(wanted.max_age or DEFAULT_AGE), level=wanted.level, stack=here or wanted.stack
+    )
+    named = str(waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
+    items = load_waivers(waivers) if waivers else loaded.waivers
+    return gather(store, loaded, kernels, fresh, waivers=items, waivers_path=named)
 
 
 @app.command()
 def report(
     run_id: RunArgument = "latest",
+    waivers: WaiversOption = None,
     db: DbOption = "",
     out: OutOption = Path("out"),
     cards: CardsOption = None,
@@ -337,7 +413,7 @@ def report(
 
     kernels = load_kernels(tuple(cards or ()))
     with _open(db, create=False) as store:
-        judged = judge(store, store.resolve(run_id), kernels)
+        judged = judge(store, store.resolve(run_id), kernels, now=datetime.now(UTC), waivers=waivers)
     path = write_report(out / judged.run.id, judged.run, judged.records, judged.conclusion, judged.selftest)
     if as_json:
         _emit_json("report", {"run": judged.run.id, "report": str(path)})
@@ -445,6 +521,23 @@ def show_schema(kind: SchemaKind) -> None:
     from qualify.cards.schema import schema
 
     emit(json.dumps(schema(kind.value), indent=2))
+
+
+@waiver_app.command("check")
+def waiver_check(
+    target: Annotated[str, typer.Argument(metavar="FILE|MATRIX", help="A waivers file, or a matrix that names one.")],
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say of every waiver whether it is in force; exit 1 where one has expired."""
+    from qualify.report.waivers import check_waivers, to_data, to_lines
+
+    checked = check_waivers(target, tuple(cards or ()), datetime.now(UTC))
+    if as_json:
+        _emit_json("waivers", to_data(checked))
+    else:
+        emit("\n".join(to_lines(checked)))
+    raise typer.Exit(NOT_QUALIFIED if checked.expired else QUALIFIED)
 
 
 @db_app.command("upgrade")

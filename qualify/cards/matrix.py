@@ -229,6 +229,8 @@ class MatrixCard(Card):
     """public failures to replay, each with its calls"""
     policy: Policy = Policy()
     """how cases are run and judged"""
+    waivers: Text | None = None
+    """file of accepted failures, relative to this one"""
 
     @model_validator(mode="wrap")
     @classmethod

@@ -14,6 +14,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
 from qualify.cards.problems import meant
+from qualify.cards.waivers import WaiversCard
 from qualify.errors import UsageError
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -21,6 +22,7 @@ KINDS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("kernel", KernelCard),
     ("matrix", MatrixCard),
     ("model", ModelCard),
+    ("waivers", WaiversCard),
 )
 
 

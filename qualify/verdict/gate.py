@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
 from qualify.facts.outcome import OUTCOMES
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
-from qualify.verdict.policy import Rules, judge_case, judge_cell
+from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell
+from qualify.verdict.waivers import waive
 
 EXIT_CODES: dict[Verdict, int] = {"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED, "INCONCLUSIVE": NO_VERDICT}
 
@@ -17,16 +18,18 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     """Judge every case and every production shape.
 
     One FAIL, of a case or of a shape without a proven path, is not qualified. Otherwise anything inconclusive,
-    or nothing measured at all, is no verdict. Only then it is qualified.
+    or nothing that passed or is waived, is no verdict. Only then it is qualified.
     """
-    judgements = tuple(judge_case(record, rules) for record in records)
+    strict = [judge_case(record, rules) for record in records]
+    causes = [causes_of(record, judgement) for record, judgement in zip(records, strict, strict=True)]
+    judgements, uses = waive(records, strict, causes, rules.waivers)
     cells = _cells(records, judgements, rules)
     verdicts = Counter(judgement.verdict for judgement in judgements)
     all_verdicts = {judgement.verdict for judgement in judgements} | {cell.verdict for cell in cells}
     verdict: Verdict = "PASS"
     if "FAIL" in all_verdicts:
         verdict = "FAIL"
-    elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"]:
+    elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"] + verdicts["WAIVED"]:
         verdict = "INCONCLUSIVE"
     outcomes = Counter[str](record.outcome.outcome for record in records)
     return Conclusion(
@@ -38,6 +41,7 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
             "verdicts": {name: verdicts[name] for name in VERDICTS},
             "outcomes": {name: outcomes[name] for name in OUTCOMES},
         },
+        waivers=uses,
     )
 
 
