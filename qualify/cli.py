@@ -22,6 +22,7 @@ import typer
 from qualify import __version__
 from qualify.errors import (
     INTERRUPTED,
+    NO_VERDICT,
     NOT_QUALIFIED,
     QUALIFIED,
     DeviceError,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from qualify.cards.load import LoadedKernel
+    from qualify.facts.comparison import Comparison
     from qualify.facts.run import Run
     from qualify.fleet.request import Request
     from qualify.report.judged import Judged
@@ -55,6 +57,9 @@ waiver_app = typer.Typer(
     help="Failures that somebody answers for, until a day.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(waiver_app, name="waiver")
+
+baseline_app = typer.Typer(help="Evidence that somebody accepted.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(baseline_app, name="baseline")
 
 DEFAULT_DB = ".qualify/evidence.db"
 DEFAULT_AGE = "24h"
@@ -333,6 +338,9 @@ def gate(
     ] = "",
     level: Annotated[Level, typer.Option(help="With --matrix: evidence of this level at least.")] = Level.smoke,
     format_: Annotated[GateFormat, typer.Option("--format", help="How to print the verdict.")] = GateFormat.text,
+    against: Annotated[
+        str, typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`.")
+    ] = "",
     waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
@@ -348,7 +356,13 @@ def gate(
         raise UsageError(f"--stack {stack} needs --matrix: a run has its one stack.")
     now = datetime.now(UTC)
     wanted = GateWanted(
-        run=run_id, matrix=matrix, max_age=max_age, stack=stack, level=level.value, cards=tuple(cards or ())
+        run=run_id,
+        matrix=matrix,
+        max_age=max_age,
+        stack=stack,
+        level=level.value,
+        against=against,
+        cards=tuple(cards or ()),
     )
     with _open(db, create=False) as store:
         judged = _judged(store, wanted, waivers, now)
@@ -368,19 +382,33 @@ class GateWanted:
     max_age: str
     stack: str
     level: Any
+    against: str
     cards: tuple[Path, ...]
 
 
 def _judged(store: Store, wanted: GateWanted, waivers: Path | None, now: datetime) -> Judged:
     """The verdict on a run, or on a matrix."""
-    from qualify.cards.load import load_kernels, load_matrix
+    from qualify.cards.load import load_kernels
+    from qualify.report.against import compare_with
+
+    kernels = load_kernels(wanted.cards)
+    judged = _judged_alone(store, wanted, kernels, waivers, now)
+    if not wanted.against:
+        return judged
+    return compare_with(store, judged, wanted.against, kernels, now=now, waivers=waivers)
+
+
+def _judged_alone(
+    store: Store, wanted: GateWanted, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
+) -> Judged:
+    """The verdict without any comparison."""
+    from qualify.cards.load import load_matrix
     from qualify.cards.waivers import beside, load_waivers
     from qualify.fleet.doctor import examine
     from qualify.report.ages import parse_age
     from qualify.report.gathered import Fresh, gather
     from qualify.report.judged import judge
 
-    kernels = load_kernels(wanted.cards)
     if not wanted.matrix:
         limit = parse_age(wanted.max_age) if wanted.max_age else None
         run_id = store.resolve(wanted.run or "latest")
@@ -419,6 +447,75 @@ def report(
         _emit_json("report", {"run": judged.run.id, "report": str(path)})
     else:
         emit(str(path))
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="Run id, prefix, `latest` or `baseline` (that of B).")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Run id, a unique prefix, or `latest`.")] = "latest",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Also write DIR/A..B/diff.html and diff.json.")
+    ] = None,
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs: the stack first, then verdicts, kernels, numbers and times."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.diff_page import write_diff
+    from qualify.report.differences import to_data, to_text
+
+    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
+    with _open(db, create=False) as store:
+        comparison = _compared(store, before, after, kernels, waivers, now)
+    path = write_diff(out, comparison) if out else None
+    if as_json:
+        _emit_json("diff", to_data(comparison) | ({"report": str(path)} if path else {}))
+    else:
+        emit(to_text(comparison) + (f"\nreport: {path}" if path else ""))
+
+
+def _compared(
+    store: Store, before: str, after: str, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
+) -> Comparison:
+    """Two stored runs, judged and compared."""
+    from qualify.report.against import compare_with
+    from qualify.report.judged import judge
+
+    judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers)
+    compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
+    assert compared is not None, "it was just compared"
+    return compared.comparison
+
+
+@app.command()
+def bisect(
+    before: Annotated[str, typer.Argument(metavar="A", help="The run before: id, prefix or `baseline` (that of B).")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The run in which something got worse.")],
+    plan: Annotated[
+        bool, typer.Option("--plan", help="List the stacks to test. Needed: qualify installs no stack by itself.")
+    ] = False,
+    select: Annotated[str, typer.Option("--select", metavar="GLOB", help="Blame for these cases only.")] = "*",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the fewest stacks to test to blame one component for what got worse; uses runs of them that are stored."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.bisection import plan_bisection, to_data, to_text
+
+    if not plan:
+        raise UsageError("qualify installs no stack by itself: add --plan, and it lists the stacks to test")
+    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
+    with _open(db, create=False) as store:
+        comparison = _compared(store, before, after, kernels, waivers, now)
+        made = plan_bisection(store, comparison, kernels, select=select, now=now, waivers=waivers)
+    if as_json:
+        _emit_json("bisect", to_data(made))
+    else:
+        emit(to_text(made))
 
 
 @app.command()
@@ -521,6 +618,81 @@ def show_schema(kind: SchemaKind) -> None:
     from qualify.cards.schema import schema
 
     emit(json.dumps(schema(kind.value), indent=2))
+
+
+@baseline_app.command("accept")
+def baseline_accept(
+    run_id: RunArgument,
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who accepts it.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a run that qualified the baseline of its matrix on its device model."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.against import accepted, why_not
+    from qualify.report.baselines import to_data, to_line
+    from qualify.report.judged import judge
+
+    now = datetime.now(UTC)
+    with _open(db, create=False) as store:
+        judged = judge(store, store.resolve(run_id), load_kernels(tuple(cards or ())), now=now, waivers=waivers)
+        baseline = accepted(store, judged, by=by, reason=reason, now=now)
+    if baseline is None:
+        run = judged.run.id
+        say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: qualify gate --run {run}")
+        raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
+    if as_json:
+        _emit_json("baseline", to_data(baseline, current=True))
+    else:
+        emit(to_line(baseline, current=True))
+
+
+@baseline_app.command("list")
+def baseline_list(
+    matrix: Annotated[str, typer.Option("--matrix", metavar="NAME", help="Only of the matrix of that name.")] = "",
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List every acceptance, newest first; the current one of each matrix and device model is marked."""
+    from qualify.report.baselines import marked, to_data, to_line
+
+    with _open(db, create=False) as store:
+        found = marked(store.baselines(matrix or None))
+    if as_json:
+        _emit_json("baselines", {"baselines": [to_data(item, current=current) for item, current in found]})
+    else:
+        emit("\n".join(to_line(item, current=current) for item, current in found) or "no baseline")
+
+
+@baseline_app.command("show")
+def baseline_show(
+    matrix: Annotated[str, typer.Argument(metavar="NAME", help="Name of the matrix.")],
+    variant: Annotated[str, typer.Option("--variant", metavar="GLOB", help="Device model, as `list` prints it.")] = "*",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the current baselines of a matrix: who accepted what and why, and how it is judged today."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.baselines import current_of, to_data, to_line
+    from qualify.report.judged import judge
+    from qualify.report.verdict_text import to_text
+
+    now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
+    with _open(db, create=False) as store:
+        found = current_of(store, matrix, variant)
+        judged = [judge(store, item.run_id, kernels, now=now, waivers=waivers) for item in found]
+    if as_json:
+        pairs = zip(found, judged, strict=True)
+        shown = [to_data(item, current=True) | {"verdict": run.conclusion.verdict} for item, run in pairs]
+        _emit_json("baselines", {"baselines": shown})
+        return
+    for item, run in zip(found, judged, strict=True):
+        emit(f"{to_line(item, current=True)}\n{to_text(run, now)}")
 
 
 @waiver_app.command("check")

@@ -15,7 +15,7 @@ from builders import make_evidence, make_finding
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import Measured, Outcome, Refused
+from qualify.facts.outcome import Measured, Outcome, Refused, Statistics, Timing
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Component, Device, Stack
 from qualify.plan.plan import make_plan
@@ -69,6 +69,69 @@ def make_stack(**versions: str) -> Stack:
     )
 
 
+def make_run(**changes: Any) -> Run:
+    """A completed run of `serving` that began an hour before NOW."""
+    usual = Run(
+        id=f"{NOW - timedelta(hours=1):%Y%m%dT%H%M%SZ}-{next(_numbers):06x}",
+        matrix="serving",
+        matrix_hash="ab" * 32,
+        matrix_source=MATRIX,
+        matrix_path="serving.yaml",
+        level="smoke",
+        device="cpu",
+        select="",
+        kernel="",
+        qualify_version="0.1.0",
+        check_version=CHECK_VERSION,
+        started_at=NOW - timedelta(hours=1),
+        finished_at=NOW - timedelta(minutes=55),
+        state="completed",
+        stack=make_stack(),
+        ceilings=None,
+    )
+    return replace(usual, **changes)
+
+
+def make_statistics(inputs: str = "normal", **changes: Any) -> Statistics:
+    """Errors of a kernel that is as good as it claims."""
+    usual = Statistics(
+        inputs=inputs,
+        seed=1,
+        reference="fp64",
+        declared_class="bf16",
+        measured_class="bf16",
+        rows=1024,
+        E=0.62,
+        E_without_underflow=0.62,
+        R=1.7,
+        G=1.2,
+        beta=1.1e-4,
+        beta_limit=6.1e-4,
+        lse_rel=8e-7,
+        lse_base="e",
+    )
+    return replace(usual, **changes)
+
+
+def make_timing(latency_us: float, **changes: Any) -> Timing:
+    """A time with samples half a percent around it."""
+    usual = Timing(
+        latency_us=latency_us,
+        samples_us=tuple(latency_us * (1 + step / 2000) for step in range(-10, 11)),
+        launches_per_block=64,
+        rotated_bytes=1 << 28,
+        cold=True,
+        host_us=9.4,
+        flops=1 << 30,
+        compulsory_bytes=1 << 20,
+        exps=1 << 20,
+        roofline_us=50.0,
+        bound="flops",
+        ceiling_share=50.0 / latency_us,
+    )
+    return replace(usual, **changes)
+
+
 def write_waivers(path: Path, *changes: dict[str, Any]) -> Path:
     """A file of one waiver for each dictionary of changes."""
     lines = ["waivers:"]
@@ -95,25 +158,17 @@ def store_run(
     loaded = load_matrix(str(matrix), cards)
     plan = make_plan(loaded, load_kernels(cards))
     began = NOW - age
-    run = Run(
+    run = make_run(
         id=f"{began:%Y%m%dT%H%M%SZ}-{next(_numbers):06x}",
         matrix=loaded.card.matrix,
         matrix_hash=loaded.content_hash,
         matrix_source=loaded.source,
         matrix_path=str(matrix),
-        level="smoke",
-        device="cpu",
-        select="",
-        kernel="",
-        qualify_version="0.1.0",
-        check_version=CHECK_VERSION,
         started_at=began,
         finished_at=began + timedelta(minutes=5),
-        state="completed",
         stack=stack or make_stack(),
-        ceilings=None,
+        **changes,
     )
-    run = replace(run, **changes)
     store.begin(run)
     store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])
     chosen = [

@@ -29,6 +29,11 @@ class Device:
     cache_bytes: int
     """last-level cache; 0 = unknown"""
 
+    @property
+    def variant(self) -> str:
+        """The device model: what a baseline holds for. On a GPU with its units, which tell a slice from a card."""
+        return f"{self.name} ({self.units} units)" if self.kind == "cuda" else self.name
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:

@@ -95,6 +95,7 @@ def gather(
         runs=tuple(run.id for run in sources),
         notes=(*_missing_note(records, rejects), *others),
         waivers_path=waivers_path,
+        matrix=matrix.card,
     )
 
 

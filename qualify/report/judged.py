@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,18 @@ from typing import Any
 from qualify.cards.load import LoadedKernel, parse_matrix
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.waivers import beside, load_waivers
-from qualify.errors import NO_VERDICT
 from qualify.facts import codec
+from qualify.facts.baseline import Baseline
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.comparison import Change, Comparison, Topic
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.report.detection import summary
+from qualify.report.differences import to_data as comparison_data
 from qualify.store.store import Store
-from qualify.verdict.gate import conclude
+from qualify.verdict.gate import conclude, without_verdict
 from qualify.verdict.policy import Rules
 from qualify.verdict.waivers import Waivers
 
@@ -41,8 +43,23 @@ class Judged:
     """what a reader must know beside the verdict"""
     waivers_path: str
     """the file of waivers that the matrix names, or was given; empty where there is none"""
+    matrix: MatrixCard
+    """by whose policy it was judged"""
     stale: bool = False
     """the evidence is older than was asked for"""
+    against: Against | None = None
+    """what it was compared with, where that was asked"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Against:
+    """The comparison with an earlier run."""
+
+    comparison: Comparison
+    baseline: Baseline | None
+    """who accepted that run; None where a run was named"""
+    forbidden: tuple[tuple[Topic, Change], ...]
+    """changes that the matrix's policy does not allow"""
 
 
 def judge(
@@ -76,6 +93,7 @@ def judge(
         runs=(run.id,),
         notes=(*notes, *_narrowed(run), *_outdated(run)),
         waivers_path=path,
+        matrix=card,
         stale=stale,
     )
 
@@ -90,13 +108,6 @@ def rules_of(
         partial=bool(run.select or run.kernel),
         waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
     )
-
-
-def without_verdict(conclusion: Conclusion) -> Conclusion:
-    """The conclusion where something forbids to qualify: a failure stays one, everything else is no verdict."""
-    if conclusion.verdict != "PASS":
-        return conclusion
-    return replace(conclusion, verdict="INCONCLUSIVE", exit_code=NO_VERDICT)
 
 
 def _waivers_of(card: MatrixCard, run: Run, given: Path | None) -> tuple[str, tuple[Waiver, ...], list[str]]:
@@ -155,8 +166,21 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "counts": {kind: dict(counts) for kind, counts in conclusion.counts.items()},
         "notes": list(judged.notes),
         "waivers": [waiver_data(use) for use in conclusion.waivers],
+        "against": against_data(judged.against) if judged.against else None,
         "cells": [codec.to_data(cell) for cell in conclusion.cells],
         "cases": cases,
+    }
+
+
+def against_data(against: Against) -> dict[str, Any]:
+    """What a run was compared with, and all that changed, for JSON."""
+    baseline = against.baseline
+    return {
+        "run": against.comparison.before.id,
+        "accepted_by": baseline.accepted_by if baseline else None,
+        "accepted_at": baseline.accepted_at.isoformat() if baseline else None,
+        "forbidden": [{"id": change.id, "topic": topic} for topic, change in against.forbidden],
+        **comparison_data(against.comparison),
     }
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from datetime import datetime, timedelta
 
 from qualify.facts.case import INCIDENTS
 from qualify.facts.waiver import WaiverUse
 from qualify.report.ages import shown_age
+from qualify.report.differences import change_text, grouped, stack_change_text, told_topics
 from qualify.report.incidents import counted_states, replays
-from qualify.report.judged import Judged
+from qualify.report.judged import Against, Judged
+from qualify.report.one_line import one_line
 from qualify.report.troubles import Trouble, missing, troubles
 from qualify.report.views import join
 
@@ -19,18 +20,13 @@ SHOWN = 12
 SOON = timedelta(days=14)
 """how long before its end a waiver is announced"""
 WORDS = {"PASS": "qualified", "FAIL": "not qualified", "INCONCLUSIVE": "no verdict"}
-LINE_BREAKS = re.compile(r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+")
-
-
-def one_line(text: str) -> str:
-    """The text on one line: what a kernel's name or message holds must not look like a line of ours."""
-    return LINE_BREAKS.sub(" ", text)
 
 
 def to_text(judged: Judged, now: datetime) -> str:
     """The verdict, what to do, warnings, and the worst failures, alike ones together."""
     found = troubles(judged)
     lines = [verdict_line(judged), stack_line(judged, now)]
+    lines += against_lines(judged.against) if judged.against else []
     lines += [f"do: {action}" for action in actions(judged, found)]
     lines += [f"note: {one_line(note)}" for note in notes(judged, now)]
     for trouble in found[:SHOWN]:
@@ -38,6 +34,8 @@ def to_text(judged: Judged, now: datetime) -> str:
         lines += [f"{'':13}{one_line(reason)}" for reason in (trouble.reason, *trouble.expired)]
         if trouble.more:
             lines.append(f"{'':13}and {len(trouble.more)} more like this")
+    if judged.against:
+        lines += forbidden_lines(judged.against)
     if len(found) > SHOWN:
         lines.append(f"{len(found) - SHOWN} other kinds of failure are in the report.")
     return "\n".join(lines)
@@ -72,6 +70,36 @@ def stack_line(judged: Judged, now: datetime) -> str:
     return f"on: {one_line(', '.join([stack.device.name, *versions]))}; stack {stack.fingerprint[:12]}; {age} old"
 
 
+def against_lines(against: Against) -> list[str]:
+    """What the evidence was compared with, and how much changed: the stack first."""
+    comparison, baseline = against.comparison, against.baseline
+    accepted = f", accepted by {baseline.accepted_by} on {baseline.accepted_at:%Y-%m-%d}" if baseline else ""
+    changes = [stack_change_text(change) for change in comparison.stack if change.kind != "binary"]
+    return [
+        one_line(line)
+        for line in (
+            f"against: run {comparison.before.id}{accepted}: {'; '.join(told_topics(comparison))}",
+            f"stack: {'; '.join(changes) or 'no version changed'}",
+            *(f"caveat: {caveat}" for caveat in comparison.caveats),
+        )
+    ]
+
+
+def forbidden_lines(against: Against) -> list[str]:
+    """Changes that the matrix's policy does not allow, alike ones together."""
+    topics = dict.fromkeys(topic for topic, _ in against.forbidden)
+    groups = [
+        (topic, first, more)
+        for topic in topics
+        for first, more in grouped(topic, [change for its, change in against.forbidden if its == topic])
+    ]
+    lines = []
+    for topic, first, more in groups[:SHOWN]:
+        lines += [f"{'DRIFT':13}{one_line(first.id)}", f"{'':13}{one_line(change_text(topic, first))}"]
+        lines += [f"{'':13}and {more} more like this"] if more else []
+    return lines
+
+
 def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     """What to do now, the first thing first; every command can be typed as it stands."""
     run, verdict = judged.run, judged.conclusion.verdict
@@ -84,6 +112,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
         if worst:
             todo.append(f"repeat the worst failure: {shlex.join(['qualify', 'repro', worst, '--run', run.id])}")
         todo.append(f"see all of them: qualify report {run.id}")
+        if judged.against:
+            todo += _against_actions(judged, judged.against)
         if any(trouble.expired for trouble in found):
             todo.append("an expired waiver stands below: its owner fixes the failure, or accepts it again")
         else:
@@ -97,6 +127,15 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     else:
         todo.append("nothing failed, but not everything was decided: see what the inconclusive checks say below")
         todo.append("see what disturbs the machine: qualify doctor")
+    return todo
+
+
+def _against_actions(judged: Judged, against: Against) -> list[str]:
+    before = against.comparison.before
+    both = shlex.join([before.id, judged.run.id])
+    todo = [f"see what changed: qualify diff {both}", f"find the component to blame: qualify bisect {both} --plan"]
+    if against.baseline and before.stack:
+        todo.append(f"or go back to the accepted stack {before.stack.fingerprint[:12]} of run {before.id}")
     return todo
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
+from qualify.cards.matrix import Drift
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
+from qualify.facts.comparison import Change, Comparison, Topic
 from qualify.facts.outcome import OUTCOMES
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
 from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell
@@ -43,6 +46,40 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
         },
         waivers=uses,
     )
+
+
+def without_verdict(conclusion: Conclusion) -> Conclusion:
+    """The conclusion where something forbids to qualify: a failure stays one, everything else is no verdict."""
+    if conclusion.verdict != "PASS":
+        return conclusion
+    return replace(conclusion, verdict="INCONCLUSIVE", exit_code=NO_VERDICT)
+
+
+def forbid_drift(
+    conclusion: Conclusion, comparison: Comparison, drift: Drift
+) -> tuple[Conclusion, tuple[tuple[Topic, Change], ...]]:
+    """The conclusion under what the matrix forbids to change against the baseline, and the changes that it forbids.
+
+    A change that the policy forbids and that cannot be decided is no verdict.
+    """
+    required = {item.case_id for item in conclusion.judgements if item.verdict != "NOT_REQUIRED"}
+    policies: tuple[tuple[Topic, str, tuple[Change, ...]], ...] = (
+        ("kernels", drift.kernels, comparison.kernels),
+        ("numbers", drift.numbers, comparison.numbers),
+    )
+    asked = [
+        (topic, change)
+        for topic, policy, changes in policies
+        for change in changes
+        if policy == "fail" and change.id in required
+    ]
+    forbidden = tuple(item for item in asked if item[1].bucket in ("regression", "suspicious"))
+    if forbidden:
+        return replace(conclusion, verdict="FAIL", exit_code=NOT_QUALIFIED), forbidden
+    unknown = drift.numbers == "fail" and comparison.before.check_version != comparison.after.check_version
+    if unknown or any(change.bucket == "insufficient data" for _, change in asked):
+        return without_verdict(conclusion), ()
+    return conclusion, ()
 
 
 def _cells(records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> tuple[CellJudgement, ...]:

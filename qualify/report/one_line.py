@@ -1,0 +1,12 @@
+"""Text from outside on one line of ours."""
+
+from __future__ import annotations
+
+import re
+
+LINE_BREAKS = re.compile(r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+")
+
+
+def one_line(text: str) -> str:
+    """The text on one line: what a kernel's name or message holds must not look like a line of ours."""
+    return LINE_BREAKS.sub(" ", text)
