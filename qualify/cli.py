@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from qualify.facts.comparison import Comparison
     from qualify.facts.run import Run
     from qualify.fleet.request import Request
+    from qualify.report.attestation import Subject
     from qualify.report.judged import Judged
     from qualify.store.store import Store
 
@@ -85,6 +86,10 @@ class GateFormat(str, Enum):
 
     text = "text"
     json = "json"
+    junit = "junit"
+    markdown = "markdown"
+    github = "github"
+    in_toto = "in-toto"
 
 
 class SelfTestLevel(str, Enum):
@@ -96,12 +101,13 @@ class SelfTestLevel(str, Enum):
 
 
 class SchemaKind(str, Enum):
-    """Cards that have a JSON Schema."""
+    """What has a JSON Schema: the cards, and the JSON of the gate."""
 
     kernel = "kernel"
     matrix = "matrix"
     model = "model"
     waivers = "waivers"
+    gate = "gate"
 
 
 MatrixArgument = Annotated[
@@ -341,15 +347,23 @@ def gate(
     against: Annotated[
         str, typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`.")
     ] = "",
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--subject", metavar="NAME@sha256:HEX", help="Artifact of the in-toto statement; may be repeated."
+        ),
+    ] = None,
     waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
-    from qualify.report.judged import to_data
-    from qualify.report.verdict_text import to_text
+    from qualify.report.attestation import parse_subject
 
+    subjects = [parse_subject(text) for text in subject or []]
+    if subjects and format_ is not GateFormat.in_toto:
+        raise UsageError("--subject needs --format in-toto: only that states something about artifacts")
     if run_id and matrix:
         raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
     if stack and not matrix:
@@ -366,11 +380,33 @@ def gate(
     )
     with _open(db, create=False) as store:
         judged = _judged(store, wanted, waivers, now)
-    if as_json or format_ is GateFormat.json:
-        _emit_json("run", to_data(judged))
-    else:
-        emit(to_text(judged, now))
+    _emit_verdict(judged, GateFormat.json if as_json else format_, subjects, now)
     raise typer.Exit(judged.conclusion.exit_code)
+
+
+def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], now: datetime) -> None:
+    """Print the verdict in one format."""
+    from qualify.report.annotations import to_github
+    from qualify.report.attestation import to_statement
+    from qualify.report.judged import to_data
+    from qualify.report.junit import to_junit
+    from qualify.report.markdown import to_markdown
+    from qualify.report.verdict_text import to_text
+
+    match format_:
+        case GateFormat.text:
+            emit(to_text(judged, now))
+        case GateFormat.json:
+            _emit_json("run", to_data(judged))
+        case GateFormat.junit:
+            emit(to_junit(judged))
+        case GateFormat.markdown:
+            emit(to_markdown(judged, now))
+        case GateFormat.github:
+            workspace = os.environ.get("GITHUB_WORKSPACE")
+            emit(to_github(judged, now, Path(workspace) if workspace else None))
+        case GateFormat.in_toto:
+            emit(json.dumps(to_statement(judged, subjects), indent=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -614,10 +650,11 @@ def selftest(
 
 @app.command("schema")
 def show_schema(kind: SchemaKind) -> None:
-    """Print the JSON Schema (draft-07) of a card, for editors."""
+    """Print the JSON Schema (draft-07) of a card, or of the gate's JSON."""
     from qualify.cards.schema import schema
+    from qualify.report.contract import gate_schema
 
-    emit(json.dumps(schema(kind.value), indent=2))
+    emit(json.dumps(gate_schema() if kind is SchemaKind.gate else schema(kind.value), indent=2))
 
 
 @baseline_app.command("accept")

@@ -6,13 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from builders import make_evidence, make_finding
 
-from qualify.cards.load import load_kernels, load_matrix
+from qualify.cards.load import LoadedKernel, load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Measured, Outcome, Refused, Statistics, Timing
@@ -54,6 +55,12 @@ WAIVER: dict[str, Any] = {
     "expires": "2026-12-31",
 }
 _numbers = count()
+
+
+@cache
+def shipped_kernels() -> dict[str, LoadedKernel]:
+    """The shipped kernel cards, loaded once."""
+    return load_kernels()
 
 
 def make_stack(**versions: str) -> Stack:
@@ -156,7 +163,7 @@ def store_run(
 ) -> Run:
     """Plans the matrix, stores a run of it that began ``age`` before NOW, and an outcome of every planned case."""
     loaded = load_matrix(str(matrix), cards)
-    plan = make_plan(loaded, load_kernels(cards))
+    plan = make_plan(loaded, dict(load_kernels(cards) if cards else shipped_kernels()))
     began = NOW - age
     run = make_run(
         id=f"{began:%Y%m%dT%H%M%SZ}-{next(_numbers):06x}",

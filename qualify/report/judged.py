@@ -155,6 +155,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "runs": list(judged.runs),
         "matrix": run.matrix,
         "matrix_path": run.matrix_path,
+        "level": run.level,
         "state": run.state,
         "started_at": run.started_at.isoformat(),
         "stale": judged.stale,

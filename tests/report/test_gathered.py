@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from builders import make_evidence, make_finding
-from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, store_run
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run
 
-from qualify.cards.load import load_kernels, load_matrix
+from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.outcome import Measured, NotRun
 from qualify.facts.stack import Component
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 def gate(store: Store, path: Path, **changes: Any) -> Judged:
     """The gate on that matrix, at NOW, with evidence of one day."""
     wanted = Fresh(**{"now": NOW, "max_age": timedelta(hours=24), "level": "smoke"} | changes)
-    return gather(store, load_matrix(str(path)), load_kernels(), wanted, waivers=(), waivers_path="")
+    return gather(store, load_matrix(str(path)), shipped_kernels(), wanted, waivers=(), waivers_path="")
 
 
 def reasons(judged: Judged) -> list[str]:
@@ -199,7 +199,7 @@ def test_a_stale_run_is_no_verdict_and_a_stale_failure_is_one(store: Store, path
     """--run with --max-age: an old success proves nothing; an old failure is still a failure."""
     for outcome, code in ((PASSED, 5), (WRONG, 1)):
         run = store_run(store, path, outcome, age=timedelta(days=3))
-        kernels = load_kernels()
+        kernels = shipped_kernels()
         assert code == judge(store, run.id, kernels, now=NOW, max_age=timedelta(days=2)).conclusion.exit_code
         fresh = judge(store, run.id, kernels, now=NOW, max_age=timedelta(days=4)).conclusion.exit_code
         assert {5: 0, 1: 1}[code] == fresh
@@ -208,7 +208,7 @@ def test_a_stale_run_is_no_verdict_and_a_stale_failure_is_one(store: Store, path
 def test_the_text_says_the_verdict_then_what_to_do(store: Store, path: Path) -> None:
     """First line: the verdict. Then the stack, then commands that can be typed as they stand."""
     run = store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
-    lines = to_text(judge(store, run.id, load_kernels(), now=NOW), NOW).splitlines()
+    lines = to_text(judge(store, run.id, shipped_kernels(), now=NOW), NOW).splitlines()
     assert lines[0].startswith(
         "serving: not qualified (2 of 2 production shapes have a proven path; 4 cases: 3 PASS, 1"
     )
@@ -222,5 +222,5 @@ def test_a_hostile_name_stays_on_its_line(store: Store, path: Path) -> None:
     """A kernel's message cannot fake a line of ours, or a command to a CI server."""
     evil = "x\n::error::y\r\nserving: qualified\u2028z]]>%0A<b>"
     run = store_run(store, path, Measured(evidence=make_evidence(make_finding("fail", evil))))
-    text = to_text(judge(store, run.id, load_kernels(), now=NOW), NOW)
+    text = to_text(judge(store, run.id, shipped_kernels(), now=NOW), NOW)
     assert [] == [line for line in text.splitlines() if line.startswith(("::", "serving: qualified", "z"))]
