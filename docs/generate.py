@@ -30,6 +30,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.cards.schema import KINDS, schema
 from qualify.facts.case import Workload
+from qualify.report.contract import gate_schema
 from qualify.run.accuracy import CLASSES
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Check, Subject
@@ -77,6 +78,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     """Every document with generated content, and what it must hold."""
     for kind, _ in KINDS:
         yield ROOT / "docs" / "schema" / f"{kind}.json", json.dumps(schema(kind), indent=2) + "\n"
+    yield ROOT / "docs" / "schema" / "gate.json", json.dumps(gate_schema(), indent=2) + "\n"
     for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]):
         text = path.read_text()
         if BLOCK.search(text):

@@ -12,11 +12,13 @@ from typing import Self
 from sqlalchemy import ColumnElement, Connection, select
 
 from qualify.errors import NoVerdict, UsageError
+from qualify.facts.baseline import Baseline
 from qualify.facts.case import Case
 from qualify.facts.run import Record, Run, RunState
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import reading, retention, transfer, writing
+from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.database import Database, check_place, parse
 from qualify.store.schema import prepare
 from qualify.store.selftests import insert_selftest, load_selftest
@@ -180,6 +182,22 @@ class Store:
                 raise UsageError(_unknown("case", case_id, _case_ids(connection, run_id), self.where))
             (record,) = reading.load_records(connection, found[0].id, case_id)
             return found[0], record
+
+    def accept(self, baseline: Baseline) -> None:
+        """Adds a baseline, which is the current one of its matrix and variant from now on."""
+        with self._database.writing() as connection:
+            self._check_run(connection, baseline.run_id)
+            insert_baseline(connection, baseline)
+
+    def baselines(self, matrix: str | None = None) -> list[Baseline]:
+        """Every acceptance, of one matrix or of all, newest first."""
+        with self._database.reading() as connection:
+            return load_baselines(connection, matrix=matrix)
+
+    def baseline(self, matrix: str, variant: str) -> Baseline | None:
+        """The current baseline of a matrix on a device model; None where nobody accepted one."""
+        with self._database.reading() as connection:
+            return next(iter(load_baselines(connection, matrix=matrix, variant=variant, limit=1)), None)
 
     def add_selftest(self, result: SelfTest) -> None:
         """Adds a result of the selftest."""

@@ -9,11 +9,11 @@
                                                                  ├─ launches
                                                                  └─ samples
 
-    selftests ─┬─ planted_faults
-               └─ correct_kernels
+    runs ── baselines                selftests ─┬─ planted_faults
+                                                └─ correct_kernels
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
-counts.
+counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one.
 """
 
 from __future__ import annotations
@@ -317,6 +317,20 @@ samples = Table(
     _whole("position", primary_key=True),
     _real("latency_us"),
     sqlite_with_rowid=False,
+)
+
+baselines = Table(
+    "baselines",
+    metadata,
+    _key("id"),
+    _words("matrix"),
+    _words("variant"),
+    _part_of("runs.id", "run_id"),
+    _words("accepted_by"),
+    _words("reason"),
+    Column("accepted_at", UtcTime, nullable=False),
+    Index(None, "matrix", "variant", "id"),
+    Index(None, "run_id"),
 )
 
 selftests = Table(

@@ -26,7 +26,7 @@ from qualify.store.transfer import FORMAT, Evidence, Moved
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
-SHAPES = {"qualify.export/1": "41f2bdb4a644"}
+SHAPES = {"qualify.export/1": "cf96ed445e2d"}
 
 
 def _shape(kind: Any) -> Any:
