@@ -42,10 +42,13 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
         "chunked",
         _workload(seqlens_q=(9, 0, 40, 3), seqlens_k=(4, 20, 0, 65), dtype="fp16", heads_q=6, heads_kv=2, head_dim=40),
     ),
-    ("varlen", _workload(seqlens_q=(70, 33, 9), dtype="fp8_e4m3", heads_q=6)),
+    ("varlen", _workload(seqlens_q=(70, 33, 9), dtype="fp8_e4m3", heads_q=6, head_dim=128)),
     ("prefill", _workload(seqlens_q=(97,), causal=False, dtype="fp16", heads_q=6, heads_kv=2, head_dim=40)),
     ("chunked", _workload(seqlens_q=(40,), seqlens_k=(140,), window=(20, 0), sinks=True)),
-    ("decode", _workload(seqlens_q=(1,) * 3, seqlens_k=(300, 256, 5), page_size=256, heads_q=4, dtype="fp16")),
+    (
+        "decode",
+        _workload(seqlens_q=(1,) * 3, seqlens_k=(300, 256, 5), page_size=256, heads_q=4, head_dim=128, dtype="fp16"),
+    ),
     ("varlen", _workload(seqlens_q=(65, 33), causal=False, window=(15, 15), softcap=20.0, head_dim_v=32)),
     ("prefill", _workload(seqlens_q=(80,), heads_q=4, heads_kv=4, dtype="fp32", window=(40, 0))),
     ("chunked", _workload(seqlens_q=(33,), seqlens_k=(129,), heads_q=3, heads_kv=1, head_dim=128, scale=0.125)),
@@ -63,6 +66,25 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ("prefill", _workload(seqlens_q=(70,), head_dim=128, head_dim_v=64, softcap=15.0, dtype="fp32", causal=False)),
     ("decode", _workload(seqlens_q=(2, 2), seqlens_k=(100, 65), page_size=16, dtype="fp16", head_dim=40)),
     ("varlen", _workload(seqlens_q=(40, 30), window=(0, 0), heads_q=6, sinks=True, dtype="fp32")),
+    (
+        "decode",
+        _workload(
+            seqlens_q=(1,) * 3, seqlens_k=(90, 41, 64), page_size=16, heads_kv=1, head_dim_v=32, dtype="fp8_e4m3"
+        ),
+    ),
+    (
+        "chunked",
+        _workload(
+            seqlens_q=(33, 20),
+            seqlens_k=(129, 50),
+            page_size=16,
+            causal=False,
+            window=(20, 5),
+            heads_q=3,
+            heads_kv=1,
+            head_dim=128,
+        ),
+    ),
 )
 """Phases and workloads, those that reveal most first."""
 
