@@ -1,4 +1,4 @@
-"""Where the card folders live: in the checkout, in the wheel, or in folders given by --cards."""
+"""Where what is shipped lives: in the checkout, in the wheel, or in folders given by --cards."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ def shipped(folder: str) -> Path:
     package = Path(__file__).resolve().parent
     inside = package / "_shipped" / folder
     return inside if inside.is_dir() else package.parent / folder
+
+
+def released_selftest() -> Path:
+    """The selftest's result that was measured for the release; it may not exist."""
+    package = Path(__file__).resolve().parent
+    inside = package / "_shipped"
+    return inside / "selftest.json" if inside.is_dir() else package.parent / "docs" / "evidence" / "selftest.json"
 
 
 def extra(folder: str, cards: tuple[Path, ...]) -> list[Path]:

@@ -1,35 +1,95 @@
-"""How well the checks detect, as every report says it: one sentence, and the same for machines."""
+"""How well the checks detect, as every report says it: one sentence, and the same for machines.
+
+It comes from the newest selftest in the store. Where there is none, it is the one that was measured for the release,
+which is shipped: the same checks find the same faults in the same simulated kernels on every machine.
+"""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from qualify.assets import released_selftest
 from qualify.facts.selftest import SelfTest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detection:
+    """What a selftest found, in numbers."""
+
+    check_version: int
+    faults: int
+    caught: dict[str, int]
+    """by level, the lowest first"""
+    correct_runs: int
+    false_alarms: int
+    started_at: str
+    """ISO 8601"""
+    shipped: bool
+    """measured for the release, not here"""
+
+
+def detection(result: SelfTest | None, check_version: int) -> Detection | None:
+    """What was measured for that version of the checks; None where it was measured nowhere."""
+    if result is None:
+        shipped = _shipped()
+        return shipped if shipped and shipped.check_version == check_version else None
+    return Detection(
+        check_version=result.check_version,
+        faults=len(result.counted),
+        caught={level: result.caught(level) for level in result.levels},
+        correct_runs=result.correct_runs,
+        false_alarms=len(result.alarms),
+        started_at=result.started_at.isoformat(),
+        shipped=False,
+    )
+
+
+@cache
+def _shipped() -> Detection | None:
+    """The one of the release; None in a package without it."""
+    path = released_selftest()
+    if not path.exists():
+        return None
+    data = json.loads(path.read_text())
+    return Detection(
+        check_version=data["check_version"],
+        faults=data["faults"],
+        caught={level: found["caught"] for level, found in data["levels"].items()},
+        correct_runs=data["correct_runs"],
+        false_alarms=sum(len(kernel["alarms"]) for kernel in data["correct"]),
+        started_at=data["started_at"],
+        shipped=True,
+    )
 
 
 def sentence(result: SelfTest | None, check_version: int) -> str:
     """How well the checks of that version detect, in one sentence."""
-    if result is None:
+    found = detection(result, check_version)
+    if found is None:
         return f"not run with these checks (check version {check_version}): run `qualify selftest`"
-    counted = len(result.counted)
     rates = ", ".join(
-        f"{result.caught(level)} of {counted} planted faults caught at {level}" if not at else f"{found} at {level}"
-        for at, level in enumerate(reversed(result.levels))
-        for found in (result.caught(level),)
+        f"{count} at {level}" if at else f"{count} of {found.faults} planted faults caught at {level}"
+        for at, (level, count) in enumerate(reversed(found.caught.items()))
     )
-    alarms = f"{len(result.alarms):,} false alarms in {result.correct_runs:,} runs"
-    return f"{rates}, {alarms} (check version {result.check_version})"
+    alarms = f"{found.false_alarms:,} false alarms in {found.correct_runs:,} runs"
+    origin = f", measured for the release on {found.started_at[:10]}" if found.shipped else ""
+    return f"{rates}, {alarms} (check version {found.check_version}{origin})"
 
 
 def summary(result: SelfTest | None, check_version: int) -> dict[str, Any]:
     """The same for machines; ``faults`` is None where the selftest was not run with these checks."""
-    if result is None:
+    found = detection(result, check_version)
+    if found is None:
         return {"check_version": check_version, "faults": None}
     return {
-        "check_version": result.check_version,
-        "faults": len(result.counted),
-        "caught": {level: result.caught(level) for level in result.levels},
-        "correct_runs": result.correct_runs,
-        "false_alarms": len(result.alarms),
-        "started_at": result.started_at.isoformat(),
+        "check_version": found.check_version,
+        "faults": found.faults,
+        "caught": found.caught,
+        "correct_runs": found.correct_runs,
+        "false_alarms": found.false_alarms,
+        "started_at": found.started_at,
+        "shipped": found.shipped,
     }

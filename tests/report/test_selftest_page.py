@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from qualify.assets import released_selftest
+from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
 from qualify.report import render_html, report_context, to_json
-from qualify.report.detection import sentence
+from qualify.report.detection import sentence, summary
 from qualify.report.selftest import to_data, to_text, write_selftest
 
 
@@ -52,6 +54,17 @@ def test_the_sentence(result: SelfTest) -> None:
     expected = "2 of 3 planted faults caught at full, 1 at smoke, 1 false alarms in 1,216 runs (check version 1)"
     assert expected == sentence(result, 1)
     assert "not run with these checks (check version 2): run `qualify selftest`" == sentence(None, 2)
+
+
+def test_the_release_speaks_where_nobody_measured() -> None:
+    """A new store shows what the selftest of the release found with these checks."""
+    shipped = json.loads(released_selftest().read_text())
+    told = sentence(None, CHECK_VERSION)
+    assert told.startswith(
+        f"{shipped['levels']['full']['caught']} of {shipped['faults']} planted faults caught at full"
+    )
+    assert told.endswith(f"measured for the release on {shipped['started_at'][:10]})")
+    assert True is summary(None, CHECK_VERSION)["shipped"]
 
 
 def test_the_contract_of_the_json(result: SelfTest) -> None:
