@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -46,6 +47,14 @@ FAULTS: dict[str, Any] = {
 def test_an_lse_that_merges_wrongly_is_caught(name: str) -> None:
     """Though every output is right by itself."""
     assert "fail" == merge(edited(FAULTS[name])).verdict
+
+
+def test_an_empty_part_is_merged_too() -> None:
+    """A part without keys must weigh nothing: an LSE of 0 weighs as much as a key."""
+    wrong = edited(lambda lse, call: lse.masked_fill(lse == -math.inf, 0.0))
+    assert "fail" == merge(wrong).verdict
+    assert "pass" == merge(wrong, seqlens_q=(1,), seqlens_k=(70,)).verdict, "nothing is empty here"
+    assert "pass" == merge(wrong, sinks=True).verdict
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
