@@ -19,7 +19,7 @@ Where = tuple[str | int, ...]
 INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
 
-Mask = Literal["full", "causal", "window"]
+Mask = Literal["full", "causal", "window", "band", "chunked", "spans"]
 AccuracyClass = Dtype
 """An accuracy class is named after the dtype whose rounding it allows."""
 

@@ -9,6 +9,7 @@ Dtype = Literal["bf16", "fp16", "fp32"]
 Phase = Literal["prefill", "chunked", "varlen", "decode"]
 Level = Literal["smoke", "full"]
 DeviceKind = Literal["cpu", "cuda"]
+MaskKind = Literal["full", "causal", "window", "band", "chunked"]
 
 INCIDENTS = "incidents"
 """first part of the id, and the model, of a case that replays an incident; its name is the second part"""
@@ -45,6 +46,10 @@ class Workload:
     """keys of each sequence of the batch"""
     page_size: int
     """keys per page of a paged KV cache; 0 = packed, no pages"""
+    chunk: int = 0
+    """positions per chunk, counted from the sequence's first key; a query sees only its own chunk; 0 = no chunks"""
+    spans: tuple[tuple[int, int, int], ...] = ()
+    """(sequence, start, end): keys from start to end - 1 see each other whatever the mask says, as images do"""
 
     @property
     def batch(self) -> int:
@@ -57,11 +62,18 @@ class Workload:
         return "paged" if self.page_size else "packed"
 
     @property
-    def mask_kind(self) -> Literal["full", "causal", "window"]:
-        """The family of the mask, the word that cards use in ``claims.masks``."""
-        if self.window != (-1, -1):
-            return "window"
-        return "causal" if self.causal else "full"
+    def mask_kind(self) -> MaskKind:
+        """The family of the mask, the word that cards use in ``claims.masks``; spans are asked for beside it."""
+        return mask_kind(causal=self.causal, window=self.window, chunk=self.chunk)
+
+
+def mask_kind(*, causal: bool, window: tuple[int, int], chunk: int) -> MaskKind:
+    """The family of a mask; a window that is open to later keys is a band."""
+    if chunk:
+        return "chunked"
+    if window == (-1, -1):
+        return "causal" if causal else "full"
+    return "window" if causal or window[1] == 0 else "band"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

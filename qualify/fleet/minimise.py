@@ -174,5 +174,9 @@ def _fewer_features(workload: Workload) -> Iterator[Smaller]:
         yield Smaller(what="no softcap", workload=replace(workload, softcap=0.0))
     if workload.window != (-1, -1):
         yield Smaller(what="no window", workload=replace(workload, window=(-1, -1)))
+    if workload.chunk:
+        yield Smaller(what="no chunks", workload=replace(workload, chunk=0))
+    if workload.spans:
+        yield Smaller(what="no image spans", workload=replace(workload, spans=()))
     if workload.causal:
         yield Smaller(what="no causal mask", workload=replace(workload, causal=False))

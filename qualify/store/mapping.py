@@ -40,7 +40,18 @@ _STATISTICS = tuple(Statistics.__dataclass_fields__)
 _TIMING = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
 _LAUNCH = tuple(name for name in Launch.__dataclass_fields__ if name not in ("grid", "block"))
 _CASE = tuple(name for name in Case.__dataclass_fields__ if name not in ("id", "unclaimed", "workload"))
-_WORKLOAD = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "causal", "softcap", "sinks", "scale", "page_size")
+_WORKLOAD = (
+    "heads_q",
+    "heads_kv",
+    "head_dim",
+    "head_dim_v",
+    "causal",
+    "softcap",
+    "sinks",
+    "scale",
+    "page_size",
+    "chunk",
+)
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
 _COMPONENT = tuple(Component.__dataclass_fields__)
 # Bulk inserts want the same keys in every row, so each outcome starts from all of them.
@@ -167,6 +178,7 @@ def case_row(case: Case, run_id: str, position: int) -> Row:
         "window_right": workload.window[1],
         "seqlens_q": lengths_to_text(workload.seqlens_q),
         "seqlens_k": lengths_to_text(workload.seqlens_k),
+        "spans": [list(span) for span in workload.spans],
     }
 
 
@@ -178,6 +190,7 @@ def case_from(row: RowMapping) -> Case:
         window=(row["window_left"], row["window_right"]),
         seqlens_q=lengths_from_text(row["seqlens_q"]),
         seqlens_k=lengths_from_text(row["seqlens_k"]),
+        spans=tuple((sequence, start, end) for sequence, start, end in row["spans"]),
     )
     return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
 

@@ -118,7 +118,7 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     yield "batch", replace(workload, seqlens_q=workload.seqlens_q * 2, seqlens_k=workload.seqlens_k * 2)
     if subject.card.jit != "never":
         return  # what follows would be compiled
-    if workload.causal and "full" in claims.masks and workload.window == (-1, -1):
+    if workload.causal and "full" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
         yield "mask", replace(workload, causal=False)
     if "window" in claims.masks:
         left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
