@@ -375,6 +375,37 @@ def repro(
 
 
 @app.command()
+def model(
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="Path of a config.json, or hf://organisation/name@COMMIT.")
+    ],
+    matrix: Annotated[
+        Path | None, typer.Option("--matrix", metavar="OUT", help="Write a matrix of the model to this new file.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="What to call it. Default: after its place.")
+    ] = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the attention geometry of a model from its config.json. Nothing in it is executed."""
+    from qualify.cards.config.reading import read_model
+    from qualify.cards.config.writing import to_data, to_lines, write_matrix
+    from qualify.cards.load import model_names
+
+    read = read_model(config, name, model_names(tuple(cards or ())))
+    if matrix:
+        write_matrix(read.card, matrix)
+    if as_json:
+        _emit_json("model", to_data(read))
+        return
+    for line in to_lines(read):
+        emit(line)
+    if matrix:
+        say(f"wrote {matrix}; next: qualify plan {matrix}")
+
+
+@app.command()
 def kernels(cards: CardsOption = None, as_json: JsonOption = False) -> None:
     """List every kernel card: available here or not, and why."""
     from qualify.fleet.probe import list_kernels

@@ -81,7 +81,7 @@ def test_explicit_values_win(write: Any, model: Any) -> None:
     [
         ({"groups.0.heads_kv": 3}, "groups[0].heads_kv: is 3 and does not divide heads_q = 8"),
         ({"groups.0.mask": "window"}, "groups[0].mask: is window, so window must say how many keys"),
-        ({"groups.0.window": 4096}, "groups[0].window: is used only with mask: window, and the mask is causal"),
+        ({"groups.0.window": 4096}, "groups[0].window: is used only with mask: window or band, and the mask is causal"),
         ({"groups.0.mask": "local"}, "groups[0].mask: must be one of full, causal, window"),
         ({"groups.0.head_dim": ...}, "groups[0].head_dim: is missing (elements per query and key vector); add it"),
         ({"groups.0.scale": 0}, "groups[0].scale: must be more than 0, but is 0"),
