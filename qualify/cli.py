@@ -227,7 +227,8 @@ def _execute(request: Request, store: Store, begun: Run | None) -> str:
     if the_run.state == "completed":
         say(f"run {the_run.id} is complete: nothing is left to run")
         return the_run.id
-    say(f"run {the_run.id}: {len(plan.cases)} cases on {request.host}, {len(plan.refused)} refused beforehand")
+    calls = f"{len(plan.cases)} cases" + (f" ({plan.calls} calls)" if plan.calls < len(plan.cases) else "")
+    say(f"run {the_run.id}: {calls} on {request.host}, {len(plan.refused)} refused beforehand")
     go_on = f"What was measured is stored. Go on with: {_as_typed()} --resume {the_run.id}"
     try:
         with Show() as show:
@@ -285,7 +286,7 @@ def plan(
     loaded, kernels = load_matrix(matrix, extra), load_kernels(extra)
     selection = Selection(select=select or "", kernel=kernel or "")
     made = make_plan(loaded, kernels, host=find_host(device.value) if here else None, selection=selection)
-    counts = {"cases": len(made.cases), "refused": len(made.refused)}
+    counts = {"cases": len(made.cases), "calls": made.calls, "refused": len(made.refused)}
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]
         cases = [case.id for case in made.cases]
@@ -295,7 +296,8 @@ def plan(
         emit(case.id)
     for case, reasons in made.refused:
         emit(f"{case.id}  refused: {'; '.join(reasons)}")
-    say(f"{made.matrix}: {counts['cases']} cases, {counts['refused']} refused")
+    calls = f" ({made.calls} different calls)" if made.calls < len(made.cases) else ""
+    say(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
 
 
 @app.command()

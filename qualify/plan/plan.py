@@ -29,6 +29,11 @@ class Plan:
     cases: tuple[Case, ...]
     refused: tuple[tuple[Case, tuple[str, ...]], ...]
 
+    @property
+    def calls(self) -> int:
+        """Different calls among the cases: equal ones run once."""
+        return len({case.content_hash for case in self.cases})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
