@@ -49,6 +49,7 @@ def case_data(record: Record, judgement: Judgement) -> dict[str, Any]:
             "E_without_underflow": item.E_without_underflow,
             "R": item.R,
             "G": item.G,
+            "G_limit": item.G_limit,
             "beta": item.beta,
             "beta_limit": item.beta_limit,
             "lse_rel": item.lse_rel,

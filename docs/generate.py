@@ -32,6 +32,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels, load_matrix, load_models
 from qualify.cards.schema import KINDS, schema
 from qualify.facts.case import Workload
+from qualify.report.contract import gate_schema
 from qualify.run.accuracy import CLASSES
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Check, Subject
@@ -43,7 +44,10 @@ BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DO
 WIDTH = "100"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
-COMMANDS = ("run", "plan", "gate", "report", "repro", "model", "kernels", "doctor", "selftest", "schema", "db upgrade")
+COMMANDS = (
+    *("run", "plan", "gate", "report", "repro", "model", "kernels", "doctor", "selftest", "schema"),
+    *("db upgrade", "db export", "db import", "db prune"),
+)
 LOCK_HEADER = """\
 # The exact versions that `make run`, `make test` and CI install, as pip constraints.
 # Written by `make lock` (another torch: make lock TORCH=2.x.y): a fresh environment, pip install torch==TORCH
@@ -76,6 +80,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     """Every document with generated content, and what it must hold."""
     for kind, _ in KINDS:
         yield ROOT / "docs" / "schema" / f"{kind}.json", json.dumps(schema(kind), indent=2) + "\n"
+    yield ROOT / "docs" / "schema" / "gate.json", json.dumps(gate_schema(), indent=2) + "\n"
     for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]):
         text = path.read_text()
         if BLOCK.search(text):

@@ -11,6 +11,8 @@ import shlex
 import signal
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +22,7 @@ import typer
 from qualify import __version__
 from qualify.errors import (
     INTERRUPTED,
+    NO_VERDICT,
     NOT_QUALIFIED,
     QUALIFIED,
     DeviceError,
@@ -33,8 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from qualify.cards.load import LoadedKernel
+    from qualify.facts.comparison import Comparison
     from qualify.facts.run import Run
     from qualify.fleet.request import Request
+    from qualify.report.attestation import Subject
+    from qualify.report.judged import Judged
     from qualify.store.store import Store
 
 app = typer.Typer(
@@ -48,7 +54,16 @@ app = typer.Typer(
 db_app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(db_app, name="db")
 
+waiver_app = typer.Typer(
+    help="Failures that somebody answers for, until a day.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(waiver_app, name="waiver")
+
+baseline_app = typer.Typer(help="Evidence that somebody accepted.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(baseline_app, name="baseline")
+
 DEFAULT_DB = ".qualify/evidence.db"
+DEFAULT_AGE = "24h"
 
 
 class Level(str, Enum):
@@ -71,6 +86,10 @@ class GateFormat(str, Enum):
 
     text = "text"
     json = "json"
+    junit = "junit"
+    markdown = "markdown"
+    github = "github"
+    in_toto = "in-toto"
 
 
 class SelfTestLevel(str, Enum):
@@ -82,11 +101,13 @@ class SelfTestLevel(str, Enum):
 
 
 class SchemaKind(str, Enum):
-    """Cards that have a JSON Schema."""
+    """What has a JSON Schema: the cards, and the JSON of the gate."""
 
     kernel = "kernel"
     matrix = "matrix"
     model = "model"
+    waivers = "waivers"
+    gate = "gate"
 
 
 MatrixArgument = Annotated[
@@ -108,6 +129,10 @@ DbOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for reports.")]
+WaiversOption = Annotated[
+    Path | None,
+    typer.Option("--waivers", metavar="FILE", help="Waivers to judge by, instead of the file that the matrix names."),
+]
 ResumeOption = Annotated[
     str,
     typer.Option(
@@ -241,8 +266,10 @@ def _execute(request: Request, store: Store, begun: Run | None) -> str:
 
 
 def _as_typed() -> str:
-    """This command line without its --resume."""
-    arguments = sys.argv[1:]
+    """This command line without its --resume, and without the store's password."""
+    from qualify.store.database import without_password
+
+    arguments = [without_password(argument) for argument in sys.argv[1:]]
     for at, argument in reversed(list(enumerate(arguments))):
         if argument == "--resume":
             del arguments[at : at + 2]
@@ -254,11 +281,13 @@ def _as_typed() -> str:
 def _conclude(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], out: Path, *, as_json: bool) -> int:
     """Judge a stored run, write its report, print the verdict; returns the gate's exit code."""
     from qualify.report.files import write_report
-    from qualify.report.judged import judge, to_data, to_text
+    from qualify.report.judged import judge, to_data
+    from qualify.report.verdict_text import to_text
 
-    judged = judge(store, run_id, kernels)
+    now = datetime.now(UTC)
+    judged = judge(store, run_id, kernels, now=now)
     if not as_json:
-        emit(to_text(judged))
+        emit(to_text(judged, now))
     path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, judged.selftest)
     if as_json:
         _emit_json("run", to_data(judged) | {"report": str(path)})
@@ -303,30 +332,143 @@ def plan(
 @app.command()
 def gate(
     run_id: Annotated[
-        str, typer.Option("--run", metavar="RUN", help="Run id, a unique prefix, or `latest`.")
-    ] = "latest",
+        str, typer.Option("--run", metavar="RUN", help="Run id, a unique prefix, or `latest` (default).")
+    ] = "",
+    matrix: Annotated[
+        str, typer.Option("--matrix", metavar="MATRIX", help="Judge a matrix on all fresh evidence that is stored.")
+    ] = "",
+    max_age: Annotated[
+        str, typer.Option("--max-age", metavar="AGE", help="Older evidence is stale, for example 24h (default), 7d.")
+    ] = "",
+    stack: Annotated[
+        str,
+        typer.Option(
+            "--stack", metavar="STACK", help="With --matrix: `here`, or a fingerprint. Default: the newest run's."
+        ),
+    ] = "",
+    level: Annotated[Level, typer.Option(help="With --matrix: evidence of this level at least.")] = Level.smoke,
     format_: Annotated[GateFormat, typer.Option("--format", help="How to print the verdict.")] = GateFormat.text,
+    against: Annotated[
+        str, typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`.")
+    ] = "",
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--subject", metavar="NAME@sha256:HEX", help="Artifact of the in-toto statement; may be repeated."
+        ),
+    ] = None,
+    waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give the verdict on stored evidence. An unfinished run is never qualified."""
-    from qualify.cards.load import load_kernels
-    from qualify.report.judged import judge, to_data, to_text
+    """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
+    from qualify.report.attestation import parse_subject
 
-    kernels = load_kernels(tuple(cards or ()))
+    subjects = [parse_subject(text) for text in subject or []]
+    if subjects and format_ is not GateFormat.in_toto:
+        raise UsageError("--subject needs --format in-toto: only that states something about artifacts")
+    if run_id and matrix:
+        raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
+    if stack and not matrix:
+        raise UsageError(f"--stack {stack} needs --matrix: a run has its one stack.")
+    now = datetime.now(UTC)
+    wanted = GateWanted(
+        run=run_id,
+        matrix=matrix,
+        max_age=max_age,
+        stack=stack,
+        level=level.value,
+        against=against,
+        cards=tuple(cards or ()),
+    )
     with _open(db, create=False) as store:
-        judged = judge(store, store.resolve(run_id), kernels)
-    if as_json or format_ is GateFormat.json:
-        _emit_json("run", to_data(judged))
-    else:
-        emit(to_text(judged))
+        judged = _judged(store, wanted, waivers, now)
+    _emit_verdict(judged, GateFormat.json if as_json else format_, subjects, now)
     raise typer.Exit(judged.conclusion.exit_code)
+
+
+def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], now: datetime) -> None:
+    """Print the verdict in one format."""
+    from qualify.report.annotations import to_github
+    from qualify.report.attestation import to_statement
+    from qualify.report.judged import to_data
+    from qualify.report.junit import to_junit
+    from qualify.report.markdown import to_markdown
+    from qualify.report.verdict_text import to_text
+
+    match format_:
+        case GateFormat.text:
+            emit(to_text(judged, now))
+        case GateFormat.json:
+            _emit_json("run", to_data(judged))
+        case GateFormat.junit:
+            emit(to_junit(judged))
+        case GateFormat.markdown:
+            emit(to_markdown(judged, now))
+        case GateFormat.github:
+            workspace = os.environ.get("GITHUB_WORKSPACE")
+            emit(to_github(judged, now, Path(workspace) if workspace else None))
+        case GateFormat.in_toto:
+            emit(json.dumps(to_statement(judged, subjects), indent=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateWanted:
+    """What the gate is asked to judge, as the command line has it."""
+
+    run: str
+    matrix: str
+    max_age: str
+    stack: str
+    level: Any
+    against: str
+    cards: tuple[Path, ...]
+
+
+def _judged(store: Store, wanted: GateWanted, waivers: Path | None, now: datetime) -> Judged:
+    """The verdict on a run, or on a matrix."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.against import compare_with
+
+    kernels = load_kernels(wanted.cards)
+    judged = _judged_alone(store, wanted, kernels, waivers, now)
+    if not wanted.against:
+        return judged
+    return compare_with(store, judged, wanted.against, kernels, now=now, waivers=waivers)
+
+
+def _judged_alone(
+    store: Store, wanted: GateWanted, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
+) -> Judged:
+    """The verdict without any comparison."""
+    from qualify.cards.load import load_matrix
+    from qualify.cards.waivers import beside, load_waivers
+    from qualify.fleet.doctor import examine
+    from qualify.report.ages import parse_age
+    from qualify.report.gathered import Fresh, gather
+    from qualify.report.judged import judge
+
+    if not wanted.matrix:
+        limit = parse_age(wanted.max_age) if wanted.max_age else None
+        run_id = store.resolve(wanted.run or "latest")
+        return judge(store, run_id, kernels, now=now, waivers=waivers, max_age=limit)
+    loaded = load_matrix(wanted.matrix, wanted.cards)
+    here = examine().stack if wanted.stack == "here" else None
+    if wanted.stack == "here" and here is None:
+        raise DeviceError("--stack here: this machine's stack cannot be described; `qualify doctor` says why")
+    fresh = Fresh(
+        now=now, max_age=parse_age(wanted.max_age or DEFAULT_AGE), level=wanted.level, stack=here or wanted.stack
+    )
+    named = str(waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
+    items = load_waivers(waivers) if waivers else loaded.waivers
+    return gather(store, loaded, kernels, fresh, waivers=items, waivers_path=named)
 
 
 @app.command()
 def report(
     run_id: RunArgument = "latest",
+    waivers: WaiversOption = None,
     db: DbOption = "",
     out: OutOption = Path("out"),
     cards: CardsOption = None,
@@ -339,12 +481,81 @@ def report(
 
     kernels = load_kernels(tuple(cards or ()))
     with _open(db, create=False) as store:
-        judged = judge(store, store.resolve(run_id), kernels)
+        judged = judge(store, store.resolve(run_id), kernels, now=datetime.now(UTC), waivers=waivers)
     path = write_report(out / judged.run.id, judged.run, judged.records, judged.conclusion, judged.selftest)
     if as_json:
         _emit_json("report", {"run": judged.run.id, "report": str(path)})
     else:
         emit(str(path))
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="Run id, prefix, `latest` or `baseline` (that of B).")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Run id, a unique prefix, or `latest`.")] = "latest",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Also write DIR/A..B/diff.html and diff.json.")
+    ] = None,
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs: the stack first, then verdicts, kernels, numbers and times."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.diff_page import write_diff
+    from qualify.report.differences import to_data, to_text
+
+    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
+    with _open(db, create=False) as store:
+        comparison = _compared(store, before, after, kernels, waivers, now)
+    path = write_diff(out, comparison) if out else None
+    if as_json:
+        _emit_json("diff", to_data(comparison) | ({"report": str(path)} if path else {}))
+    else:
+        emit(to_text(comparison) + (f"\nreport: {path}" if path else ""))
+
+
+def _compared(
+    store: Store, before: str, after: str, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
+) -> Comparison:
+    """Two stored runs, judged and compared."""
+    from qualify.report.against import compare_with
+    from qualify.report.judged import judge
+
+    judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers)
+    compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
+    assert compared is not None, "it was just compared"
+    return compared.comparison
+
+
+@app.command()
+def bisect(
+    before: Annotated[str, typer.Argument(metavar="A", help="The run before: id, prefix or `baseline` (that of B).")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The run in which something got worse.")],
+    plan: Annotated[
+        bool, typer.Option("--plan", help="List the stacks to test. Needed: qualify installs no stack by itself.")
+    ] = False,
+    select: Annotated[str, typer.Option("--select", metavar="GLOB", help="Blame for these cases only.")] = "*",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the fewest stacks to test to blame one component for what got worse; uses runs of them that are stored."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.bisection import plan_bisection, to_data, to_text
+
+    if not plan:
+        raise UsageError("qualify installs no stack by itself: add --plan, and it lists the stacks to test")
+    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
+    with _open(db, create=False) as store:
+        comparison = _compared(store, before, after, kernels, waivers, now)
+        made = plan_bisection(store, comparison, kernels, select=select, now=now, waivers=waivers)
+    if as_json:
+        _emit_json("bisect", to_data(made))
+    else:
+        emit(to_text(made))
 
 
 @app.command()
@@ -474,10 +685,103 @@ def selftest(
 
 @app.command("schema")
 def show_schema(kind: SchemaKind) -> None:
-    """Print the JSON Schema (draft-07) of a card, for editors."""
+    """Print the JSON Schema (draft-07) of a card, or of the gate's JSON."""
     from qualify.cards.schema import schema
+    from qualify.report.contract import gate_schema
 
-    emit(json.dumps(schema(kind.value), indent=2))
+    emit(json.dumps(gate_schema() if kind is SchemaKind.gate else schema(kind.value), indent=2))
+
+
+@baseline_app.command("accept")
+def baseline_accept(
+    run_id: RunArgument,
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who accepts it.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a run that qualified the baseline of its matrix on its device model."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.against import accepted, why_not
+    from qualify.report.baselines import to_data, to_line
+    from qualify.report.judged import judge
+
+    now = datetime.now(UTC)
+    with _open(db, create=False) as store:
+        judged = judge(store, store.resolve(run_id), load_kernels(tuple(cards or ())), now=now, waivers=waivers)
+        baseline = accepted(store, judged, by=by, reason=reason, now=now)
+    if baseline is None:
+        run = judged.run.id
+        say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: qualify gate --run {run}")
+        raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
+    if as_json:
+        _emit_json("baseline", to_data(baseline, current=True))
+    else:
+        emit(to_line(baseline, current=True))
+
+
+@baseline_app.command("list")
+def baseline_list(
+    matrix: Annotated[str, typer.Option("--matrix", metavar="NAME", help="Only of the matrix of that name.")] = "",
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List every acceptance, newest first; the current one of each matrix and device model is marked."""
+    from qualify.report.baselines import marked, to_data, to_line
+
+    with _open(db, create=False) as store:
+        found = marked(store.baselines(matrix or None))
+    if as_json:
+        _emit_json("baselines", {"baselines": [to_data(item, current=current) for item, current in found]})
+    else:
+        emit("\n".join(to_line(item, current=current) for item, current in found) or "no baseline")
+
+
+@baseline_app.command("show")
+def baseline_show(
+    matrix: Annotated[str, typer.Argument(metavar="NAME", help="Name of the matrix.")],
+    variant: Annotated[str, typer.Option("--variant", metavar="GLOB", help="Device model, as `list` prints it.")] = "*",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the current baselines of a matrix: who accepted what and why, and how it is judged today."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.baselines import current_of, to_data, to_line
+    from qualify.report.judged import judge
+    from qualify.report.verdict_text import to_text
+
+    now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
+    with _open(db, create=False) as store:
+        found = current_of(store, matrix, variant)
+        judged = [judge(store, item.run_id, kernels, now=now, waivers=waivers) for item in found]
+    if as_json:
+        pairs = zip(found, judged, strict=True)
+        shown = [to_data(item, current=True) | {"verdict": run.conclusion.verdict} for item, run in pairs]
+        _emit_json("baselines", {"baselines": shown})
+        return
+    for item, run in zip(found, judged, strict=True):
+        emit(f"{to_line(item, current=True)}\n{to_text(run, now)}")
+
+
+@waiver_app.command("check")
+def waiver_check(
+    target: Annotated[str, typer.Argument(metavar="FILE|MATRIX", help="A waivers file, or a matrix that names one.")],
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say of every waiver whether it is in force; exit 1 where one has expired."""
+    from qualify.report.waivers import check_waivers, to_data, to_lines
+
+    checked = check_waivers(target, tuple(cards or ()), datetime.now(UTC))
+    if as_json:
+        _emit_json("waivers", to_data(checked))
+    else:
+        emit("\n".join(to_lines(checked)))
+    raise typer.Exit(NOT_QUALIFIED if checked.expired else QUALIFIED)
 
 
 @db_app.command("upgrade")
@@ -489,3 +793,75 @@ def db_upgrade(db: DbOption = "", as_json: JsonOption = False) -> None:
         _emit_json("db", {"store": where})
     else:
         emit(f"{where} is up to date")
+
+
+@db_app.command("export")
+def db_export(
+    run_id: RunArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file, for example run.jsonl.gz.")],
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write a run with all its evidence into one file, which another store can import."""
+    from qualify.facts import codec
+
+    with _open(db, create=False) as store:
+        moved = store.export_run(store.resolve(run_id), out)
+    if as_json:
+        _emit_json("db-export", codec.to_data(moved) | {"file": str(out)})
+    else:
+        emit(f"{out}: run {moved.run}, {moved.cases} cases, {moved.outcomes} outcomes, sha256 {moved.sha256}")
+
+
+@db_app.command("import")
+def db_import(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `qualify db export` wrote.")],
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Add the run of an exported file to the store; one that is there already stays as it is."""
+    from qualify.facts import codec
+
+    with _open(db, create=True) as store:
+        moved, where = store.import_run(file), store.where
+    if as_json:
+        _emit_json("db-import", codec.to_data(moved) | {"store": where})
+    else:
+        done = "added" if moved.new else "was there already"
+        emit(f"{where}: run {moved.run} {done}, {moved.cases} cases, {moved.outcomes} outcomes, sha256 {moved.sha256}")
+
+
+@db_app.command("prune")
+def db_prune(
+    keep_days: Annotated[int, typer.Option(min=1, metavar="N", help="Keep runs that ended in the last N days.")],
+    keep_last: Annotated[int, typer.Option(min=0, metavar="N", help="Keep the newest N runs of each matrix.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Remove old runs with all their evidence; what a baseline or a sign-off holds stays."""
+    from datetime import UTC, datetime, timedelta
+
+    with _open(db, create=False) as store:
+        where, before = store.where, datetime.now(UTC) - timedelta(days=keep_days)
+        old, held = store.old_runs(before, keep_last)
+        for what, some in (("would go" if dry_run else "goes", old), ("held", held)):
+            for run in some:
+                say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
+        if old and not (dry_run or yes) and not _confirmed(len(old), where):
+            old = []
+        removed = [run.id for run in old if dry_run or store.remove_run(run.id)]
+    if as_json:
+        kept = [run.id for run in held]
+        _emit_json("db-prune", {"store": where, "dry_run": dry_run, "removed": removed, "held": kept})
+    else:
+        would = "would be removed" if dry_run else "removed"
+        emit(f"{where}: {len(removed)} {'run' if len(removed) == 1 else 'runs'} {would}, {len(held)} held")
+
+
+def _confirmed(count: int, where: str) -> bool:
+    """Whether the person at the terminal says yes; where nobody sits, --yes must be on the command line."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is here to confirm the removal. Look at it with --dry-run, then give --yes.")
+    return typer.confirm(f"Remove {count} from {where} for ever?", err=True)

@@ -33,7 +33,12 @@ UNITS: tuple[Unit, ...] = (
     Unit(symbol="count", shown="", meaning="a count of things", lower_is_better=None),
     Unit(symbol="E", shown="E", meaning="worst element error over its budget; limit 1", lower_is_better=True),
     Unit(symbol="R", shown="R", meaning="worst row rms error over the row's sigma; limit 3", lower_is_better=True),
-    Unit(symbol="G", shown="G", meaning="rms of all errors over their row's sigma; limit 1.6", lower_is_better=True),
+    Unit(
+        symbol="G",
+        shown="G",
+        meaning="rms of all errors over their row's sigma; limit from 1.6 to 3",
+        lower_is_better=True,
+    ),
     Unit(symbol="beta", shown="β", meaning="signed gain error <e,o>/<o,o>", lower_is_better=True),
     Unit(symbol="lse_rel", shown="LSE", meaning="worst |lse - golden| / max(1, |golden|)", lower_is_better=True),
 )

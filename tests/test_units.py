@@ -37,7 +37,9 @@ DIMENSIONLESS = {
     "check_version": "a version",
     "units": "a number of multiprocessors or cores",
     "E_without_underflow": "an E",
+    "G_limit": "a G",
     "beta_limit": "a beta",
+    "worst_sequence": "a place in a batch",
 }
 """numbers that have no unit, and what they count"""
 

@@ -120,6 +120,15 @@ class LseClaim(Card):
     """worst |lse - golden| / max(1, |golden|)"""
 
 
+class Fp8Claim(Card):
+    """How the kernel computes in fp8."""
+
+    descale: Literal["sequence", "head"] = "sequence"
+    """sequence: a descale factor for each sequence and KV head; head: one for each KV head, shared by the batch"""
+    weight_scale: Annotated[Positive, Field(ge=1)] = 1.0
+    """factor by which the weights P, at most 1, are multiplied before they are rounded to e4m3"""
+
+
 class EmptyRow(Card):
     """What a query row that sees no key gives."""
 
@@ -150,6 +159,8 @@ class Claims(Card):
     """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), graph"""
     lse: LseClaim = LseClaim()
     """accuracy of the returned log-sum-exp"""
+    fp8: Fp8Claim = Fp8Claim()
+    """descale factors and weights, where dtypes has fp8_e4m3"""
     deterministic: Flag
     """equal inputs give equal bits"""
     batch_invariant: Flag = False
@@ -245,5 +256,6 @@ class KernelCard(Card):
         problems: list[tuple[Where, str]] = [
             (("accuracy", dtype), "has no counterpart in claims.dtypes; add it there or remove it") for dtype in extra
         ]
-        lacks = "lacks {0}, which claims.dtypes names; add {0}: {0}"
-        return problems + [(("accuracy",), lacks.format(dtype)) for dtype in missing]
+        lacks = "lacks {0}, which claims.dtypes names; add {0}: {1}"
+        usual = {"fp8_e4m3": "fp8"}
+        return problems + [(("accuracy",), lacks.format(dtype, usual.get(dtype, dtype))) for dtype in missing]

@@ -19,8 +19,10 @@ from qualify.cards.model import ModelCard
 from qualify.cards.problems import Problem, in_order, meant, validate
 from qualify.cards.references import reference_problems
 from qualify.cards.source import LIMIT_BYTES, Source, parse, read
+from qualify.cards.waivers import beside, load_waivers
 from qualify.cards.words import Where, content_hash
 from qualify.errors import CardError, Place, UsageError
+from qualify.facts.waiver import Waiver
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +59,8 @@ class LoadedMatrix:
     """geometry of each model that the matrix names, explicit geometries included"""
     lines: Mapping[Where, int]
     """line of every value in the file, from 1"""
+    waivers: tuple[Waiver, ...] = ()
+    """accepted failures of the file that the matrix names"""
 
     def line(self, where: Where) -> int:
         """Line of a value, or of what encloses it: ``line(("phases", "prefill", "seqlen", 2))``."""
@@ -123,13 +127,14 @@ def load_matrix(name_or_path: str, extra: tuple[Path, ...] = ()) -> LoadedMatrix
     """A matrix by its name or by the path of its file.
 
     Raises UsageError for an unknown name, CardError for a file that is wrong or that names unknown
-    models or kernels.
+    models or kernels, or a wrong file of waivers.
     """
     source = read(_matrix_path(name_or_path, extra))
     card = validate(source, MatrixCard)
     kernels, models = kernel_names(extra), _model_paths(extra)
     if problems := reference_problems(card, source, kernels, sorted(models)):
         raise CardError(in_order(problems))
+    waivers = _waivers(card, source)
     geometries = {entry.model: entry.card() or _model(models[entry.model]).card for entry in card.models}
     return LoadedMatrix(
         card=card,
@@ -138,7 +143,18 @@ def load_matrix(name_or_path: str, extra: tuple[Path, ...] = ()) -> LoadedMatrix
         content_hash=hashlib.sha256(source.text.encode()).hexdigest(),
         models=MappingProxyType(geometries),
         lines=MappingProxyType({where: line for where, (line, _) in source.values.items()}),
+        waivers=waivers,
     )
+
+
+def _waivers(card: MatrixCard, source: Source) -> tuple[Waiver, ...]:
+    if card.waivers is None:
+        return ()
+    path = beside(source.path, card.waivers)
+    if not path.exists():
+        message = f"waivers: no such file {path}; the path counts from the matrix's own folder"
+        raise CardError([(source.place(("waivers",)), message)])
+    return load_waivers(path)
 
 
 def parse_matrix(text: str, path: str) -> MatrixCard:

@@ -175,6 +175,15 @@ class Expectation(Card):
     """forbid, record, or the kernel that may serve instead"""
 
 
+class Drift(Card):
+    """What a change against the baseline means, where the gate is asked to compare."""
+
+    kernels: Literal["report", "fail"] = "report"
+    """another attention kernel, or another grid, than in the baseline"""
+    numbers: Literal["report", "fail"] = "report"
+    """a looser measured accuracy class, or errors much nearer to their limits"""
+
+
 class Policy(Card):
     """How cases are run and judged."""
 
@@ -190,6 +199,8 @@ class Policy(Card):
     """ignore: also run what the cards do not claim, only to learn what happens"""
     limit_cases: Count = 200000
     """a matrix that expands to more cases is an error"""
+    drift: Drift = Drift()
+    """changes against the baseline that fail the gate"""
 
 
 def _repeated_incidents(incidents: tuple[Incident, ...]) -> list[tuple[Where, str]]:
@@ -232,6 +243,8 @@ class MatrixCard(Card):
     """public failures to replay, each with its calls"""
     policy: Policy = Policy()
     """how cases are run and judged"""
+    waivers: Text | None = None
+    """file of accepted failures, relative to this one"""
 
     @model_validator(mode="wrap")
     @classmethod

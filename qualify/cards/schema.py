@@ -14,6 +14,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
 from qualify.cards.problems import meant
+from qualify.cards.waivers import WaiversCard
 from qualify.errors import UsageError
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -21,6 +22,7 @@ KINDS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("kernel", KernelCard),
     ("matrix", MatrixCard),
     ("model", ModelCard),
+    ("waivers", WaiversCard),
 )
 
 
@@ -31,17 +33,18 @@ def schema(kind: str) -> dict[str, Any]:
             generated = card.model_json_schema(mode="validation", ref_template="#/definitions/{model}")
             definitions = generated.pop("$defs", {})
             body = {**generated, "definitions": definitions} if definitions else generated
-            return {"$schema": DRAFT, **_draft_07(body)}
+            return {"$schema": DRAFT, **in_draft_07(body)}
     known = [name for name, _ in KINDS]
     raise UsageError(f"no card is of the kind {kind!r}{meant(kind, known)}. There are: {', '.join(known)}.")
 
 
-def _draft_07(node: Any) -> Any:
+def in_draft_07(node: Any) -> Any:
+    """A generated schema in the older dialect: nothing stands beside a reference."""
     if isinstance(node, list):
-        return [_draft_07(item) for item in node]
+        return [in_draft_07(item) for item in node]
     if not isinstance(node, dict):
         return node
-    converted = {key: _draft_07(value) for key, value in node.items()}
+    converted = {key: in_draft_07(value) for key, value in node.items()}
     if isinstance(converted.get("$ref"), str) and len(converted) > 1:
         return {"allOf": [{"$ref": converted.pop("$ref")}], **converted}
     return converted

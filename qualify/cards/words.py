@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from qualify.facts.case import Dtype
-
 T = TypeVar("T")
 Where = tuple[str | int, ...]
 """The way to a value in a file: keys and list indices from the top."""
@@ -20,8 +18,8 @@ INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
 
 Mask = Literal["full", "causal", "window", "band", "chunked", "spans"]
-AccuracyClass = Dtype
-"""An accuracy class is named after the dtype whose rounding it allows."""
+AccuracyClass = Literal["fp32", "fp16", "bf16", "fp8kv", "lowp_scores", "fp8"]
+"""What a kernel may round on the way (docs/numerics.md), tightest first."""
 
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-Dtype = Literal["bf16", "fp16", "fp32"]
+Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
+"""Element type of q, k and v. ``fp8_e4m3`` comes with descale factors, and its output is bf16."""
 Phase = Literal["prefill", "chunked", "varlen", "decode"]
 Level = Literal["smoke", "full"]
 DeviceKind = Literal["cpu", "cuda"]
 MaskKind = Literal["full", "causal", "window", "band", "chunked"]
+Descale = Literal["", "sequence", "head"]
+"""What one fp8 descale factor covers: a KV head of one sequence, or a KV head of the whole batch; empty = no fp8."""
 
 INCIDENTS = "incidents"
 """first part of the id, and the model, of a case that replays an incident; its name is the second part"""
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1}
+"""bytes per element of q, k and v"""
+OUT_BYTES = {**DTYPE_BYTES, "fp8_e4m3": 2}
+"""bytes per element of the output"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +56,8 @@ class Workload:
     """positions per chunk, counted from the sequence's first key; a query sees only its own chunk; 0 = no chunks"""
     spans: tuple[tuple[int, int, int], ...] = ()
     """(sequence, start, end): keys from start to end - 1 see each other whatever the mask says, as images do"""
+    descale: Descale = ""
+    """fp8 only: what one descale factor covers; empty is read as ``sequence``"""
 
     @property
     def batch(self) -> int:
@@ -60,6 +68,15 @@ class Workload:
     def layout(self) -> Literal["packed", "paged"]:
         """How keys and values are stored."""
         return "paged" if self.page_size else "packed"
+
+    def with_lengths(self, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> Workload:
+        """The workload with other sequences; of each image stays what lies within the keys of its sequence."""
+        spans = tuple(
+            (sequence, start, min(end, seqlens_k[sequence]))
+            for sequence, start, end in self.spans
+            if sequence < len(seqlens_k) and start < seqlens_k[sequence]
+        )
+        return replace(self, seqlens_q=seqlens_q, seqlens_k=seqlens_k, spans=spans)
 
     @property
     def mask_kind(self) -> MaskKind:

@@ -93,11 +93,17 @@ class Statistics:
     """query rows times heads compared"""
     E: float
     E_without_underflow: float
-    """E without the fp16 underflow term; shown so that its effect stays visible"""
+    """E without the class's underflow term; shown so that its effect stays visible"""
     R: float
     G: float
+    """of the sequence, or the whole batch, that comes closest to its limit"""
+    G_limit: float
+    """depends on the rows that G is taken over"""
     beta: float
+    """of the sequence, or the whole batch, that comes closest to its limit"""
     beta_limit: float
+    worst_sequence: int | None
+    """the sequence of the batch that comes closest to a limit of G or β; None = the batch as a whole"""
     lse_rel: float | None
     """None where the kernel returns no LSE"""
     lse_base: Literal["e", "2", ""]

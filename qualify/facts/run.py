@@ -10,6 +10,7 @@ from typing import Literal
 from qualify.facts.case import Case, DeviceKind, Level
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
+from qualify.facts.waiver import WaiverUse
 
 RunState = Literal["running", "completed", "interrupted"]
 Verdict = Literal["PASS", "FAIL", "WAIVED", "INCONCLUSIVE", "NOT_REQUIRED"]
@@ -84,3 +85,5 @@ class Conclusion:
     cells: tuple[CellJudgement, ...]
     counts: Mapping[str, Mapping[str, int]]
     """``{"verdicts": {...}, "outcomes": {...}}``"""
+    waivers: tuple[WaiverUse, ...] = ()
+    """what each waiver of the matrix did, in the file's order"""

@@ -29,6 +29,11 @@ class Device:
     cache_bytes: int
     """last-level cache; 0 = unknown"""
 
+    @property
+    def variant(self) -> str:
+        """The device model: what a baseline holds for. On a GPU with its units, which tell a slice from a card."""
+        return f"{self.name} ({self.units} units)" if self.kind == "cuda" else self.name
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
@@ -56,6 +61,34 @@ class Stack:
         content = asdict(self)
         content["device"].pop("uuid")
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def agrees_with(self, other: Stack) -> bool:
+        """Whether both are the same software on the same card model.
+
+        Weaker than equal fingerprints, which also differ where one process had mapped more libraries than the other: a
+        run of one kernel and a run of all are on one stack, as long as no file that both had mapped differs.
+        """
+        if self.fingerprint == other.fingerprint:
+            return True
+        if asdict(self.device) | {"uuid": ""} != asdict(other.device) | {"uuid": ""}:
+            return False
+        if dict(self.environment) != dict(other.environment):
+            return False
+        mine, theirs = self._binaries(), other._binaries()
+        return self._versioned() == other._versioned() and all(
+            mine[name] == theirs[name] for name in mine.keys() & theirs.keys()
+        )
+
+    def _binaries(self) -> dict[str, set[str]]:
+        """Digests by the name of a file."""
+        found: dict[str, set[str]] = {}
+        for part in self.components:
+            if part.kind == "binary":
+                found.setdefault(part.name, set()).add(part.digest)
+        return found
+
+    def _versioned(self) -> set[Component]:
+        return {part for part in self.components if part.kind != "binary"}
 
     def version(self, name: str) -> str:
         """Version of the named component; empty where it is absent."""

@@ -80,7 +80,7 @@ def new_run(request: Request) -> Run:
 
 
 def execute(request: Request, store: Store, run: Run, show: Show, *, resume: bool = False) -> None:
-    """Run the plan and commit every outcome, at most half a second after it is known.
+    """Run the plan, commit every outcome at most half a second after it is known, and only then show it as done.
 
     Whatever ends it early, Ctrl-C and errors alike, first ends the worker, commits what was measured and marks the
     run as interrupted. A completed run stays as it is.
@@ -108,7 +108,7 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
             filing.note_compiled(call)
         for event in events:
             filing.take(event)
-        filing.commit()
+        filing.file()
         store.finish(run.id, "completed", datetime.now(UTC))
     except BaseException:
         with _undisturbed():
@@ -204,7 +204,7 @@ def cache_folder() -> Path:
 
 
 class _Filing:
-    """Takes events, commits records in groups, keeps count."""
+    """Takes events, commits records in groups, keeps count of what is committed."""
 
     def __init__(self, store: Store, run: Run, show: Show, cases: Sequence[Case], *, owed: int) -> None:
         self.store = store
@@ -215,7 +215,7 @@ class _Filing:
         self.before = self.total - owed
         self.final: set[str] = set()
         """cases that got their final outcome here; the loss of a CUDA context may take one back"""
-        self.waiting: list[Record] = []
+        self.waiting: list[Done] = []
         self.ahead_us: dict[str, float] = {}
         """what the first call of a case cost when it was compiled ahead"""
         self.since = time.monotonic()
@@ -241,21 +241,22 @@ class _Filing:
             case At():
                 self._report(event.case_id, event.stage)
             case Done():
-                self._take_outcome(event)
+                self.waiting.append(replace(event, record=self._with_compilation(event.record)))
             case Tick():
                 pass
         overdue = time.monotonic() - self.since > COMMIT_SECONDS
         if overdue or len(self.waiting) >= COMMIT_RECORDS:
-            self.commit()
+            self.file()
 
-    def _take_outcome(self, event: Done) -> None:
-        case_id = event.record.case.id
-        self.waiting += shared(self._with_compilation(event.record), self.calls)
-        if event.final:
-            self.final.add(case_id)
-        else:
-            self.final.discard(case_id)
-        self._report(case_id, "done", event.record, final=event.final)
+    def file(self) -> None:
+        """Write what is waiting, then show it: whatever was shown as done survives the end of this process."""
+        for event in self.commit():
+            case_id = event.record.case.id
+            if event.final:
+                self.final.add(case_id)
+            else:
+                self.final.discard(case_id)
+            self._report(case_id, "done", event.record, final=event.final)
 
     def _with_compilation(self, record: Record) -> Record:
         """The record with what its first call cost on this machine, where another process made it."""
@@ -265,12 +266,14 @@ class _Filing:
         evidence = replace(outcome.evidence, first_call_us=max(ahead_us, outcome.evidence.first_call_us))
         return replace(record, outcome=replace(outcome, evidence=evidence))
 
-    def commit(self) -> None:
-        """Write what is waiting, in one transaction."""
+    def commit(self) -> list[Done]:
+        """Write what is waiting, in one transaction; returns it."""
         if self.waiting:
-            self.store.add(self.run.id, self.waiting)
-        self.waiting = []
+            records = [record for event in self.waiting for record in shared(event.record, self.calls)]
+            self.store.add(self.run.id, records)
+        written, self.waiting = self.waiting, []
         self.since = time.monotonic()
+        return written
 
     def _check_stack(self, started: Started) -> None:
         """All workers of a run, and of its continuation, run on one stack."""

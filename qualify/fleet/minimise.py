@@ -94,9 +94,11 @@ def _fewer_sequences(workload: Workload) -> Iterator[Smaller]:
 def _with_sequences(workload: Workload, kept: list[int]) -> Smaller:
     lengths_q = tuple(workload.seqlens_q[index] for index in kept)
     lengths_k = tuple(workload.seqlens_k[index] for index in kept)
+    place = {index: number for number, index in enumerate(kept)}
+    spans = tuple((place[owner], start, end) for owner, start, end in workload.spans if owner in place)
     return Smaller(
         what=f"batch {workload.batch} to {len(kept)}",
-        workload=replace(workload, seqlens_q=lengths_q, seqlens_k=lengths_k),
+        workload=replace(workload, seqlens_q=lengths_q, seqlens_k=lengths_k, spans=spans),
     )
 
 
@@ -136,7 +138,7 @@ def _scaled(workload: Workload, queries: Callable[[int], int], keys: Callable[[i
     before = f"{max(workload.seqlens_q)}x{max(workload.seqlens_k)}"
     return Smaller(
         what=f"{what} {before} to {max(lengths_q)}x{max(lengths_k)}",
-        workload=replace(workload, seqlens_q=lengths_q, seqlens_k=lengths_k),
+        workload=workload.with_lengths(lengths_q, lengths_k),
     )
 
 

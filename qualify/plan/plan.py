@@ -6,7 +6,7 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
@@ -221,7 +221,7 @@ def _expand(
                 line=cell.line,
                 content_hash=hashlib.sha256(content.encode()).hexdigest(),
                 unclaimed=claims if ignore and not always else (),
-                workload=workload,
+                workload=_descaled(workload, kernels[name]),
             )
             yield case, always if ignore else (*always, *claims)
 
@@ -264,6 +264,11 @@ def _lengths(shape: Shape) -> str:
             runs.append((pair, 1))
     images = f"s{shape.spans}" if shape.spans else ""
     return f"{runs}p{shape.page_size}{images}"
+
+
+def _descaled(workload: Workload, kernel: LoadedKernel) -> Workload:
+    """In fp8, the workload with the descale factors that the kernel takes."""
+    return replace(workload, descale=kernel.card.claims.fp8.descale) if workload.dtype == "fp8_e4m3" else workload
 
 
 def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:

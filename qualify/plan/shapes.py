@@ -24,7 +24,7 @@ class Shape:
     page_size: int
     """0 = packed"""
     where: tuple[str | int, ...]
-    """path of the axis in the matrix file"""
+    """way to the entry of the matrix file that asked for it"""
     spans: tuple[tuple[int, int, int], ...] = ()
     """(sequence, start, end) of images whose tokens see each other"""
 
@@ -32,11 +32,12 @@ class Shape:
 def expand_shapes(phases: Phases) -> Iterator[Shape]:
     """Every shape of every phase, in the order of the file's axes."""
     if phases.prefill:
-        for batch, seqlen in product(phases.prefill.batch, phases.prefill.seqlen):
-            yield _even("prefill", batch, seqlen, seqlen, 0)
+        for batch, (index, seqlen) in product(phases.prefill.batch, enumerate(phases.prefill.seqlen)):
+            yield _even("prefill", batch, seqlen, seqlen, 0, ("seqlen", index))
     if phases.chunked:
-        for batch, chunk, context in product(phases.chunked.batch, phases.chunked.chunk, phases.chunked.context):
-            yield _even("chunked", batch, chunk, context + chunk, 0)
+        chunked = phases.chunked
+        for batch, chunk, (index, context) in product(chunked.batch, chunked.chunk, enumerate(chunked.context)):
+            yield _even("chunked", batch, chunk, context + chunk, 0, ("context", index))
     if phases.varlen:
         for index, lengths in enumerate(phases.varlen.lengths):
             where = ("phases", "varlen", "lengths", index)
@@ -44,18 +45,19 @@ def expand_shapes(phases: Phases) -> Iterator[Shape]:
             yield Shape(phase="varlen", label=label, seqlens_q=lengths, seqlens_k=lengths, page_size=0, where=where)
     if phases.decode:
         decode = phases.decode
-        for batch, context, page_size in product(decode.batch, decode.context, decode.page_size):
-            yield _even("decode", batch, 1, context, page_size)
+        for batch, (index, context), page_size in product(decode.batch, enumerate(decode.context), decode.page_size):
+            yield _even("decode", batch, 1, context, page_size, ("context", index))
 
 
-def _even(phase: Phase, batch: int, seqlen_q: int, seqlen_k: int, page_size: int) -> Shape:
+def _even(phase: Phase, batch: int, seqlen_q: int, seqlen_k: int, page_size: int, inside: tuple[str, int]) -> Shape:
+    """A batch of equal sequences; ``inside`` is the entry of the phase that asked for the length."""
     return Shape(
         phase=phase,
         label=f"b{batch}.q{seqlen_q}.k{seqlen_k}" + (f".p{page_size}" if page_size else ""),
         seqlens_q=(seqlen_q,) * batch,
         seqlens_k=(seqlen_k,) * batch,
         page_size=page_size,
-        where=("phases", phase),
+        where=("phases", phase, *inside),
     )
 
 

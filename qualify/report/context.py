@@ -21,6 +21,7 @@ from qualify.report.inventory import inventory
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.sections import Section, section
 from qualify.report.views import SEVERITY, CaseView, by_model, join
+from qualify.report.waivers import waivers_table
 
 HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
 """by exit code"""
@@ -79,6 +80,8 @@ class ReportContext:
     """cases that ran, worst verdict first"""
     absent: AnyTable
     """cases that did not run, with the reasons"""
+    waivers: AnyTable
+    """what each waiver did; no rows where the matrix has none"""
     incidents: AnyTable
     """replayed incidents; no rows where the matrix has none"""
     incident_counts: str
@@ -129,6 +132,7 @@ def report_context(
             rows=tuple(view for view in ranked if not view.ran),
             row_anchor=lambda view: view.anchor,
         ),
+        waivers=waivers_table(conclusion),
         incidents=incidents_table(replayed),
         incident_counts=counted_states(replayed),
         replays=replayed,

@@ -10,6 +10,7 @@ import pydantic_core
 from qualify.report.context import ReportContext
 from qualify.report.detection import summary
 from qualify.report.incidents import incidents_data
+from qualify.report.judged import waiver_data
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.views import CaseView
 
@@ -42,6 +43,7 @@ def to_json(context: ReportContext) -> str:
             for model in context.models
         ],
         "incidents": incidents_data(context.replays),
+        "waivers": [waiver_data(use) for use in conclusion.waivers],
         "shapes": conclusion.cells,
         "cases": [_case(view) for view in context.views],
     }

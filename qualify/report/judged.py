@@ -2,55 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from qualify.cards.load import LoadedKernel, parse_matrix
-from qualify.errors import NO_VERDICT
+from qualify.cards.matrix import MatrixCard
+from qualify.cards.waivers import beside, load_waivers
 from qualify.facts import codec
-from qualify.facts.case import INCIDENTS
+from qualify.facts.baseline import Baseline
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.comparison import Change, Comparison, Topic
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
+from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.report.detection import summary
-from qualify.report.incidents import counted_states, replays
-from qualify.report.views import join
+from qualify.report.differences import to_data as comparison_data
 from qualify.store.store import Store
-from qualify.verdict.gate import conclude
+from qualify.verdict.gate import conclude, without_verdict
 from qualify.verdict.policy import Rules
-
-SHOWN = 12
-"""groups of failures that the text names; the report has all"""
-WORDS = {"PASS": "qualified", "FAIL": "not qualified", "INCONCLUSIVE": "no verdict"}
-WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
-"""outcomes of failed cases: a wrong result that nothing stopped is worse than one that never came"""
+from qualify.verdict.waivers import Waivers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judged:
-    """A run, its records in plan order, and the conclusion."""
+    """Evidence, in plan order, and the conclusion from it."""
 
     run: Run
+    """the run, or the newest of those that the evidence is from"""
     records: list[Record]
     conclusion: Conclusion
     selftest: SelfTest | None
     """of the checks that made the run; None where it was not run"""
+    runs: tuple[str, ...]
+    """ids of all runs that the evidence is from, newest first"""
+    notes: tuple[str, ...]
+    """what a reader must know beside the verdict"""
+    waivers_path: str
+    """the file of waivers that the matrix names, or was given; empty where there is none"""
+    matrix: MatrixCard
+    """by whose policy it was judged"""
+    stale: bool = False
+    """the evidence is older than was asked for"""
+    against: Against | None = None
+    """what it was compared with, where that was asked"""
 
 
-def judge(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel]) -> Judged:
-    """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Against:
+    """The comparison with an earlier run."""
+
+    comparison: Comparison
+    baseline: Baseline | None
+    """who accepted that run; None where a run was named"""
+    forbidden: tuple[tuple[Topic, Change], ...]
+    """changes that the matrix's policy does not allow"""
+
+
+def judge(
+    store: Store,
+    run_id: str,
+    kernels: Mapping[str, LoadedKernel],
+    *,
+    now: datetime,
+    waivers: Path | None = None,
+    max_age: timedelta | None = None,
+) -> Judged:
+    """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
+
+    Waivers are judged as they are today: by ``waivers``, else by the file that the matrix names, where it is here.
+
+    Args:
+        max_age: an older run is no verdict.
+    """
     run, records = store.run(run_id), store.records(run_id)
-    rules = Rules(
-        matrix=parse_matrix(run.matrix_source, run.matrix_path),
+    card = parse_matrix(run.matrix_source, run.matrix_path)
+    path, items, notes = _waivers_of(card, run, waivers)
+    conclusion = conclude(records, rules_of(run, card, kernels, items, now))
+    stale = max_age is not None and now - run.started_at > max_age
+    if run.state != "completed" or stale:
+        conclusion = without_verdict(conclusion)
+    return Judged(
+        run=run,
+        records=records,
+        conclusion=conclusion,
+        selftest=store.selftest(run.check_version),
+        runs=(run.id,),
+        notes=(*notes, *_narrowed(run), *_outdated(run)),
+        waivers_path=path,
+        matrix=card,
+        stale=stale,
+    )
+
+
+def rules_of(
+    run: Run, card: MatrixCard, kernels: Mapping[str, LoadedKernel], waivers: Sequence[Waiver], now: datetime
+) -> Rules:
+    """What the evidence of a run is judged by."""
+    return Rules(
+        matrix=card,
         patterns={name: kernel.card.witness.must_match for name, kernel in kernels.items()},
         partial=bool(run.select or run.kernel),
+        waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
     )
-    conclusion = conclude(records, rules)
-    if run.state != "completed" and conclusion.verdict == "PASS":
-        conclusion = replace(conclusion, verdict="INCONCLUSIVE", exit_code=NO_VERDICT)
-    selftest = store.selftest(run.check_version)
-    return Judged(run=run, records=records, conclusion=conclusion, selftest=selftest)
+
+
+def _waivers_of(card: MatrixCard, run: Run, given: Path | None) -> tuple[str, tuple[Waiver, ...], list[str]]:
+    """The path of the file, its waivers, and a note where it is not here."""
+    if given is None and card.waivers is None:
+        return "", (), []
+    path = given or beside(Path(run.matrix_path), str(card.waivers))
+    if given is None and not path.exists():
+        return str(path), (), [f"no waiver was applied: {path} is not here; give the file with --waivers FILE"]
+    return str(path), load_waivers(path), []
+
+
+def _narrowed(run: Run) -> list[str]:
+    options = [f"--{name} {value!r}" for name, value in (("select", run.select), ("kernel", run.kernel)) if value]
+    return [f"the run was narrowed by {' '.join(options)}: the rest of the matrix is not judged"] if options else []
+
+
+def _outdated(run: Run) -> list[str]:
+    if run.check_version == CHECK_VERSION:
+        return []
+    return [f"the run was made with check version {run.check_version}, this qualify has {CHECK_VERSION}: run it again"]
 
 
 def to_data(judged: Judged) -> dict[str, Any]:
@@ -67,85 +145,62 @@ def to_data(judged: Judged) -> dict[str, Any]:
                 "outcome": record.outcome.outcome,
                 "verdict": judgement.verdict,
                 "reasons": list(judgement.reasons),
+                "line": record.case.line,
                 "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
                 "findings": [codec.to_data(finding) for finding in findings_of(record.outcome)],
             }
         )
     return {
         "run": run.id,
+        "runs": list(judged.runs),
         "matrix": run.matrix,
+        "matrix_path": run.matrix_path,
+        "level": run.level,
         "state": run.state,
+        "started_at": run.started_at.isoformat(),
+        "stale": judged.stale,
         "stack": run.stack.fingerprint if run.stack else None,
+        "device": run.stack.device.name if run.stack else None,
         "verdict": conclusion.verdict,
         "exit_code": conclusion.exit_code,
         "selftest": summary(judged.selftest, run.check_version),
         "counts": {kind: dict(counts) for kind, counts in conclusion.counts.items()},
+        "notes": list(judged.notes),
+        "waivers": [waiver_data(use) for use in conclusion.waivers],
+        "against": against_data(judged.against) if judged.against else None,
         "cells": [codec.to_data(cell) for cell in conclusion.cells],
         "cases": cases,
     }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
-    """Cases, or production shapes, that came to the same bad end."""
-
-    rank: int
-    """0 is the worst"""
-    verdict: str
-    first: str
-    """id of the first case or shape"""
-    reason: str
-    """why that one"""
-    more: list[str]
-    """ids of the others"""
+def against_data(against: Against) -> dict[str, Any]:
+    """What a run was compared with, and all that changed, for JSON."""
+    baseline = against.baseline
+    return {
+        "run": against.comparison.before.id,
+        "accepted_by": baseline.accepted_by if baseline else None,
+        "accepted_at": baseline.accepted_at.isoformat() if baseline else None,
+        "forbidden": [{"id": change.id, "topic": topic} for topic, change in against.forbidden],
+        **comparison_data(against.comparison),
+    }
 
 
-def to_text(judged: Judged) -> str:
-    """The verdict for people: the worst failures, alike ones together, and at the end one line that says it all."""
-    troubles = _troubles(judged)
-    lines = []
-    for trouble in troubles[:SHOWN]:
-        lines += [f"{trouble.verdict:13}{trouble.first}", f"{'':13}{trouble.reason}"]
-        if trouble.more:
-            lines.append(f"{'':13}and {len(trouble.more)} more like this")
-    if len(troubles) > SHOWN:
-        lines.append(f"{len(troubles) - SHOWN} other kinds of failure are in the report.")
-    return "\n".join([*lines, _verdict_line(judged)])
-
-
-def _troubles(judged: Judged) -> list[Trouble]:
-    """What failed or stayed open: shapes without a proven path first, then wrong results, then crashes and the rest."""
-    conclusion = judged.conclusion
-    outcomes = {record.case.id: record.outcome.outcome for record in judged.records}
-    found: dict[tuple[int, str, str], Trouble] = {}
-    items = [
-        *((cell.cell, cell.verdict, cell.reasons, 0, "") for cell in conclusion.cells),
-        *(
-            (item.case_id, item.verdict, item.reasons, 1 + WORST_FIRST.index(outcomes[item.case_id]), item.case_id)
-            for item in conclusion.judgements
-        ),
-    ]
-    for name, verdict, reasons, rank, case_id in items:
-        if verdict not in {"FAIL", "INCONCLUSIVE"}:
-            continue
-        order = rank + (10 if verdict == "INCONCLUSIVE" else 0)
-        key = (order, case_id.rpartition("/")[2], reasons[0].partition(":")[0])
-        if key in found:
-            found[key].more.append(name)
-        else:
-            found[key] = Trouble(rank=order, verdict=verdict, first=name, reason=reasons[0], more=[])
-    return sorted(found.values(), key=lambda trouble: trouble.rank)
-
-
-def _verdict_line(judged: Judged) -> str:
-    run, conclusion = judged.run, judged.conclusion
-    verdict = WORDS[conclusion.verdict]
-    if run.state != "completed":
-        verdict += f", and the run is {'not finished' if run.state == 'running' else run.state}"
-    counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
-    served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
-    proven = sum(bool(cell.proven_by) for cell in served)
-    incidents = counted_states(replays(run, join(judged.records, conclusion)))
-    parts = [f"{proven} of {len(served)} production shapes have a proven path"] if served or not incidents else []
-    parts += [f"incidents: {incidents}"] if incidents else []
-    return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {len(judged.records)} cases: {counts}; run {run.id})"
+def waiver_data(use: WaiverUse) -> dict[str, Any]:
+    """A waiver and what became of it, for JSON."""
+    waiver = use.waiver
+    return {
+        "id": waiver.id,
+        "state": use.state,
+        "place": waiver.place,
+        "select": waiver.select,
+        "checks": list(waiver.checks),
+        "owner": waiver.owner,
+        "reason": waiver.reason,
+        "link": waiver.link,
+        "created": waiver.created.isoformat(),
+        "expires": waiver.expires.isoformat(),
+        "stack": dict(waiver.stack),
+        "waived": list(use.waived),
+        "failing": list(use.failing),
+        "passing": list(use.passing),
+    }

@@ -7,26 +7,33 @@ accumulates in float32 and rounds the output with u_O. With e = out - o, per ele
     statistical   σ² = (u_P/2)²·Q + ulp(o)²/12,     σ_row² = the mean of σ² over a row
 
     E = max |e| / min(1.25·B, 9·max(σ, σ_row))      ≤ 1      one wrong element
-    R = worst row's rms(e) / σ_row                  ≤ 3      one wrong row
-    G = rms over everything of e / σ_row            ≤ 1.6    a little wrong everywhere
+    R = worst row's rms(e) / σ_row                  ≤ 3      one wrong row (σ_row grows to 2 σ_row where all
+                                                             elements of a row share one error)
+    G = rms over many rows of e / σ_row             ≤ 1.6    a little wrong everywhere
     β = <e,o> / <o,o>, against β₀ + 6·SE            ≤ 1      a bias that averages hide
 
-docs/numerics.md derives them and publishes how correct kernels measure.
+G and β are taken over every sequence alone and over the whole batch, and the one that comes closest to its limit
+counts: no wrong sequence hides behind others, whether it is long or short. docs/numerics.md derives the limits and
+publishes how correct kernels measure.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from qualify.cards.kernel import KernelCard
+from qualify.facts.case import Dtype
 from qualify.run.reference import Golden
 
 E_LIMIT = 1.0
 R_LIMIT = 3.0
 G_LIMIT = 1.6
+"""of many rows; few rows come closer to R_LIMIT, see :func:`g_limit`"""
+SIGMAS = 6.0
 
 FP32_ROUNDOFF = 2.0**-24
 """of a score, relative to its largest products; an absolute error of a score is a relative one of its weight"""
@@ -34,7 +41,7 @@ FP32_ROUNDOFF = 2.0**-24
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracyClass:
-    """What a kernel does to the weights P."""
+    """What a kernel does to the scores and to the weights P."""
 
     name: str
     roundoff: float
@@ -43,14 +50,19 @@ class AccuracyClass:
     """β₀: bias that a correct kernel may have"""
     underflow: float
     """a_P: absolute error of a weight below the format's normal range, relative to the row's largest; 0 = none"""
+    scores: float = 0.0
+    """u_S: unit roundoff of the format of the scores; 0 = float32, whose roundoff every class has"""
 
 
 CLASSES: tuple[AccuracyClass, ...] = (
     AccuracyClass(name="fp32", roundoff=2.0**-21, gain=2e-6, underflow=0.0),
     AccuracyClass(name="fp16", roundoff=2.0**-11, gain=6e-5, underflow=2.0**-15),
     AccuracyClass(name="bf16", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
+    AccuracyClass(name="fp8kv", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
+    AccuracyClass(name="lowp_scores", roundoff=2.0**-8, gain=5e-3, underflow=0.0, scores=2.0**-8),
+    AccuracyClass(name="fp8", roundoff=2.0**-4, gain=1.5e-3, underflow=2.0**-10),
 )
-"""Tightest first."""
+"""Tightest first. The underflow of fp8 is that of weights at most 1; a card's ``fp8.weight_scale`` divides it."""
 
 SIGNIFICANT_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
 
@@ -62,25 +74,38 @@ class Errors:
     E: float
     R: float
     G: float
+    G_limit: float
     beta: float
     beta_limit: float
     worst: tuple[int, int, int]
     """(index into golden rows, head, element) of the largest E"""
     worst_row: tuple[int, int]
     """(index into golden rows, head) of the largest R"""
+    worst_sequence: int | None
+    """sequence that comes closest to a limit of G or β; None = the batch as a whole"""
     over: int
     """elements whose E exceeds the limit"""
 
     @property
     def within(self) -> bool:
         """Whether every statistic keeps its limit; a NaN does not."""
-        kept = self.E <= E_LIMIT and self.R <= R_LIMIT and self.G <= G_LIMIT
+        kept = self.E <= E_LIMIT and self.R <= R_LIMIT and self.G <= self.G_limit
         return kept and abs(self.beta) <= self.beta_limit
 
 
 def class_named(name: str) -> AccuracyClass:
     """The class of that name; KeyError on an unknown one (cards are checked before)."""
     return {known.name: known for known in CLASSES}[name]
+
+
+def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
+    """The class that a card declares for a dtype, with the scale that it gives its weights in fp8."""
+    return scaled(class_named(card.accuracy[dtype]), card.claims.fp8.weight_scale)
+
+
+def scaled(kind: AccuracyClass, weight_scale: float) -> AccuracyClass:
+    """The class of a kernel that multiplies its weights before it rounds them to fp8; other classes as they are."""
+    return replace(kind, underflow=kind.underflow / weight_scale) if kind.name == "fp8" else kind
 
 
 def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -93,6 +118,16 @@ def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.exp2(torch.where(values == 0, least, steps))
 
 
+def g_limit(rows: Tensor) -> Tensor:
+    """Limit of G over a number of rows: R's for a single one, 1.6 for many."""
+    return G_LIMIT + (R_LIMIT - G_LIMIT) / rows.sqrt()
+
+
+def sigmas(sequences: int) -> float:
+    """Standard errors that β may be off: 6 for one sequence, more where the worst of many is taken."""
+    return math.sqrt(SIGMAS**2 + 4 * math.log(max(1, sequences)))
+
+
 def _ratio(error: Tensor, limit: Tensor) -> Tensor:
     """Error / limit, with 0 / 0 = 0: an exact result needs no budget."""
     return torch.where(error == 0, 0.0, error / limit)
@@ -102,37 +137,99 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool =
     """Measure an output against the golden result in one accuracy class.
 
     Args:
-        golden: result for n rows, all of which see at least one key.
+        golden: result for n rows, all of which see at least one key; with ``S`` and ``T`` if the class rounds scores.
         out: (n, heads_q, head_dim_v) the kernel's output for those rows, in its own dtype.
         underflow: whether the class's underflow term counts; False shows what it is worth.
     """
     exact = golden.out
     error = out.to(exact.dtype) - exact
-    roundoff_out = 2.0 ** -SIGNIFICANT_BITS[out.dtype]
-    # Float32 scores and row sums: one standard deviation of their error, and four as the worst case.
-    scores = FP32_ROUNDOFF * (golden.score_bound + golden.keys.to(exact.dtype).sqrt()[:, None]).unsqueeze(-1)
     step = spacing(exact, out.dtype)
-    worst_case = (kind.roundoff + 4 * scores) * golden.A + torch.maximum(roundoff_out * exact.abs(), step / 2)
-    variance = (kind.roundoff / 2 + scores).square() * golden.Q + step.square() / 12
+    scores = FP32_ROUNDOFF * (golden.score_bound + golden.keys.to(exact.dtype).sqrt()[:, None])
+    variance = _variance(golden, kind, scores, step)
     row_variance = variance.mean(-1, keepdim=True)
     sigma = torch.maximum(variance, row_variance).sqrt()
-    limit = torch.minimum(1.25 * worst_case, 9 * sigma)
+    limit = torch.minimum(1.25 * _worst_case(golden, kind, scores, step, out.dtype), 9 * sigma)
     if underflow and kind.underflow and golden.U is not None:
         rescale = torch.exp(golden.row_max - golden.lse).unsqueeze(-1)
         limit = limit + 1.25 * kind.underflow * rescale * golden.U
     element = _ratio(error.abs(), limit)
-    row = _ratio(error.square().mean(-1).sqrt(), row_variance.squeeze(-1).sqrt())
-    power = exact.square().sum()
-    standard_error = (variance * exact.square()).sum().sqrt() / power
+    rms, typical = error.square().mean(-1).sqrt(), row_variance.squeeze(-1)
+    row = _ratio(rms, (typical + 3 * _common(golden, kind, scores)).sqrt())
+    sequence, G, allowed, beta, beta_limit = _by_sequence(
+        golden, kind, error, _ratio(rms, typical.sqrt()), scores, step
+    )
     heads, dim = exact.shape[1:]
     at, at_row = int(element.nan_to_num(nan=math.inf).argmax()), int(row.nan_to_num(nan=math.inf).argmax())
     return Errors(
         E=float(element.max()),
         R=float(row.max()),
-        G=float(row.square().mean().sqrt()),
-        beta=float((error * exact).sum() / power),
-        beta_limit=kind.gain + 6 * float(standard_error),
+        G=G,
+        G_limit=allowed,
+        beta=beta,
+        beta_limit=beta_limit,
         worst=(at // (heads * dim), at // dim % heads, at % dim),
         worst_row=(at_row // heads, at_row % heads),
+        worst_sequence=sequence,
         over=int((element > E_LIMIT).sum()),
     )
+
+
+def _worst_case(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
+    """B of every element; float32 scores and sums err by four standard deviations."""
+    roundoff_out = 2.0 ** -SIGNIFICANT_BITS[dtype]
+    worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + _sums(golden))) * golden.A
+    worst = worst + torch.maximum(roundoff_out * golden.out.abs(), step / 2)
+    return worst + kind.scores * golden.S if kind.scores and golden.S is not None else worst
+
+
+def _variance(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor) -> Tensor:
+    """σ² of every element."""
+    variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + step.square() / 12
+    variance = variance + (_sums(golden) * golden.A).square()
+    return variance + (kind.scores / 2) ** 2 * golden.T if kind.scores and golden.T is not None else variance
+
+
+def _sums(golden: Golden) -> Tensor:
+    """Standard deviation of a float32 sum over the keys, relative to the sum of magnitudes, (n, 1, 1)."""
+    return FP32_ROUNDOFF / 2 * golden.keys.to(golden.A.dtype).sqrt().view(-1, 1, 1)
+
+
+def _common(golden: Golden, kind: AccuracyClass, scores: Tensor) -> Tensor:
+    """Part of a row's mean σ² that all its elements share, (n, heads_q).
+
+    The error of one weight moves every element of its row by its share of v. Where one key carries the row, or V has
+    one sign, the row's error is one random number and not the mean of many: R then allows it 6 σ instead of 3.
+    """
+    power, dim = golden.out.square().sum(-1), golden.out.shape[-1]
+    common = _ratio((kind.roundoff / 2 + scores).square() * golden.gain, power * dim)
+    return common + (kind.scores / 2) ** 2 * golden.T.mean(-1) if kind.scores and golden.T is not None else common
+
+
+def _by_sequence(
+    golden: Golden, kind: AccuracyClass, error: Tensor, row: Tensor, scores: Tensor, step: Tensor
+) -> tuple[int | None, float, float, float, float]:
+    """(sequence, G, its limit, β, its limit) of what comes closest to its limit: a sequence, or the batch.
+
+    The sequence is that of G or of β, whichever is closer to its limit.
+    """
+    exact = golden.out
+    power = exact.square().sum(-1)
+    along = (error * exact).sum(-1)
+    # Errors of P are common to all elements of a row, so their part along the output is taken exactly.
+    variance = (kind.roundoff / 2 + scores).square() * golden.gain + (step.square() / 12 * exact.square()).sum(-1)
+    if kind.scores and golden.T is not None:
+        variance = variance + (kind.scores / 2) ** 2 * golden.T.sum(-1) * power
+    found, place = torch.unique(golden.sequence, return_inverse=True)
+    ones = torch.ones_like(power)
+    parts = torch.stack([row.square(), ones, along, power, variance], -1).sum(1)
+    sums = parts.new_zeros(len(found), parts.shape[-1]).index_add_(0, place, parts)
+    sums = torch.cat([parts.sum(0, keepdim=True), sums])
+    squares, rows, gained, powers, variances = sums.unbind(-1)
+    G, allowed = (squares / rows).sqrt(), g_limit(rows)
+    beta = _ratio(gained, powers)
+    beta_limit = kind.gain + sigmas(len(found)) * _ratio(variances.sqrt(), powers)
+    shares = torch.stack([G / allowed, (beta / beta_limit).abs()]).nan_to_num(nan=math.inf)
+    at_g, at_beta = (int(index) for index in shares.argmax(-1))
+    worst = at_g if float(shares[0, at_g]) >= float(shares[1, at_beta]) else at_beta
+    sequence = int(found[worst - 1]) if worst and len(found) > 1 else None
+    return sequence, float(G[at_g]), float(allowed[at_g]), float(beta[at_beta]), float(beta_limit[at_beta])

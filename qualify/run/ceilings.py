@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from qualify.facts.stack import Ceilings
-from qualify.run.inputs import TORCH_DTYPES
+from qualify.run.inputs import FP8, TORCH_DTYPES
 from qualify.run.timing import Clock
 
 MATMUL_SIZE = {"cuda": 8192, "cpu": 768}
@@ -37,7 +37,8 @@ def measure_ceilings(device: torch.device) -> Ceilings:
         products = dict.fromkeys(TORCH_DTYPES, _matmul(clock, device, torch.float32))
         products["bf16"] = max(products["fp32"], _matmul(clock, device, torch.bfloat16))
     else:
-        products = {name: _matmul(clock, device, dtype) for name, dtype in TORCH_DTYPES.items()}
+        products = {name: _matmul(clock, device, dtype) for name, dtype in TORCH_DTYPES.items() if dtype != FP8}
+        products["fp8_e4m3"] = _fp8_matmul(clock, device) if _has_fp8(device) else products["bf16"]
     return Ceilings(
         matmul_flops_per_s=products,
         copy_bytes_per_s=_copy(clock, device),
@@ -69,6 +70,24 @@ def _matmul(clock: Clock, device: torch.device, dtype: torch.dtype) -> float:
         size //= 2
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     return 2 * size**3 / _best_us(clock, lambda: torch.matmul(a, b), repeats=5) * 1e6
+
+
+def _has_fp8(device: torch.device) -> bool:
+    """Whether the tensor cores multiply e4m3: Ada, Hopper and later."""
+    return torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def _fp8_matmul(clock: Clock, device: torch.device) -> float:
+    """The same with e4m3 inputs and the fast accumulator, as attention kernels use it."""
+    size = MATMUL_SIZE["cuda"]
+    a, b = (torch.randn(size, size, device=device).to(FP8) for _ in range(2))
+    one = torch.ones((), device=device)
+
+    def product() -> torch.Tensor:
+        # The second factor must be column-major.
+        return torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return 2 * size**3 / _best_us(clock, product, repeats=5) * 1e6
 
 
 def _copy(clock: Clock, device: torch.device) -> float:

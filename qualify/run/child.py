@@ -21,6 +21,8 @@ import qualify
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.worker import main; main()"
 """started with -P, so that no module in the user's working directory shadows an installed library"""
+WITHHELD = {"QUALIFY_DB", "PGPASSWORD"}
+"""environment variables that may hold the store's password; what a kernel prints is stored"""
 POLL_S = 0.25
 LOG_BYTES = 64 << 20
 """a worker that printed more than this starts its log anew: a chatty kernel must not fill the disk"""
@@ -218,7 +220,7 @@ def _spawn(child_in: int, child_out: int, log: IO[bytes]) -> subprocess.Popen[by
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env={**defaults, **os.environ},
+        env={**defaults, **{name: value for name, value in os.environ.items() if name not in WITHHELD}},
         process_group=0,
     )
 

@@ -8,14 +8,14 @@ first, is compared with the golden result of its call, and the first element tha
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.run.accuracy import E_LIMIT, G_LIMIT, R_LIMIT, class_named, judge
+from qualify.run.accuracy import E_LIMIT, R_LIMIT, declared_class, judge
+from qualify.run.checks.budget import full_golden, rows_kept
 from qualify.run.checks.interface import STEPS, Subject
 from qualify.run.recording import Launch
 from qualify.run.reference import Golden
@@ -110,10 +110,11 @@ def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: in
     """What the golden result of a call says about its result; None where nothing is wrong that the finding means."""
     if not isinstance(launch.out, Tensor):
         return None
-    golden = subject.golden(launch.call)
+    rounds_scores = declared_class(subject.card, subject.workload.dtype).scores
+    golden = full_golden(subject, launch.call) if rounds_scores else subject.golden(launch.call)
     meant = finding.values.get("finding", finding.check)
     if meant != "empty_row":
-        golden = _rows(golden, golden.keys > 0)
+        golden = rows_kept(golden, golden.keys > 0)
     if not len(golden.rows):
         return None
     out = launch.out[golden.rows]
@@ -137,13 +138,6 @@ def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: in
         values["sequence"], values["query"] = _locate(launch.call.cu_seqlens_q, row)
     launches = tuple(range(number + 1)) if finding.check in STATEFUL else (number,)
     return Claim(kind=kind, after=number, launches=launches, values=values)
-
-
-def _rows(golden: Golden, keep: Tensor) -> Golden:
-    """The golden result of some of its rows."""
-    values = {item.name: getattr(golden, item.name) for item in fields(golden)}
-    kept: dict[str, Any] = {name: value if value is None else value[keep] for name, value in values.items()}
-    return replace(golden, **kept)
 
 
 def _locate(bounds: Tensor, row: int) -> tuple[int, int]:
@@ -196,7 +190,7 @@ def _budget(subject: Subject, golden: Golden, out: Tensor) -> tuple[str, dict[st
     if bool(broken.any()):
         row, head, element = (int(index) for index in broken.nonzero()[0])
         return "element", {"row": row, "head": head, "element": element, "allowed": "1e-2 * max(1.0, abs(expected))"}
-    errors = judge(golden, out, class_named(subject.card.accuracy[subject.workload.dtype]))
+    errors = judge(golden, out, declared_class(subject.card, subject.workload.dtype))
     error = out.to(golden.out.dtype) - golden.out
     if not errors.E <= E_LIMIT:
         row, head, element = errors.worst
@@ -209,8 +203,8 @@ def _budget(subject: Subject, golden: Golden, out: Tensor) -> tuple[str, dict[st
     if not abs(errors.beta) <= errors.beta_limit:
         gain = "float(((error * exacts).sum() / exacts.square().sum()).abs())"
         return "overall", {"name": "gain", "statistic": gain, "allowed": f"{errors.beta_limit:.6g}"}
-    if not errors.G <= G_LIMIT:
-        allowed = float(error.square().mean().sqrt()) / errors.G * G_LIMIT
+    if not errors.G <= errors.G_limit:
+        allowed = float(error.square().mean().sqrt()) / errors.G * errors.G_limit
         rms = "float(error.square().mean().sqrt())"
         return "overall", {"name": "rms error", "statistic": rms, "allowed": f"{allowed:.6g}"}
     return None

@@ -108,6 +108,8 @@ class Session:
         """why the witness's negative control failed; empty where it did not"""
         self.announce = announce
         self.adapters: dict[str, Adapter] = {}
+        self.asked: dict[str, str] = {}
+        """for checks that ask a kernel only once"""
         self.spent: defaultdict[str, float] = defaultdict(float)
         """seconds that each unfinished case has cost"""
 
@@ -164,7 +166,7 @@ class Session:
         case = request.case
         card = self.cards[case.kernel]
         adapter = self.adapters[card.kernel]
-        inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device)
+        inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device, descaled=True)
         begin = time.perf_counter_ns()
         prepared = adapter.prepare(inputs.call)
         prepared.launch()
@@ -242,6 +244,7 @@ class Session:
             level=self.level,
             reference=self.reference,
             seed=seed_of(case),
+            asked=self.asked,
         )
         for check in CHECKS:
             if self.level not in check.levels:

@@ -7,28 +7,26 @@ correct kernel's result does not depend on it. :func:`poison_outside` rewrites e
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.input_kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
+from qualify.run.input_kinds import draw, shape_logits, sink_level
 
-InputKind = Literal["normal", "peaked", "outliers", "offset", "negative", "rising"]
 INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
 
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+FP8 = torch.float8_e4m3fn
+TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8_e4m3": FP8}
+OUT_DTYPES = {**TORCH_DTYPES, "fp8_e4m3": torch.bfloat16}
 
 GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
-LOWERED = 120.0
-"""by how much every logit is lowered in inputs of kind negative"""
-RISE = 24.0
-"""of the logits of a sequence, first key to last, in inputs of kind rising"""
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
 
@@ -54,27 +52,6 @@ def device_of(kind: str) -> torch.device:
     return torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
 
 
-def _draw(shape: tuple[int, ...], kind: InputKind, role: str, generator: torch.Generator) -> Tensor:
-    """Float32 values of an input kind for ``q``, ``k`` or ``v``.
-
-    normal    N(0, 1)
-    peaked    q times 4: a few keys take nearly all the weight
-    outliers  N(0, 1) + N(0, 100) · Bernoulli(0.001), the distribution of the FlashAttention-3 paper
-    offset    v = |N(0, 1)| + 0.5: nothing cancels, so a biased accumulator shows
-    negative  normal, and every logit is lowered by 120 (see _shift_logits)
-    rising    normal, and logits rise by 24 from the first key to the last: every tile brings a new maximum
-    """
-    values = torch.randn(shape, generator=generator, device=generator.device)
-    if kind == "peaked" and role == "q":
-        return values * 4
-    if kind == "outliers":
-        spikes = torch.rand(shape, generator=generator, device=generator.device) < 0.001
-        return values + 10 * torch.randn(shape, generator=generator, device=generator.device) * spikes
-    if kind == "offset" and role == "v":
-        return values.abs() + 0.5
-    return values
-
-
 def _spans(workload: Workload, device: torch.device) -> Tensor | None:
     return torch.tensor(workload.spans, dtype=torch.int32, device=device) if workload.spans else None
 
@@ -91,34 +68,34 @@ def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor
     needed = [-(-length // workload.page_size) for length in workload.seqlens_k]
     pool = 1 + sum(needed) + FREE_PAGES
     order = torch.randperm(pool - 1, generator=generator, device=generator.device).add(1).tolist()
-    table, taken = [], 0
+    table, taken, width = [], 0, max(needed, default=0)
     for pages in needed:
-        table.append(order[taken : taken + pages] + [0] * (max(needed, default=0) - pages))
+        table.append(order[taken : taken + pages] + [0] * (width - pages))
         taken += pages
     return torch.tensor(table, dtype=torch.int32, device=generator.device), pool
 
 
-def make_inputs(workload: Workload, *, kind: InputKind, seed: int, device: torch.device) -> Inputs:
-    """Random inputs for a workload; the same seed gives the same values on the same kind of device."""
+def make_inputs(
+    workload: Workload, *, kind: InputKind, seed: int, device: torch.device, descaled: bool = False
+) -> Inputs:
+    """Random inputs for a workload; the same seed gives the same values on the same kind of device.
+
+    Args:
+        descaled: fp8 only. True: every sequence (or the batch) and KV head has a descale factor of its own, and the
+            dequantised values follow the kind. False: all factors are 1, for probes that set values themselves.
+    """
     generator = torch.Generator(device).manual_seed(seed)
-    dtype = TORCH_DTYPES[workload.dtype]
-    total_q, total_k = sum(workload.seqlens_q), sum(workload.seqlens_k)
-    q_whole = _draw((total_q + 2 * GUARD_ROWS, workload.heads_q, workload.head_dim), kind, "q", generator).to(dtype)
-    table = None
-    rows: tuple[int, ...] = (total_k + 2 * GUARD_ROWS,)
-    if workload.page_size:
-        table, pool = _block_table(workload, generator)
-        rows = (pool, workload.page_size)
-    k_whole = _draw((*rows, workload.heads_kv, workload.head_dim), kind, "k", generator).to(dtype)
-    v_whole = _draw((*rows, workload.heads_kv, workload.head_dim_v), kind, "v", generator).to(dtype)
-    k, v = (k_whole, v_whole) if table is not None else (_inner(k_whole), _inner(v_whole))
+    drawn = _draw(workload, kind, generator)
+    descales = _descales(drawn, workload, descaled=descaled) if workload.dtype == "fp8_e4m3" else {}
     # Models store sinks in bf16, and FlashAttention-3 reads them so: representable values cost nobody a rounding.
-    drawn = torch.randn(workload.heads_q, generator=generator, device=device).bfloat16().float()
-    sinks = drawn if workload.sinks else None
+    sinks = torch.randn(workload.heads_q, generator=generator, device=device) + sink_level(kind, workload)
+    dtype = TORCH_DTYPES[workload.dtype]
+    q_whole, k_whole, v_whole = (fitted(tensor, dtype) for tensor in (drawn.q, drawn.k, drawn.v))
+    table = drawn.table
     call = AttentionCall(
         q=_inner(q_whole),
-        k=k,
-        v=v,
+        k=k_whole if table is not None else _inner(k_whole),
+        v=v_whole if table is not None else _inner(v_whole),
         cu_seqlens_q=_cumulative(workload.seqlens_q, device),
         cu_seqlens_k=None if table is not None else _cumulative(workload.seqlens_k, device),
         seqused_k=None if table is None else torch.tensor(workload.seqlens_k, dtype=torch.int32, device=device),
@@ -131,25 +108,83 @@ def make_inputs(workload: Workload, *, kind: InputKind, seed: int, device: torch
         chunk=workload.chunk,
         bidirectional_spans=_spans(workload, device),
         softcap=workload.softcap,
-        sinks=sinks,
-        out_dtype=dtype,
+        sinks=sinks.bfloat16().float() if workload.sinks else None,
+        **descales,
+        out_dtype=OUT_DTYPES[workload.dtype],
     )
-    inputs = Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
-    return _shift_logits(inputs, workload, kind) if kind in {"negative", "rising"} else inputs
+    return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
 
 
-def _shift_logits(inputs: Inputs, workload: Workload, kind: InputKind) -> Inputs:
-    """The same inputs with a constant or a slope in every logit, through the first element of q and k."""
-    lift = 2.0 ** round(math.log2(LOWERED / workload.scale) / 2)
-    q_whole, k_whole = inputs.q_whole.clone(), inputs.k_whole.clone()
-    q_whole[..., 0] = lift
-    slots = key_slots(inputs, workload)
-    lengths = torch.tensor(workload.seqlens_k, device=slots.device)
-    position = torch.arange(len(slots), device=slots.device) - (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
-    share = position / lengths.clamp(min=2).sub(1).repeat_interleave(lengths)
-    logits = torch.full_like(share, -LOWERED) if kind == "negative" else RISE * share
-    k_whole.view(-1, *k_whole.shape[-2:])[slots, :, 0] = (logits / workload.scale / lift).to(k_whole.dtype)[:, None]
-    return with_tensors(inputs, q=q_whole, k=k_whole)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Drawn:
+    """The allocations in float32, before they are rounded, and where the keys are."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    table: Tensor | None
+    slots: Tensor
+
+
+def _draw(workload: Workload, kind: InputKind, generator: torch.Generator) -> _Drawn:
+    total_q, total_k = sum(workload.seqlens_q), sum(workload.seqlens_k)
+    q = draw((total_q + 2 * GUARD_ROWS, workload.heads_q, workload.head_dim), kind, "q", generator)
+    table = None
+    rows: tuple[int, ...] = (total_k + 2 * GUARD_ROWS,)
+    if workload.page_size:
+        table, pool = _block_table(workload, generator)
+        rows = (pool, workload.page_size)
+    slots = _key_slots(table, workload, generator.device)
+    k = draw((*rows, workload.heads_kv, workload.head_dim), kind, "k", generator)
+    v = draw((*rows, workload.heads_kv, workload.head_dim_v), kind, "v", generator)
+    shape_logits(q, k.view(-1, *k.shape[-2:]), v.view(-1, *v.shape[-2:]), slots, kind, workload)
+    return _Drawn(q=q, k=k, v=v, table=table, slots=slots)
+
+
+def fitted(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values in a dtype; fp8 has no infinity, so what exceeds its range becomes its largest number (448)."""
+    if dtype == FP8:
+        largest = torch.finfo(dtype).max
+        values = values.float().clamp(-largest, largest)
+    return values.to(dtype)
+
+
+def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str, Tensor]:
+    """The descale factors of q, k and v, (batch, heads_kv) each; divides the values by them in place."""
+    queries = torch.arange(sum(workload.seqlens_q), device=drawn.q.device) + GUARD_ROWS
+    parts = (
+        ("q_descale", drawn.q, queries, workload.seqlens_q),
+        ("k_descale", drawn.k, drawn.slots, workload.seqlens_k),
+        ("v_descale", drawn.v, drawn.slots, workload.seqlens_k),
+    )
+    if not descaled:
+        shape = (workload.batch, workload.heads_kv)
+        return {name: torch.ones(shape, device=tensor.device) for name, tensor, _, _ in parts}
+    return {
+        name: _quantise(tensor.view(-1, *tensor.shape[-2:]), slots, lengths, workload)
+        for name, tensor, slots, lengths in parts
+    }
+
+
+def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload) -> Tensor:
+    """Factors by which the rows of each sequence and KV head are divided, in place.
+
+    The largest value of a head in its sequence (or in the batch) lands between half of e4m3's range and all of it,
+    another place for each: no two factors are equal, and one that is taken for another shows.
+    """
+    batch, heads_kv = len(lengths), workload.heads_kv
+    grouped = rows[slots].view(len(slots), heads_kv, rows.shape[1] // heads_kv * rows.shape[2])
+    counts = torch.tensor(lengths, device=rows.device)
+    owner = torch.repeat_interleave(torch.arange(batch, device=rows.device), counts, output_size=len(slots))
+    largest = torch.zeros(batch, heads_kv, device=rows.device)
+    largest = largest.scatter_reduce(0, owner[:, None].expand(-1, heads_kv), grouped.abs().amax(-1), "amax")
+    turn = torch.arange(batch * heads_kv, device=rows.device).view(batch, heads_kv)
+    if workload.descale == "head":
+        largest, turn = largest.amax(0).expand(batch, -1), turn[:1].expand(batch, -1)
+    spread = 1 + (turn * 0.618034) % 1
+    factors = torch.where(largest > 0, largest * spread / torch.finfo(FP8).max, 1.0)
+    rows[slots] = (grouped / factors[owner].unsqueeze(-1)).view(len(slots), *rows.shape[1:])
+    return factors
 
 
 def _inner(whole: Tensor) -> Tensor:
@@ -177,7 +212,10 @@ def with_tensors(
 def clone(inputs: Inputs) -> Inputs:
     """A deep copy: new allocations, equal bytes."""
     copy = with_tensors(inputs, q=inputs.q_whole.clone(), k=inputs.k_whole.clone(), v=inputs.v_whole.clone())
-    small = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "sinks", "bidirectional_spans")
+    small = (
+        *("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "sinks", "bidirectional_spans"),
+        *("q_descale", "k_descale", "v_descale"),
+    )
     present = {name: getattr(copy.call, name) for name in small if getattr(copy.call, name) is not None}
     fresh: dict[str, Any] = {name: tensor.clone() for name, tensor in present.items()}
     return replace(copy, call=replace(copy.call, **fresh))
@@ -185,12 +223,14 @@ def clone(inputs: Inputs) -> Inputs:
 
 def key_slots(inputs: Inputs, workload: Workload) -> Tensor:
     """Row of the flattened key allocation that holds each key, (total_k,) int64, in packed order."""
-    table = inputs.call.block_table
-    device = inputs.k_whole.device
-    if table is None:
-        return torch.arange(sum(workload.seqlens_k), device=device) + GUARD_ROWS
-    lengths = torch.tensor(workload.seqlens_k, device=device)
+    return _key_slots(inputs.call.block_table, workload, inputs.k_whole.device)
+
+
+def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -> Tensor:
     total = sum(workload.seqlens_k)
+    if table is None:
+        return torch.arange(total, device=device) + GUARD_ROWS
+    lengths = torch.tensor(workload.seqlens_k, device=device)
     sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths, output_size=total)
     position = torch.arange(total, device=device) - (torch.cumsum(lengths, 0) - lengths)[sequence]
     page = table[sequence, position // workload.page_size].long()
@@ -198,8 +238,9 @@ def key_slots(inputs: Inputs, workload: Workload) -> Tensor:
 
 
 def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
-    """A copy in which every byte outside the valid region holds ``value``."""
+    """A copy in which every byte outside the valid region holds ``value``, or what of it the dtype can hold."""
     slots = key_slots(inputs, workload)
+    value = float(fitted(torch.tensor(value), inputs.q_whole.dtype))
 
     def poisoned(whole: Tensor) -> Tensor:
         flat = whole.flatten(0, 1) if workload.page_size else whole
@@ -223,5 +264,5 @@ def replace_keys(inputs: Inputs, workload: Workload, which: Tensor, k_value: Ten
     k_whole, v_whole = inputs.k_whole.clone(), inputs.v_whole.clone()
     for whole, value in ((k_whole, k_value), (v_whole, v_value)):
         flat = whole.view(-1, *whole.shape[-2:])
-        flat[slots] = value.to(whole.dtype).expand(len(slots), *whole.shape[-2:])
+        flat[slots] = fitted(value, whole.dtype).expand(len(slots), *whole.shape[-2:])
     return with_tensors(inputs, k=k_whole, v=v_whole)

@@ -2,7 +2,8 @@
 
 Never rounded back to the kernel's dtype, never a score matrix of S × S: query rows are taken in blocks
 under a memory budget. Beside the output it returns what the error budget needs (docs/numerics.md):
-``A = P|V|``, ``Q = (P∘P)(V∘V)``, ``U = Σ_visible |v|``, the LSE and the largest scores of each row.
+``A = P|V|``, ``Q = (P∘P)(V∘V)``, ``U = Σ_visible |v|``, the LSE, the largest scores of each row, and what a
+rounding of the scores may cost.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ class Golden:
 
     rows: Tensor
     """(n,) int64 indices into the packed queries"""
+    sequence: Tensor
+    """(n,) int64 sequence of the batch that the row belongs to"""
     out: Tensor
     """(n, heads_q, head_dim_v)"""
     A: Tensor
@@ -41,6 +44,12 @@ class Golden:
     """(P∘P)(V∘V), same shape"""
     U: Tensor | None
     """Σ over visible keys of |v|, same shape; only where the class has an underflow term"""
+    S: Tensor | None
+    """P(|s|·|V|) + |o|·P|s|, same shape: worst effect of rounding the scores s; only where asked for"""
+    T: Tensor | None
+    """Σ p²s²(v - o)², same shape: its power; only where asked for"""
+    gain: Tensor
+    """(n, heads_q), Σ p²(v·o)²: power of the error that rounding P makes along the output"""
     lse: Tensor
     """(n, heads_q), natural logarithm"""
     row_max: Tensor
@@ -111,12 +120,15 @@ def key_bounds(call: AttentionCall) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.int64), call.seqused_k.cpu().long().cumsum(0)])
 
 
-def golden(call: AttentionCall, *, dtype: torch.dtype = torch.float64, underflow: bool = False) -> Golden:
+def golden(
+    call: AttentionCall, *, dtype: torch.dtype = torch.float64, underflow: bool = False, scores: bool = False
+) -> Golden:
     """The golden result of a call.
 
     Args:
         dtype: float64, or float32 for the cheaper reference (IEEE products either way).
-        underflow: whether to return ``U`` (one cumulative sum more).
+        underflow: whether to return ``U`` (one product more).
+        scores: whether to return ``S`` and ``T`` (three products more).
     """
     device = call.q.device
     bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
@@ -129,10 +141,14 @@ def golden(call: AttentionCall, *, dtype: torch.dtype = torch.float64, underflow
 
     result = Golden(
         rows=torch.empty(count, dtype=torch.int64, device=device),
+        sequence=torch.empty(count, dtype=torch.int64, device=device),
         out=empty(heads_q, dim_v),
         A=empty(heads_q, dim_v),
         Q=empty(heads_q, dim_v),
         U=empty(heads_q, dim_v) if underflow else None,
+        S=empty(heads_q, dim_v) if scores else None,
+        T=empty(heads_q, dim_v) if scores else None,
+        gain=empty(heads_q),
         lse=empty(heads_q, fill=-math.inf),
         row_max=empty(heads_q, fill=-math.inf),
         score_bound=empty(heads_q),
@@ -168,6 +184,8 @@ def _fill_bucket(
             index = (starts_q[:, None] + rows[None, :]).flatten()
             place = slice(at, at + len(index))
             result.rows[place] = index
+            owner = torch.tensor(members, device=index.device)
+            result.sequence[place] = owner.repeat_interleave(len(rows), output_size=len(index))
             if bucket.seqlen_k:
                 _fill_block(result, place, call, members, rows, index, k, v, bucket)
             at += len(index)
@@ -253,13 +271,37 @@ def _fill_block(
     def weigh(weights: Tensor, values: Tensor) -> Tensor:
         return flat(torch.matmul(weights, values).view(n, heads_kv, group, len(rows), -1))
 
-    result.out[place] = weigh(p, v)
+    out = torch.matmul(p, v)
+    result.out[place] = flat(out.view(n, heads_kv, group, len(rows), -1))
     result.A[place] = weigh(p, v.abs())
     result.Q[place] = weigh(p.square(), v.square())
     if result.U is not None:
         weights = seen.expand(n, heads_kv, group, -1, -1).flatten(2, 3).to(dtype)
         result.U[place] = weigh(weights, v.abs())
+    along = torch.matmul(out, v.transpose(-1, -2)).mul_(p).square_().sum(-1)
+    result.gain[place] = flat(along.view(n, heads_kv, group, len(rows)))
+    if result.S is not None and result.T is not None:
+        worst, power = _rounded_scores(p, scores.flatten(2, 3), out, v)
+        result.S[place], result.T[place] = (
+            flat(part.view(n, heads_kv, group, len(rows), -1)) for part in (worst, power)
+        )
     result.lse[place] = flat(lse)
     result.row_max[place] = flat(row_max)
     result.score_bound[place] = flat(score_bound)
     result.keys[place] = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)
+
+
+def _rounded_scores(p: Tensor, scores: Tensor, out: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Worst and mean square effect on the output of a relative error of 1 in every score.
+
+    Args:
+        p: (n, heads_kv, rows, seqlen_k) weights.
+        scores: the same shape, -inf where a key is hidden.
+        out: (n, heads_kv, rows, head_dim_v).
+        v: (n, heads_kv, seqlen_k, head_dim_v).
+    """
+    weighted = p * scores.abs().masked_fill(p == 0, 0.0)
+    worst = torch.matmul(weighted, v.abs()) + out.abs() * weighted.sum(-1, keepdim=True)
+    square = weighted.square()
+    power = torch.matmul(square, v.square()) - 2 * out * torch.matmul(square, v)
+    return worst, (power + out.square() * square.sum(-1, keepdim=True)).clamp(min=0)

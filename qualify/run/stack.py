@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -123,13 +123,27 @@ def _last_level_cache() -> int:
 def describe_stack(device: Device, hash_cache: Path) -> Stack:
     """The full fingerprint of this process; call it once the attention libraries are loaded."""
     components = [*_system(), *_runtimes(device), *_distributions(), *_binaries(mapped_binaries(), hash_cache)]
-    return Stack(device=device, components=tuple(components), environment=dispatch_environment())
+    return Stack(device=device, components=tuple(components), environment=dispatch_environment(started_with()))
 
 
-def dispatch_environment() -> dict[str, str]:
+def started_with() -> dict[str, str]:
+    """The environment that this process was started with.
+
+    What libraries set in it later follows from them, and would differ between a worker that loaded them and a process
+    that did not.
+    """
+    try:
+        content = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def dispatch_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables that steer dispatch; never one that may hold a secret."""
     return {
-        name: value for name, value in sorted(os.environ.items()) if DISPATCH.match(name) and not SECRET.search(name)
+        name: value for name, value in sorted(variables.items()) if DISPATCH.match(name) and not SECRET.search(name)
     }
 
 

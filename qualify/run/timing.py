@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from qualify.facts.case import DTYPE_BYTES, DeviceKind, Level, Workload
+from qualify.facts.case import DTYPE_BYTES, OUT_BYTES, DeviceKind, Level, Workload
 from qualify.facts.outcome import Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
 from qualify.masks import key_range, pairs
@@ -74,13 +74,13 @@ def work_of(workload: Workload) -> Work:
     visible = sum(count * pairs(*pair, **mask) for pair, count in counted)
     visible += sum(_added_pairs(workload, *span) for span in workload.spans)
     keys = sum(count * _visible_keys(*pair, workload) for pair, count in counted)
-    width = DTYPE_BYTES[workload.dtype]
     queries = sum(workload.seqlens_q)
-    moved = queries * workload.heads_q * (workload.head_dim + workload.head_dim_v)
-    moved += keys * workload.heads_kv * (workload.head_dim + workload.head_dim_v)
+    read = queries * workload.heads_q * workload.head_dim
+    read += keys * workload.heads_kv * (workload.head_dim + workload.head_dim_v)
+    written = queries * workload.heads_q * workload.head_dim_v
     return Work(
         flops=2 * workload.heads_q * (workload.head_dim + workload.head_dim_v) * visible,
-        compulsory_bytes=width * moved,
+        compulsory_bytes=DTYPE_BYTES[workload.dtype] * read + OUT_BYTES[workload.dtype] * written,
         exps=workload.heads_q * visible,
     )
 

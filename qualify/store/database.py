@@ -24,7 +24,9 @@ CONNECT_TIMEOUT_S = 10
 
 _ADDRESSES = "Use a path, sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME."
 
-_CREDENTIALS = re.compile("://.*@")
+_CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):.*@")
+_SECRET_PARAMETERS = ("password", "sslpassword")
+_SECRET_PARAMETER = re.compile(rf"(?<=[?&])({'|'.join(_SECRET_PARAMETERS)})=[^&]*")
 
 
 class Database:
@@ -94,7 +96,7 @@ def parse(address: str) -> URL:
     try:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:
-        raise store_error(_CREDENTIALS.sub("://***@", address), "not a database URL", _ADDRESSES) from error
+        raise store_error(without_password(address), "not a database URL", _ADDRESSES) from error
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise store_error(address, "an in-memory database keeps no evidence", "Give a file: sqlite:///PATH.")
     return url
@@ -104,7 +106,12 @@ def shown(url: URL) -> str:
     """The place as messages name it: the path of an SQLite file, or the URL without its password."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
-    return url.difference_update_query(["password"]).render_as_string(hide_password=True)
+    return url.difference_update_query(_SECRET_PARAMETERS).render_as_string(hide_password=True)
+
+
+def without_password(text: str) -> str:
+    """An argument of the command line as messages may repeat it, whether it is a well-formed URL or not."""
+    return _SECRET_PARAMETER.sub(r"\1=***", _CREDENTIALS.sub(r"\1:***@", text))
 
 
 def check_place(url: URL, *, create: bool) -> None:

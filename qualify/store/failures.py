@@ -77,7 +77,8 @@ _EXPLANATIONS = (
     _Explanation(
         codes=(_UNREACHABLE, "08", "57P"),
         happened="the database server cannot be reached",
-        advice="The server is probably down, or host, port or credentials are wrong: try the same URL with psql.",
+        advice="The server is probably down, or host, port, database name or credentials are wrong: try the same "
+        "URL with psql.",
     ),
     _Explanation(
         codes=("28", "42501"),

@@ -50,6 +50,7 @@ _WORKLOAD = (
     "sinks",
     "scale",
     "page_size",
+    "descale",
     "chunk",
 )
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
@@ -62,7 +63,7 @@ _NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if c
 class Parts:
     """The rows that belong to one outcome, each in the order in which they were stored."""
 
-    findings: Sequence[RowMapping] = ()
+    findings: tuple[Finding, ...] = ()
     statistics: Sequence[RowMapping] = ()
     launches: Sequence[RowMapping] = ()
     samples_us: tuple[float, ...] = ()
@@ -113,7 +114,7 @@ def environment_rows(stack: Stack, stack_id: int) -> list[Row]:
 def stack_from(
     row: RowMapping, components: Iterable[RowMapping], environment: Iterable[RowMapping], *, uuid: str
 ) -> Stack:
-    """The stack as it was on the card ``uuid``."""
+    """The stack as it was on the card ``uuid``; its environment by name, because databases sort text differently."""
     device = Device(
         kind=row["device_kind"],
         name=row["device_name"],
@@ -124,7 +125,8 @@ def stack_from(
         cache_bytes=row["cache_bytes"],
     )
     parts = tuple(Component(**_pick(part, _COMPONENT)) for part in components)
-    return Stack(device=device, components=parts, environment={pair["name"]: pair["value"] for pair in environment})
+    values = sorted((pair["name"], pair["value"]) for pair in environment)
+    return Stack(device=device, components=parts, environment=dict(values))
 
 
 def run_row(run: Run) -> Row:
@@ -156,7 +158,7 @@ def matmul_rows(ceilings: Ceilings, run_id: str) -> list[Row]:
 def ceilings_from(row: RowMapping, matmuls: Iterable[RowMapping]) -> Ceilings:
     """The ceilings of a run."""
     return Ceilings(
-        matmul_flops_per_s={matmul["dtype"]: matmul["matmul_flops_per_s"] for matmul in matmuls},
+        matmul_flops_per_s=dict(sorted((matmul["dtype"], matmul["matmul_flops_per_s"]) for matmul in matmuls)),
         copy_bytes_per_s=row["copy_bytes_per_s"],
         exps_per_s=row["exps_per_s"],
         launch_us=row["launch_us"],
@@ -280,10 +282,7 @@ def sample_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
 
 def outcome_from(row: RowMapping, parts: Parts) -> Outcome:
     """The outcome, of the kind that its row names."""
-    findings = tuple(
-        Finding(check=part["check"], verdict=part["verdict"], detail=part["detail"], values=part["values"])
-        for part in parts.findings
-    )
+    findings = parts.findings
     match row["outcome"]:
         case "measured":
             return Measured(evidence=_evidence_from(row, findings, parts))

@@ -1,24 +1,36 @@
-"""Brings a database to the schema of this program, by its migrations."""
+"""Brings a database to the schema of this program, by its migrations.
+
+Alembic is imported only where there is something to migrate: it would be a tenth of the time that a gate takes.
+"""
 
 from __future__ import annotations
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
-from sqlalchemy import Connection, inspect, text
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, Text, column, inspect, select, table, text
 
 from qualify.store.database import Database
 from qualify.store.failures import store_error
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 VERSION_TABLE = "qualify_version"
 # One number for all programs, so that two of them never migrate one PostgreSQL database at the same time.
 _LOCK = 7_217_401
 
 
+def head() -> str:
+    """The newest revision: every script is called ``rREVISION_what.py``."""
+    scripts = files("qualify.store.migrations.versions").iterdir()
+    return max(script.name.partition("_")[0][1:] for script in scripts if script.name.startswith("r"))
+
+
 def config() -> Config:
     """Alembic's configuration; the scripts are found through the package, in a checkout and in a wheel."""
+    from alembic.config import Config
+
     made = Config()
     made.set_main_option("script_location", "qualify.store:migrations")
     made.set_main_option("path_separator", "os")
@@ -27,9 +39,8 @@ def config() -> Config:
 
 def prepare(database: Database, *, create: bool) -> None:
     """Creates the schema in a new database, migrates an older one, refuses a newer or foreign one."""
-    head = ScriptDirectory.from_config(config()).get_current_head()
     with database.reading() as connection:
-        if revision_of(connection) == head:
+        if revision_of(connection) == head():
             return
         _check(database, connection, create=create)
     with database.migrating() as connection:
@@ -42,26 +53,33 @@ def prepare(database: Database, *, create: bool) -> None:
 
 def revision_of(connection: Connection) -> str | None:
     """The revision that the database is at; None where it has never been migrated."""
-    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    known = table(VERSION_TABLE, column("version_num", Text))
+    return connection.execute(select(known.c.version_num)).scalar_one_or_none()
 
 
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Runs the migrations up to ``revision`` inside the connection's transaction."""
+    from alembic import command
+
     settings = config()
     settings.attributes["connection"] = connection
     command.upgrade(settings, revision)
 
 
 def _check(database: Database, connection: Connection, *, create: bool) -> None:
+    from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
+
     found = revision_of(connection)
-    scripts = ScriptDirectory.from_config(config())
     if found is None:
         _check_empty(database, connection, create=create)
         return
     try:
-        scripts.get_revision(found)
+        ScriptDirectory.from_config(config()).get_revision(found)
     except CommandError as error:
-        happened = f"it is at schema revision {found}, which this program ({scripts.get_current_head()}) does not know"
+        happened = f"it is at schema revision {found}, which this program ({head()}) does not know"
         raise store_error(
             database.where, happened, "A newer qualify wrote it: upgrade with pip install -U attn-qualify."
         ) from error

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from difflib import get_close_matches
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from sqlalchemy import ColumnElement, Connection, select
 
 from qualify.errors import NoVerdict, UsageError
+from qualify.facts.baseline import Baseline
 from qualify.facts.case import Case
 from qualify.facts.run import Record, Run, RunState
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
-from qualify.store import reading, writing
+from qualify.store import reading, retention, transfer, writing
+from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.database import Database, check_place, parse
 from qualify.store.schema import prepare
 from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, outcomes, runs
+from qualify.store.transfer import Moved
 
 LATEST = "latest"
 _NAMED = 5
@@ -179,6 +183,22 @@ class Store:
             (record,) = reading.load_records(connection, found[0].id, case_id)
             return found[0], record
 
+    def accept(self, baseline: Baseline) -> None:
+        """Adds a baseline, which is the current one of its matrix and variant from now on."""
+        with self._database.writing() as connection:
+            self._check_run(connection, baseline.run_id)
+            insert_baseline(connection, baseline)
+
+    def baselines(self, matrix: str | None = None) -> list[Baseline]:
+        """Every acceptance, of one matrix or of all, newest first."""
+        with self._database.reading() as connection:
+            return load_baselines(connection, matrix=matrix)
+
+    def baseline(self, matrix: str, variant: str) -> Baseline | None:
+        """The current baseline of a matrix on a device model; None where nobody accepted one."""
+        with self._database.reading() as connection:
+            return next(iter(load_baselines(connection, matrix=matrix, variant=variant, limit=1)), None)
+
     def add_selftest(self, result: SelfTest) -> None:
         """Adds a result of the selftest."""
         with self._database.writing() as connection:
@@ -189,6 +209,45 @@ class Store:
         with self._database.reading() as connection:
             return load_selftest(connection, check_version)
 
+    def export_run(self, run_id: str, path: Path) -> Moved:
+        """Writes the run with all its outcomes into one file.
+
+        Raises InfrastructureError where the file cannot be written.
+        """
+        with self._database.reading() as connection:
+            self._check_run(connection, run_id)
+            evidence = transfer.load(connection, run_id)
+        assert evidence is not None
+        return _moved(evidence, transfer.write(evidence, path), new=False)
+
+    def import_run(self, path: Path) -> Moved:
+        """Adds the run of a file, where the store does not have it already.
+
+        Raises UsageError, and adds nothing, where the file is damaged, or the store has the run with other content.
+        """
+        given = transfer.read(path)
+        with self._database.writing() as connection:
+            stored = transfer.load(connection, given.run.id)
+            if stored is None:
+                transfer.insert(connection, given)
+            elif stored.sha256 != given.sha256:
+                raise transfer.differs(path, self.where, stored, given)
+        return _moved(given, given.sha256, new=stored is None)
+
+    def old_runs(self, before: datetime, keep_last: int) -> tuple[list[Run], list[Run]]:
+        """The runs that ended before that moment, oldest first: those that may go, and those that something holds.
+
+        The newest ``keep_last`` of each matrix are in neither.
+        """
+        with self._database.reading() as connection:
+            old, held = retention.old_runs(connection, before, keep_last), retention.held(connection)
+        return [run for run in old if run.id not in held], [run for run in old if run.id in held]
+
+    def remove_run(self, run_id: str) -> bool:
+        """Removes a run with all its evidence; False where something holds it, or it has gone already."""
+        with self._database.writing() as connection:
+            return retention.remove(connection, run_id)
+
     def _check_run(self, connection: Connection, run_id: str) -> None:
         if connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is None:
             raise UsageError(_unknown("run", run_id, reading.run_ids(connection), self.where))
@@ -196,6 +255,12 @@ class Store:
     def _runs(self, *where: ColumnElement[bool], limit: int | None = None) -> list[Run]:
         with self._database.reading() as connection:
             return reading.load_runs(connection, *where, limit=limit)
+
+
+def _moved(evidence: transfer.Evidence, sha256: str, *, new: bool) -> Moved:
+    return Moved(
+        run=evidence.run.id, cases=len(evidence.cases), outcomes=len(evidence.outcomes), sha256=sha256, new=new
+    )
 
 
 def _case_ids(connection: Connection, run_id: str | None) -> list[str]:

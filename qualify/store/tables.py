@@ -9,11 +9,11 @@
                                                                  ├─ launches
                                                                  └─ samples
 
-    selftests ─┬─ planted_faults
-               └─ correct_kernels
+    runs ── baselines                selftests ─┬─ planted_faults
+                                                └─ correct_kernels
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
-counts.
+counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one.
 """
 
 from __future__ import annotations
@@ -198,6 +198,7 @@ cases = Table(
     _words("seqlens_q"),
     _words("seqlens_k"),
     _whole("page_size"),
+    _words("descale"),
     _whole("chunk"),
     _json("spans"),
     UniqueConstraint("run_id", "case_id"),
@@ -282,8 +283,10 @@ statistics = Table(
     _real("E_without_underflow"),
     _real("R"),
     _real("G"),
+    _real("G_limit"),
     _real("beta"),
     _real("beta_limit"),
+    _whole("worst_sequence", nullable=True),
     _real("lse_rel", nullable=True),
     _words("lse_base"),
     _one_of("lse_base", ("e", "2", "")),
@@ -316,6 +319,20 @@ samples = Table(
     _whole("position", primary_key=True),
     _real("latency_us"),
     sqlite_with_rowid=False,
+)
+
+baselines = Table(
+    "baselines",
+    metadata,
+    _key("id"),
+    _words("matrix"),
+    _words("variant"),
+    _part_of("runs.id", "run_id"),
+    _words("accepted_by"),
+    _words("reason"),
+    Column("accepted_at", UtcTime, nullable=False),
+    Index(None, "matrix", "variant", "id"),
+    Index(None, "run_id"),
 )
 
 selftests = Table(

@@ -1,4 +1,7 @@
-"""Column types that bring back exactly what was stored, on SQLite and on PostgreSQL."""
+"""Column types that bring back exactly what was stored, on SQLite and on PostgreSQL.
+
+Where there are many values, the processors are replaced whole: SQLAlchemy's wrapper around them costs as much as they.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ class Real(TypeDecorator[float]):
     impl = Double
     cache_ok = True
 
-    # The processors are replaced whole: SQLAlchemy's own would turn the text into a number again.
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes a value ready for the driver."""
         return _nan_to_text if dialect.name == "sqlite" else super().bind_processor(dialect)
@@ -54,17 +56,25 @@ class Words(TypeDecorator[str]):
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """The text with everything escaped that cannot be stored."""
-        if value is None or not _UNSTORABLE.search(value):
-            return value
-        return _UNSTORABLE.sub(lambda found: f"\x1a{ord(found[0]):04x}", value)
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
+        """What makes a text ready for the driver."""
+        return _escaped
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        """The text as it was."""
-        if value is None or "\x1a" not in value:
-            return value
-        return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """What makes the driver's text the one that was stored."""
+        return _unescaped
+
+
+def _escaped(value: str | None) -> str | None:
+    if value is None or not _UNSTORABLE.search(value):
+        return value
+    return _UNSTORABLE.sub(lambda found: f"\x1a{ord(found[0]):04x}", value)
+
+
+def _unescaped(value: str | None) -> str | None:
+    if value is None or "\x1a" not in value:
+        return value
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
 
 
 class Json(TypeDecorator[Any]):
@@ -73,13 +83,30 @@ class Json(TypeDecorator[Any]):
     impl = Text
     cache_ok = True
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
-        """One line of ASCII."""
-        return None if value is None else json.dumps(value, separators=(",", ":"))
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
+        """What makes one line of ASCII."""
+        return _encoded
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        """Lists and dictionaries again."""
-        return None if value is None else json.loads(value)
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """What makes lists and dictionaries again."""
+        return _decoded
+
+
+# Made once: json.dumps and json.loads with options of their own make one for every value.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_DECODER = json.JSONDecoder()
+
+
+def _encoded(value: Any) -> str | None:
+    if value == {}:  # half of all findings
+        return "{}"
+    return None if value is None else _ENCODER.encode(value)
+
+
+def _decoded(value: str | None) -> Any:
+    if value == "{}":
+        return {}
+    return None if value is None else _DECODER.decode(value)
 
 
 class UtcTime(TypeDecorator[datetime]):

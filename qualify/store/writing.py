@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, Dialect, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import UsageError
@@ -76,12 +78,34 @@ def insert_records(connection: Connection, run_id: str, records: Sequence[Record
     ids = connection.execute(adding, rows).scalars().all()
     for table, rows_of in _PARTS:
         parts = [row for record, key in zip(records, ids, strict=True) for row in rows_of(record.outcome, key)]
-        _insert(connection, table, parts)
+        _insert_parts(connection, table, parts)
 
 
 def _insert(connection: Connection, table: Table, rows: list[mapping.Row]) -> None:
     if rows:
         connection.execute(insert(table), rows)
+
+
+def _insert_parts(connection: Connection, table: Table, rows: list[mapping.Row]) -> None:
+    """The same for rows that have every column: there are most of them, and SQLAlchemy would look at each one alone."""
+    if not rows:
+        return
+    statement, names, makers = _prepared(table, connection.dialect)
+    columns = [
+        [make(row[name]) for row in rows] if make else [row[name] for row in rows]
+        for name, make in zip(names, makers, strict=True)
+    ]
+    values: Any = list(zip(*columns, strict=True))
+    if not connection.dialect.positional:
+        values = [dict(zip(names, row, strict=True)) for row in values]
+    connection.exec_driver_sql(statement, values)
+
+
+@lru_cache(maxsize=16)
+def _prepared(table: Table, dialect: Dialect) -> tuple[str, list[str], list[Callable[[Any], Any] | None]]:
+    """The driver's INSERT, its columns, and what makes each column's value ready for the driver."""
+    makers = [column.type.dialect_impl(dialect).bind_processor(dialect) for column in table.columns]
+    return str(insert(table).compile(dialect=dialect)), [column.name for column in table.columns], list(makers)
 
 
 def _stack_id(connection: Connection, stack: Stack) -> int:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
+from qualify.cards.matrix import Drift
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
+from qualify.facts.comparison import Change, Comparison, Topic
 from qualify.facts.outcome import OUTCOMES
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
-from qualify.verdict.policy import Rules, judge_case, judge_cell
+from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell
+from qualify.verdict.waivers import waive
 
 EXIT_CODES: dict[Verdict, int] = {"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED, "INCONCLUSIVE": NO_VERDICT}
 
@@ -17,16 +21,18 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     """Judge every case and every production shape.
 
     One FAIL, of a case or of a shape without a proven path, is not qualified. Otherwise anything inconclusive,
-    or nothing measured at all, is no verdict. Only then it is qualified.
+    or nothing that passed or is waived, is no verdict. Only then it is qualified.
     """
-    judgements = tuple(judge_case(record, rules) for record in records)
+    strict = [judge_case(record, rules) for record in records]
+    causes = [causes_of(record, judgement) for record, judgement in zip(records, strict, strict=True)]
+    judgements, uses = waive(records, strict, causes, rules.waivers)
     cells = _cells(records, judgements, rules)
     verdicts = Counter(judgement.verdict for judgement in judgements)
     all_verdicts = {judgement.verdict for judgement in judgements} | {cell.verdict for cell in cells}
     verdict: Verdict = "PASS"
     if "FAIL" in all_verdicts:
         verdict = "FAIL"
-    elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"]:
+    elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"] + verdicts["WAIVED"]:
         verdict = "INCONCLUSIVE"
     outcomes = Counter[str](record.outcome.outcome for record in records)
     return Conclusion(
@@ -38,7 +44,42 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
             "verdicts": {name: verdicts[name] for name in VERDICTS},
             "outcomes": {name: outcomes[name] for name in OUTCOMES},
         },
+        waivers=uses,
     )
+
+
+def without_verdict(conclusion: Conclusion) -> Conclusion:
+    """The conclusion where something forbids to qualify: a failure stays one, everything else is no verdict."""
+    if conclusion.verdict != "PASS":
+        return conclusion
+    return replace(conclusion, verdict="INCONCLUSIVE", exit_code=NO_VERDICT)
+
+
+def forbid_drift(
+    conclusion: Conclusion, comparison: Comparison, drift: Drift
+) -> tuple[Conclusion, tuple[tuple[Topic, Change], ...]]:
+    """The conclusion under what the matrix forbids to change against the baseline, and the changes that it forbids.
+
+    A change that the policy forbids and that cannot be decided is no verdict.
+    """
+    required = {item.case_id for item in conclusion.judgements if item.verdict != "NOT_REQUIRED"}
+    policies: tuple[tuple[Topic, str, tuple[Change, ...]], ...] = (
+        ("kernels", drift.kernels, comparison.kernels),
+        ("numbers", drift.numbers, comparison.numbers),
+    )
+    asked = [
+        (topic, change)
+        for topic, policy, changes in policies
+        for change in changes
+        if policy == "fail" and change.id in required
+    ]
+    forbidden = tuple(item for item in asked if item[1].bucket in ("regression", "suspicious"))
+    if forbidden:
+        return replace(conclusion, verdict="FAIL", exit_code=NOT_QUALIFIED), forbidden
+    unknown = drift.numbers == "fail" and comparison.before.check_version != comparison.after.check_version
+    if unknown or any(change.bucket == "insufficient data" for _, change in asked):
+        return without_verdict(conclusion), ()
+    return conclusion, ()
 
 
 def _cells(records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> tuple[CellJudgement, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import Expectation, MatrixCard
@@ -16,8 +16,10 @@ from qualify.facts.outcome import (
     Refused,
     Substituted,
     TimedOut,
+    findings_of,
 )
 from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
+from qualify.verdict.waivers import Waivers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +31,8 @@ class Rules:
     """``must_match`` of every kernel card, to recognise an allowed fallback"""
     partial: bool
     """the run was narrowed by --select or --kernel"""
+    waivers: Waivers = field(default_factory=Waivers)
+    """failures that somebody answers for"""
 
     def expectation(self, cell: str) -> Expectation | None:
         """The first expectation that selects the production shape, with or without a kernel at its end."""
@@ -70,6 +74,23 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
         case Measured():
             verdict, reasons = _judge_findings(outcome)
     return Judgement(case_id=case.id, verdict=verdict, reasons=tuple(reasons))
+
+
+def causes_of(record: Record, judgement: Judgement) -> frozenset[str]:
+    """What made a case FAIL, in the words of waivers: checks that failed, and crash, hang, refusal or substitution."""
+    if judgement.verdict != "FAIL":
+        return frozenset()
+    causes = {finding.check for finding in findings_of(record.outcome) if finding.verdict == "fail"}
+    match record.outcome:
+        case Crashed():
+            causes.add("crash")
+        case TimedOut():
+            causes.add("hang")
+        case Refused():
+            causes.add("refusal")
+        case Substituted() if judgement.reasons != tuple(_judge_findings(record.outcome)[1]):
+            causes.add("substitution")
+    return frozenset(causes)
 
 
 def _seen_beyond(outcome: Outcome) -> list[str]:
@@ -123,6 +144,7 @@ def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgem
     """Does this production shape have a proven path, and the expected one where the matrix names it?"""
     pairs = list(zip(records, judgements, strict=True))
     proven = tuple(record.case.kernel for record, judgement in pairs if judgement.verdict == "PASS")
+    waived = [record.case.kernel for record, judgement in pairs if judgement.verdict == "WAIVED"]
     expectation = rules.expectation(cell)
 
     def conclude(verdict: Verdict, *reasons: str) -> CellJudgement:
@@ -132,10 +154,14 @@ def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgem
         own = [judgement for record, judgement in pairs if record.case.kernel == expectation.kernel]
         if not own and rules.partial:
             return conclude("NOT_REQUIRED", f"the selection leaves out {expectation.kernel}, which the matrix expects")
+        if expectation.kernel in waived:
+            return conclude("WAIVED", f"the failure of {expectation.kernel}, which the matrix expects, is waived")
         verdict: Verdict = "INCONCLUSIVE" if own and own[0].verdict == "INCONCLUSIVE" else "FAIL"
         return conclude(verdict, f"the matrix expects {expectation.kernel}, which is not proven here")
     if proven:
         return conclude("PASS")
+    if waived:
+        return conclude("WAIVED", f"no kernel is proven, and the failure of {', '.join(waived)} is waived")
     if any(judgement.verdict == "INCONCLUSIVE" for judgement in judgements):
         return conclude("INCONCLUSIVE", "no kernel is proven, and not every one was judged")
     refused = all(judgement.verdict == "NOT_REQUIRED" for judgement in judgements)

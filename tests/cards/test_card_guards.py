@@ -47,7 +47,7 @@ def test_tiled_torch_claims_everything() -> None:
     card = load.load_kernels()["tiled-torch"].card
     claims = card.claims
     assert ("any", "tiled_torch", "portable") == (card.requires.device, card.adapter, card.generation)
-    assert ("bf16", "fp16", "fp32") == claims.dtypes
+    assert ("bf16", "fp16", "fp32", "fp8_e4m3") == claims.dtypes
     assert (1, 1024, 1, "any") == (
         claims.head_dim.min,
         claims.head_dim.max,
@@ -63,5 +63,5 @@ def test_tiled_torch_claims_everything() -> None:
         claims.empty_row.out,
         claims.empty_row.lse,
     )
-    assert {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"} == card.accuracy
+    assert {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8_e4m3": "bf16"} == card.accuracy
     assert ("qualify::tiled_attention", "(?i)gemm|gemv|nvjet|cutlass") == card.witness.must_match

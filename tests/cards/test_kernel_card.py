@@ -85,7 +85,10 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"generation": "hoper"}, 'but is "hoper"; perhaps you meant hopper'),
         ({"requires.device": "cpu"}, "requires.compute_capability: belongs to CUDA devices, and device is cpu"),
         ({"requires.compute_capability": [9.0]}, "requires.compute_capability[0]: must be text, but is 9.0; put it in"),
-        ({"claims.dtypes": ["bf16", "fp8"]}, 'claims.dtypes[1]: must be one of bf16, fp16, fp32, but is "fp8"'),
+        (
+            {"claims.dtypes": ["bf16", "fp8"]},
+            'claims.dtypes[1]: must be one of bf16, fp16, fp32, fp8_e4m3, but is "fp8"',
+        ),
         ({"claims.dtypes": []}, "claims.dtypes: must hold at least 1 value, but is a list of 0"),
         ({"claims.masks": ["full", "full"]}, "claims.masks[1]: repeats entry 0 of the list; remove one of them"),
         ({"claims.head_dim": 256}, "claims.head_dim: must be a mapping of keys and values, but is 256"),
@@ -104,7 +107,10 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"options": {"a": [1]}}, "options.a: must be one text, number, true or false, but is a list of 1"),
         ({"accuracy.fp16": ...}, "accuracy: lacks fp16, which claims.dtypes names; add fp16: fp16"),
         ({"accuracy.fp32": "fp32"}, "accuracy.fp32: has no counterpart in claims.dtypes"),
-        ({"accuracy.bf17": "bf16"}, 'accuracy.bf17: must be one of bf16, fp16, fp32, but is "bf17"; perhaps you meant'),
+        (
+            {"accuracy.bf17": "bf16"},
+            'accuracy.bf17: must be one of bf16, fp16, fp32, fp8_e4m3, but is "bf17"; perhaps you meant',
+        ),
         ({"witness": ...}, "witness: is missing (how to prove that it ran); add it"),
         ({"witness.must_match": []}, "witness.must_match: must hold at least 1 value"),
         ({"witness.must_match": ["a{99999999999}"]}, "the repetition number is too large"),

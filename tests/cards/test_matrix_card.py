@@ -32,7 +32,9 @@ kernels: ["*"]
 expect:
   - {select: "*/prefill/*/bf16/*", kernel: flash-attn-3, fallback: forbid}
 exclude: ["*.tp8/prefill/*/flash-attn-2"]
-policy: {reference: fp32, timeout_s: 0.5, compile_timeout_s: 10, fallback: record, claims: ignore, limit_cases: 7}
+policy: {reference: fp32, timeout_s: 0.5, compile_timeout_s: 10, fallback: record, claims: ignore, limit_cases: 7,
+  drift: {kernels: fail}}
+waivers: known/waivers.yaml
 """
 
 
@@ -58,7 +60,12 @@ def test_full_example(write: Any) -> None:
     assert (("bf16", "fp16"), ("model", "window4096"), ("*",)) == (card.dtypes, card.masks, card.kernels)
     assert ("*/prefill/*/bf16/*", "flash-attn-3", "forbid") == tuple(dict(card.expect[0]).values())
     assert ("*.tp8/prefill/*/flash-attn-2",) == card.exclude
-    assert ("fp32", 0.5, 10, "record", "ignore", 7) == tuple(dict(card.policy).values())
+    assert ("fp32", 0.5, 10, "record", "ignore", 7) == tuple(dict(card.policy).values())[:6]
+    assert ("fail", "report", "known/waivers.yaml") == (
+        card.policy.drift.kernels,
+        card.policy.drift.numbers,
+        card.waivers,
+    )
 
 
 def test_defaults(write: Any, matrix: Any) -> None:
@@ -68,7 +75,8 @@ def test_defaults(write: Any, matrix: Any) -> None:
     assert card.phases.prefill
     assert ((1,), (0,), (1,)) == (card.phases.decode.batch, card.phases.decode.page_size, card.phases.prefill.batch)
     assert (("model",), (), (), None) == (card.masks, card.expect, card.exclude, card.phases.chunked)
-    assert ("fp64", 60, 600, "forbid", "enforce", 200000) == tuple(dict(card.policy).values())
+    assert ("fp64", 60, 600, "forbid", "enforce", 200000) == tuple(dict(card.policy).values())[:6]
+    assert ("report", "report", None) == (card.policy.drift.kernels, card.policy.drift.numbers, card.waivers)
 
 
 def test_explicit_geometry_becomes_a_model(write: Any) -> None:
@@ -110,7 +118,7 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"phases.decode": {"context": 4, "page_size": 0}}, "phases.decode.page_size: must be contiguous or the keys"),
         ({"phases.decode": {"context": 4, "page_size": "contigous"}}, "; perhaps you meant contiguous"),
         ({"phases.chunked": {"chunk": 4}}, "phases.chunked.context: is missing (tokens that are in the cache already)"),
-        ({"dtypes": ["fp8"]}, 'dtypes[0]: must be one of bf16, fp16, fp32, but is "fp8"'),
+        ({"dtypes": ["fp8"]}, 'dtypes[0]: must be one of bf16, fp16, fp32, fp8_e4m3, but is "fp8"'),
         ({"masks": "windw"}, "; perhaps you meant window4096"),
         ({"masks": "window0"}, "masks: must be model, full, causal or window<N>"),
         ({"kernels": ...}, "kernels: is missing (names of kernel cards, or globs); add it"),
@@ -119,9 +127,10 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"policy": {"timeout_s": 0}}, "policy.timeout_s: must be more than 0, but is 0"),
         ({"policy": {"timeout_s": 1e9}}, "policy.timeout_s: must be at most 86400"),
         ({"policy": {"reference": "fp65"}}, "policy.reference: must be one of fp64, fp32"),
+        ({"policy": {"drift": {"times": "fail"}}}, "policy.drift.times: unknown key. Allowed here: kernels, numbers"),
         ({"policy": {"performance": {}}}, "policy.performance: unknown key"),
         ({"traffic": "x"}, "traffic: unknown key"),
-        ({"waivers": "x"}, "waivers: unknown key"),
+        ({"waivers": ""}, "waivers: must not be empty"),
         ({"matrix": "a b"}, "matrix: must match"),
     ],
 )

@@ -94,6 +94,7 @@ def test_not_a_number_survives() -> None:
         "lse_base": "",
         "seed": 1,
         "rows": 1,
+        "worst_sequence": None,
     }
     statistics = Statistics(**{**names, **words, "E": math.nan})
     back = from_data(Statistics, json.loads(json.dumps(to_data(statistics))))

@@ -64,7 +64,7 @@ def cases(folder: Path, ended: Ended) -> dict[str, Any]:
 def test_the_run_completes(ended: Ended, cases: dict[str, Any]) -> None:
     """Every case has an outcome, and the command ends with the verdict and the report."""
     assert 1 == ended.code
-    *_, verdict, report = ended.out.splitlines()
+    verdict, *_, report = ended.out.splitlines()
     assert verdict.startswith("deaths: not qualified (3 of 3 production shapes have a proven path; 20 cases: 6 PASS, ")
     assert report.startswith("report: out/")
     assert "not_run" not in {item["outcome"] for item in cases.values()}

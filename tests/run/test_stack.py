@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import qualify
 from qualify.errors import DeviceError
 from qualify.run.stack import describe_device, describe_stack, dispatch_environment, mapped_binaries
+
+ROOT = Path(qualify.__file__).resolve().parents[1]
 
 
 def test_this_cpu_is_described() -> None:
@@ -64,13 +70,19 @@ def test_equal_software_on_two_cards_has_one_fingerprint(tmp_path: Path) -> None
     assert stack.fingerprint != replace(stack, components=stack.components[1:]).fingerprint
 
 
-def test_the_environment_holds_what_steers_dispatch_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_holds_what_steers_dispatch_and_no_secret() -> None:
     """Variables of the libraries, sorted; never one that may hold a token."""
-    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "FLASH_ATTN")
-    monkeypatch.setenv("NVIDIA_API_KEY", "hidden")
-    monkeypatch.setenv("TORCH_HUB_TOKEN", "hidden")
-    monkeypatch.setenv("HOME_COLOUR", "blue")
-    found = dispatch_environment()
-    assert "FLASH_ATTN" == found["VLLM_ATTENTION_BACKEND"]
-    assert not {"NVIDIA_API_KEY", "TORCH_HUB_TOKEN", "HOME_COLOUR"} & set(found)
-    assert sorted(found) == list(found)
+    hidden = {"NVIDIA_API_KEY": "hidden", "TORCH_HUB_TOKEN": "hidden", "HOME_COLOUR": "blue"}
+    found = dispatch_environment({"VLLM_ATTENTION_BACKEND": "FLASH_ATTN", "CUDA_X": "1", **hidden})
+    assert [("CUDA_X", "1"), ("VLLM_ATTENTION_BACKEND", "FLASH_ATTN")] == list(found.items())
+
+
+def test_what_a_library_sets_is_not_what_was_set() -> None:
+    """The environment is that of the process's start: a worker that loaded a library and one that did not agree."""
+    code = (
+        "import os; os.environ['VLLM_LATER'] = '1'; from qualify.run.stack import dispatch_environment, started_with; "
+        "print(sorted(dispatch_environment(started_with())))"
+    )
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "VLLM_AT_START": "1"}
+    ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert "['VLLM_AT_START']\n" == ended.stdout

@@ -251,7 +251,7 @@ def test_ceilings_of_this_cpu_are_positive_and_fair(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ceilings, "COPY_BYTES", {"cpu": 8 << 20})
     found = measure_ceilings(CPU)
     rates = found.matmul_flops_per_s
-    assert {"bf16", "fp16", "fp32"} == set(rates)
+    assert {"bf16", "fp16", "fp32", "fp8_e4m3"} == set(rates)
     assert all(rate >= rates["fp32"] > 1e8 for rate in rates.values())
     assert found.copy_bytes_per_s > 1e8
     assert found.exps_per_s > 1e6
@@ -260,10 +260,10 @@ def test_ceilings_of_this_cpu_are_positive_and_fair(monkeypatch: pytest.MonkeyPa
 
 def test_the_best_of_two_measurements_is_the_least_disturbed() -> None:
     """Higher rates, and the shorter launch."""
-    slower = replace(CEILINGS, matmul_flops_per_s={"bf16": 2e12, "fp16": 1e11, "fp32": 5e11}, launch_us=2.0)
-    slower = replace(slower, copy_bytes_per_s=1e10, exps_per_s=2e10)
+    slower = replace(CEILINGS, matmul_flops_per_s={"bf16": 2e12, "fp16": 1e11, "fp32": 5e11, "fp8_e4m3": 1e11})
+    slower = replace(slower, launch_us=2.0, copy_bytes_per_s=1e10, exps_per_s=2e10)
     best = ceilings.best_of(CEILINGS, slower)
-    assert {"bf16": 2e12, "fp16": 1e12, "fp32": 5e11} == best.matmul_flops_per_s
+    assert {"bf16": 2e12, "fp16": 1e12, "fp32": 5e11, "fp8_e4m3": 1e12} == best.matmul_flops_per_s
     assert (1e11, 2e10, 2.0) == (best.copy_bytes_per_s, best.exps_per_s, best.launch_us)
     assert best == ceilings.best_of(slower, CEILINGS)
 

@@ -23,6 +23,7 @@ from qualify.facts.outcome import (
     Witness,
 )
 from qualify.facts.run import Record, Run
+from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 
 NAN = float("nan")
@@ -158,8 +159,10 @@ def statistics(**changes: object) -> Statistics:
         E_without_underflow=0.54,
         R=1.1,
         G=1.01,
+        G_limit=1.63,
         beta=-1e-5,
         beta_limit=1e-3,
+        worst_sequence=7,
         lse_rel=3e-7,
         lse_base="e",
     )
@@ -220,7 +223,10 @@ def evidence(**changes: object) -> Evidence:
     """Everything that a case can leave."""
     base = Evidence(
         findings=findings(),
-        statistics=(statistics(), statistics(E=NAN, R=INFINITY, G=-INFINITY, lse_rel=None, lse_base="", seed=0)),
+        statistics=(
+            statistics(),
+            statistics(E=NAN, R=INFINITY, G=-INFINITY, lse_rel=None, lse_base="", seed=0, worst_sequence=None),
+        ),
         witness=Witness(state="proven", reason="", expected=("FlashAttnFwdSm90", "a,b"), launches=launches(), calls=3),
         timing=timing(),
         first_call_us=5e6,
@@ -260,3 +266,28 @@ def outcomes() -> list[Outcome]:
 def simple(one: Case) -> Record:
     """A small outcome of the case, as a crash leaves it."""
     return Record(case=one, outcome=Crashed(stage="call", error=one.id, log="", attempt=1))
+
+
+def selftest() -> SelfTest:
+    """A result with faults that were caught, missed and equivalent, and with false alarms."""
+    caught = Detection(level="smoke", cases=3, caught_by=("witness", "census"), example=HOSTILE)
+    missed = Detection(level="full", cases=16, caught_by=(), example="")
+    alarm = Alarm(case_id="selftest/prefill/x", level="full", seed=2, check="budget", detail="E 1.2 > 1")
+    return SelfTest(
+        check_version=1,
+        qualify_version="0.1.0",
+        levels=("smoke", "full"),
+        select="",
+        started_at=STARTED,
+        wall_s=201.5,
+        faults=(
+            PlantedFault(
+                name="topleft", kind="A", mirrors="x#1", does="shifts", equivalent="", detections=(caught, missed)
+            ),
+            PlantedFault(name="same", kind="I", mirrors="x#2", does="nothing", equivalent="because", detections=()),
+        ),
+        correct=(
+            CorrectKernel(name="plain", does="as it is", runs=160, alarms=()),
+            CorrectKernel(name="exp2", does="exp2", runs=144, alarms=(alarm, alarm)),
+        ),
+    )

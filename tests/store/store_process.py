@@ -1,27 +1,42 @@
-"""A process of its own that writes into a store or reads it; started by test_store_processes.py."""
+"""A process of its own that writes into a store, reads it or judges it; started by test_store_processes.py."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import tempfile
+from pathlib import Path
 
 import store_examples as examples
 
+import qualify
+from qualify.facts.case import Case
+from qualify.facts.outcome import Measured, Witness
+from qualify.facts.run import Record
 from qualify.store import Store
 
 GROUP = 5
+SMOKE = Path(qualify.__file__).parents[1] / "matrices" / "smoke.yaml"
+
+
+def record(case: Case) -> Record:
+    """What is stored for the case: every second one was measured."""
+    if int(case.content_hash, 16) % 2:
+        return examples.simple(case)
+    witness = Witness(state="proven", reason="", expected=("x",), launches=examples.launches()[1:], calls=3)
+    evidence = examples.evidence(findings=examples.findings()[1:], witness=witness)
+    return Record(case=case, outcome=Measured(evidence=evidence))
 
 
 def write(address: str, number: int, count: int) -> None:
     """Writes a run in small commits, and says after each how many outcomes are safe."""
-    run = examples.run(number)
+    run = examples.run(number, matrix_source=SMOKE.read_text())
     plan = examples.cases(count)
     with Store.open(address) as store:
         store.begin(run)
         store.set_stack(run.id, examples.stack(f"GPU-{number}"), examples.ceilings())
         store.add_cases(run.id, plan)
         for start in range(0, count, GROUP):
-            store.add(run.id, [examples.simple(case) for case in plan[start : start + GROUP]])
+            store.add(run.id, [record(case) for case in plan[start : start + GROUP]])
             print(min(start + GROUP, count), flush=True)
         store.finish(run.id, "completed", examples.STARTED)
 
@@ -30,7 +45,7 @@ def read(address: str, runs: int) -> None:
     """Reads until that many runs are complete; says how many outcomes it saw at the end."""
     with Store.open(address) as store:
         seen = 0
-        for _ in itertools.count():
+        while True:
             complete = sum(run.state == "completed" for run in store.runs())
             found = sum(len(store.done(run.id)) for run in store.runs())
             if found < seen:
@@ -41,18 +56,36 @@ def read(address: str, runs: int) -> None:
     print(seen)
 
 
+def judge_all(address: str, runs: int) -> None:
+    """Gives the verdict on every run and writes a report, again and again until that many runs are complete."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.files import write_report
+    from qualify.report.judged import judge
+
+    kernels, judged = load_kernels(), []
+    with Store.open(address) as store, tempfile.TemporaryDirectory() as folder:
+        while len(judged) < runs or any(one.run.state != "completed" for one in judged):
+            judged = [judge(store, run.id, kernels, now=examples.STARTED) for run in store.runs()]
+            for one in judged[:1]:
+                write_report(Path(folder) / one.run.id, one.run, one.records, one.conclusion, one.selftest)
+    print(sum(one.conclusion.counts["outcomes"]["measured"] for one in judged))
+
+
 def main() -> None:
     """Parses and acts."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("write", "read"))
+    parser.add_argument("what", choices=("write", "read", "judge"))
     parser.add_argument("address")
     parser.add_argument("number", type=int)
     parser.add_argument("count", type=int, nargs="?", default=0)
     given = parser.parse_args()
-    if given.what == "write":
-        write(given.address, given.number, given.count)
-    else:
-        read(given.address, given.number)
+    match given.what:
+        case "write":
+            write(given.address, given.number, given.count)
+        case "read":
+            read(given.address, given.number)
+        case "judge":
+            judge_all(given.address, given.number)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, event
 
 from qualify.errors import StoreError
 from qualify.store import DEFAULT_PATH, Store
+from qualify.store.database import without_password
 
 RUN = examples.run()
 NOBODY = 65_534
@@ -262,3 +263,19 @@ def test_a_password_in_the_query_is_hidden() -> None:
     pytest.importorskip("psycopg", reason="psycopg comes with the extra 'service'")
     message = _refused("postgresql://ann@127.0.0.1:1/evidence?password=secret", "cannot be reached")
     assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("postgresql://ann:s/e@cr:et@db:5432/x", "postgresql://ann:***@db:5432/x"),
+        ("--db=postgresql+psycopg://ann:secret@/x?host=/tmp", "--db=postgresql+psycopg://ann:***@/x?host=/tmp"),
+        ("postgresql://db/x?sslpassword=s&user=a&password=t", "postgresql://db/x?sslpassword=***&user=a&password=***"),
+        ("postgresql://ann@db:5432/x", "postgresql://ann@db:5432/x"),
+        ("evidence.db", "evidence.db"),
+        ("*/decode/*", "*/decode/*"),
+    ],
+)
+def test_an_argument_is_repeated_without_its_password(argument: str, expected: str) -> None:
+    """Whatever else a word of the command line says stays readable."""
+    assert expected == without_password(argument)

@@ -6,16 +6,19 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import store_examples as examples
+from cli_process import call
+from store_process import record
 
 import qualify
 from qualify.store import Store
 
 SCRIPT = Path(__file__).with_name("store_process.py")
-COUNT = 100
+COUNT = 60
+WRITERS = 8
 
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
@@ -24,16 +27,27 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def test_two_writers_and_a_reader(address: str) -> None:
-    """Two processes make the store and write a run each while a third reads: nothing is lost, nobody is locked out."""
-    processes = [_start("write", address, 1, COUNT), _start("write", address, 2, COUNT), _start("read", address, 2)]
-    ended = [(process.communicate()[1], process.returncode) for process in processes]
-    assert [("", 0)] * 3 == ended
+def test_eight_writers_while_gates_and_reports_read(address: str, tmp_path: Path) -> None:
+    """Eight processes make the store and write a run each while others read: nothing is lost, nobody is locked out."""
+    with ExitStack() as started:
+        writers = [started.enter_context(_start("write", address, number, COUNT)) for number in range(1, WRITERS + 1)]
+        readers = [started.enter_context(_start(what, address, WRITERS)) for what in ("read", "judge")]
+        assert writers[0].stdout is not None
+        writers[0].stdout.readline()
+        asked = [call(what, "--db", address, cwd=tmp_path) for what in ("gate", "report")]
+        ended = [(*process.communicate(), process.returncode) for process in (*writers, *readers)]
+    assert [("", 0)] * (WRITERS + 2) == [(err, code) for _, err, code in ended]
+    assert [(True, ""), (True, "")] == [(one.code in {0, 1, 5}, one.err) for one in asked]
+    assert [str(WRITERS * COUNT), str(WRITERS * COUNT // 2)] == [out.strip() for out, _, _ in ended[WRITERS:]]
+    expected = repr([record(case) for case in examples.cases(COUNT)])
     with Store.open(address, create=False) as store:
-        stored = [store.records(examples.run(number).id) for number in (1, 2)]
+        assert [] == [number for number in range(1, WRITERS + 1) if repr(store.records(_id(number))) != expected]
         uuids = [run.stack.device.uuid for run in store.runs() if run.stack]
-    assert [[examples.simple(case) for case in examples.cases(COUNT)]] * 2 == stored
-    assert ["GPU-2", "GPU-1"] == uuids
+    assert [f"GPU-{number}" for number in range(WRITERS, 0, -1)] == uuids
+
+
+def _id(number: int) -> str:
+    return examples.run(number).id
 
 
 def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path: Path) -> None:

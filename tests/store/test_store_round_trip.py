@@ -22,6 +22,7 @@ CASES = [
     examples.case(3, workload=examples.workload(seqlens_q=(1,) * 65_536, seqlens_k=tuple(range(500)), page_size=16)),
     examples.case(4, workload=examples.workload(seqlens_q=(), seqlens_k=(), causal=False), model=examples.HOSTILE),
     examples.case(5, dtype="fp16", workload=examples.workload(dtype="fp32", softcap=examples.INFINITY)),
+    examples.case(6, dtype="fp8_e4m3", workload=examples.workload(dtype="fp8_e4m3", descale="head")),
 ]
 
 

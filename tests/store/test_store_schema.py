@@ -19,11 +19,19 @@ from sqlalchemy import create_engine, insert, inspect, text
 from qualify.errors import StoreError
 from qualify.store import Store, schema
 from qualify.store.database import Database, parse
-from qualify.store.schema import VERSION_TABLE, config
+from qualify.store.schema import VERSION_TABLE, config, head
 from qualify.store.tables import metadata, samples
 
 VERSIONS = Path(schema.__file__).parent / "migrations" / "versions"
-HEAD = ScriptDirectory.from_config(config()).get_current_head()
+HEAD = head()
+
+
+def test_scripts_are_named_after_their_revisions() -> None:
+    """The newest revision is known without Alembic, by the names of the scripts; Alembic finds the same, and one."""
+    scripts = ScriptDirectory.from_config(config())
+    assert [HEAD] == scripts.get_heads()
+    named = {script.revision: Path(script.path).name.partition("_")[0] for script in scripts.walk_revisions()}
+    assert {revision: f"r{revision}" for revision in named} == named
 
 
 def test_migrations_and_tables_agree(address: str) -> None:
@@ -91,6 +99,7 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.Monk
         return made
 
     monkeypatch.setattr(schema, "config", longer)
+    monkeypatch.setattr(schema, "head", lambda: "next")
     return monkeypatch
 
 
@@ -98,6 +107,7 @@ def test_an_older_database_is_migrated(address: str, next_release: pytest.Monkey
     """A newer program brings a store forward with its evidence; then the older program refuses it by both revisions."""
     with next_release.context() as today:
         today.setattr(schema, "config", config)
+        today.setattr(schema, "head", head)
         with Store.open(address) as store:
             store.begin(examples.run(kernel="flash*"))
             store.add_cases(examples.run().id, examples.cases(3))
@@ -110,6 +120,32 @@ def test_an_older_database_is_migrated(address: str, next_release: pytest.Monkey
     next_release.undo()
     with pytest.raises(StoreError, match=rf"revision next, which this program \({HEAD}\)"):
         Store.open(address)
+
+
+def test_evidence_of_the_first_schema_is_kept(tmp_path: Path) -> None:
+    """A case stored before fp8 existed has no descale factors after the migration, and belongs to its run still."""
+    path = tmp_path / "evidence.db"
+    database = Database(parse(str(path)), busy_timeout_s=1)
+    with database.migrating() as connection:
+        schema.upgrade(connection, "0001")
+    database.close()
+    with sqlite3.connect(path) as connection:
+        _insert(connection, "runs", id="one")
+        _insert(connection, "cases", run_id="one", dtype="bf16", workload_dtype="bf16", phase="decode")
+    Store.open(str(path), create=False).close()
+    with sqlite3.connect(path) as connection:
+        assert [("one", "")] == connection.execute("SELECT run_id, descale FROM cases").fetchall()
+        assert [] == connection.execute("PRAGMA foreign_key_check").fetchall()
+
+
+def _insert(connection: sqlite3.Connection, table: str, **values: str) -> None:
+    """One row: the given texts, and something that fits into every other column that must not be empty."""
+    columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    usual = {"level": "smoke", "device": "cpu", "state": "completed"}
+    row = {name: usual.get(name, 0) for _, name, _, needed, _, key in columns if needed and not key} | values
+    names = ", ".join(f'"{name}"' for name in row)
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(row.values()))
 
 
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from qualify.report.figures import counted, text
 from qualify.report.questions.interface import Answer, Line, Link
 from qualify.report.views import CaseView, ModelView
 
-E_LIMIT, R_LIMIT, G_LIMIT = 1.0, 3.0, 1.6
+E_LIMIT, R_LIMIT = 1.0, 3.0
 NUMERIC_CHECKS = ("budget", "lse", "empty_row")
 """checks that judge numbers; one that fails may leave no statistics, as an output full of NaN does"""
 
@@ -51,7 +51,12 @@ class Limit:
 LIMITS: tuple[Limit, ...] = (
     Limit(key="E", title="E ≤ 1", of=lambda sample: Limited(value=sample.statistics.E, limit=E_LIMIT)),
     Limit(key="R", title="R ≤ 3", of=lambda sample: Limited(value=sample.statistics.R, limit=R_LIMIT)),
-    Limit(key="G", title="G ≤ 1.6", of=lambda sample: Limited(value=sample.statistics.G, limit=G_LIMIT)),
+    Limit(
+        key="G",
+        title="G / limit",
+        varies=True,
+        of=lambda sample: Limited(value=sample.statistics.G, limit=sample.statistics.G_limit),
+    ),
     Limit(
         key="beta",
         title="|β| / limit",
@@ -183,7 +188,7 @@ def _badness(value: Limited) -> tuple[float, float]:
 def _line(row: Accuracy) -> Line:
     """``E 0.62/1 · R 1.70/3 · G 1.20/1.6``, and the rest as shares of their limits."""
     fixed = [
-        f"{key}\N{NO-BREAK SPACE}{text(worst.value.value)}/{worst.value.limit:g}"
+        f"{key}\N{NO-BREAK SPACE}{text(worst.value.value)}/{worst.value.limit:.3g}"
         for key in ("E", "R", "G")
         if (worst := row.worst.get(key))
     ]

@@ -4,6 +4,9 @@ Packed calls go through the ragged prefill wrapper, whatever their phase. Paged 
 wrapper where each sequence has one query (FlashInfer has no decode kernel for fa3), else through the paged
 prefill wrapper; their block table becomes a list of pages. Kernels are compiled at the first plan of a
 specialisation, which takes from ten seconds to more than a minute. LSE comes in base 2 and is converted.
+
+fp8 has kernels of its own in fa3. They take a descale factor for each head, of q for each query head, and none for
+each sequence; they have no softcap (it would be ignored) and mask no left side of a window in all tiles.
 """
 
 from __future__ import annotations
@@ -37,7 +40,12 @@ def attend(call):
         sm_scale=call.scale,
         q_data_type=call.q.dtype,
         kv_data_type=call.k.dtype,
+        o_data_type=call.out_dtype,
     )
+    scales = ()
+    if call.q_descale is not None:  # one for each head; the same for every sequence
+        group = call.q.shape[1] // call.k.shape[-2]
+        scales = (call.q_descale[0].repeat_interleave(group), call.k_descale[0], call.v_descale[0])
     if WORKSPACE.get("scratch") is None:
         WORKSPACE["scratch"] = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=call.q.device)
     scratch = WORKSPACE["scratch"]
@@ -45,7 +53,7 @@ def attend(call):
         wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
         dims = dict(head_dim_qk=call.q.shape[-1], head_dim_vo=call.v.shape[-1], causal=causal)
         wrapper.plan(call.cu_seqlens_q, call.cu_seqlens_k, **heads, **dims, **shared)
-        out, lse = wrapper.run(call.q, call.k, call.v, return_lse=True)
+        out, lse = wrapper.run(call.q, call.k, call.v, *scales, return_lse=True)
     else:
         pages, heads["page_size"] = page_list(call), call.k.shape[1]
         lists = (pages.indptr, pages.indices, pages.last_page_len)
@@ -55,7 +63,7 @@ def attend(call):
         else:
             wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
             wrapper.plan(call.cu_seqlens_q, *lists, head_dim_qk=call.q.shape[-1], causal=causal, **heads, **shared)
-        out, lse = wrapper.run(call.q, (call.k, call.v), return_lse=True)
+        out, lse = wrapper.run(call.q, (call.k, call.v), *scales, return_lse=True)
     return out, (lse * math.log(2)).transpose(0, 1).contiguous()
 """
 """``FlashInfer.prepare`` and its launch, for a script."""
@@ -97,13 +105,23 @@ class FlashInfer:
             LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
         """
         paged = call.block_table is not None
-        refuse(call, self._name, paged=True, window=True, softcap=True, head_dim_v=not paged)
+        fp8 = call.q.dtype.itemsize == 1
+        refuse(
+            call,
+            self._name,
+            paged=True,
+            window=not fp8,
+            softcap=not fp8,
+            head_dim_v=not paged and not fp8,
+            fp8=self._backend == "fa3",
+        )
+        scales = head_scales(call, self._name) if fp8 else ()
         dims = (call.q.shape[-1], call.v.shape[-1])
         if dims not in HEAD_DIMS[self._backend]:
             raise LibraryRefusal(f"{self._name}: (head_dim, head_dim_v)={dims} not in {HEAD_DIMS[self._backend]}")
         left_window(call, self._name)
         with refusals(self._name):
-            launch = self._paged(call) if paged else self._ragged(call)
+            launch = self._paged(call, scales) if paged else self._ragged(call, scales)
             launch()
         return Prepared(launch=launch, result=_natural_lse)
 
@@ -118,7 +136,7 @@ class FlashInfer:
         )
         return f"{imports}{chosen}\n\n{source_of(PageList, page_list)}\n\n{ATTEND}"
 
-    def _ragged(self, call: AttentionCall) -> partial[Any]:
+    def _ragged(self, call: AttentionCall, scales: tuple[Tensor, ...]) -> partial[Any]:
         wrapper = self._library.BatchPrefillWithRaggedKVCacheWrapper(
             self._scratch(call.q.device), "NHD", backend=self._backend
         )
@@ -133,9 +151,9 @@ class FlashInfer:
             causal=causal,
             **self._parameters(call),
         )
-        return partial(wrapper.run, call.q, call.k, call.v, return_lse=True)
+        return partial(wrapper.run, call.q, call.k, call.v, *scales, return_lse=True)
 
-    def _paged(self, call: AttentionCall) -> partial[Any]:
+    def _paged(self, call: AttentionCall, scales: tuple[Tensor, ...]) -> partial[Any]:
         pages = page_list(call)
         one_query = call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1
         _, page_size, heads_kv, _ = call.k.shape
@@ -168,7 +186,7 @@ class FlashInfer:
                 **heads,
                 **self._parameters(call),
             )
-        return partial(wrapper.run, call.q, (call.k, call.v), return_lse=True)
+        return partial(wrapper.run, call.q, (call.k, call.v), *scales, return_lse=True)
 
     def _parameters(self, call: AttentionCall) -> dict[str, Any]:
         """The keywords that the three ``plan`` methods share."""
@@ -179,6 +197,7 @@ class FlashInfer:
             "sm_scale": call.scale,
             "q_data_type": call.q.dtype,
             "kv_data_type": call.k.dtype,
+            "o_data_type": call.out_dtype,
         }
 
     def _scratch(self, device: torch.device) -> Tensor:
@@ -186,6 +205,28 @@ class FlashInfer:
         if self._workspace is None:
             self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         return self._workspace
+
+
+def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tensor]:
+    """(q, k, v) descale factors for a library that has one for each head and none for each sequence.
+
+    Returns:
+        q's (heads_q,), k's and v's (heads_kv,), float32; factors that the call leaves out are 1.
+
+    Raises:
+        LibraryRefusal: the factors of a head differ from one sequence to another.
+    """
+    heads_q, heads_kv = call.q.shape[1], call.k.shape[-2]
+    found = []
+    for name in ("q_descale", "k_descale", "v_descale"):
+        factors: Tensor | None = getattr(call, name)
+        if factors is None:
+            factors = torch.ones(1, heads_kv, device=call.q.device)
+        differs = (factors != factors[:1]).any(0).nonzero().flatten().tolist()
+        if differs:
+            raise LibraryRefusal(f"{library}: one {name} for each head, and head {differs[0]} has one per sequence")
+        found.append(factors[0].contiguous())
+    return found[0].repeat_interleave(heads_q // heads_kv), found[1], found[2]
 
 
 def _natural_lse(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

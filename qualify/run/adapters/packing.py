@@ -157,6 +157,7 @@ def refuse(
     sinks: bool = False,
     head_dim_v: bool = False,
     fp32: bool = False,
+    fp8: bool = False,
 ) -> None:
     """Refuse what a library cannot honour; each keyword names something that it can.
 
@@ -164,7 +165,10 @@ def refuse(
         LibraryRefusal: with one reason and value for each thing asked for in vain.
     """
     descales = [name for name in ("q_descale", "k_descale", "v_descale") if getattr(call, name) is not None]
-    dtypes = sorted({str(dtype) for dtype in (call.q.dtype, call.k.dtype, call.v.dtype, call.out_dtype)})
+    eight = fp8 and call.q.dtype == torch.float8_e4m3fn
+    # The output of fp8 is bf16, which is no mixture of dtypes.
+    out_dtype = call.q.dtype if eight and call.out_dtype == torch.bfloat16 else call.out_dtype
+    dtypes = sorted({str(dtype) for dtype in (call.q.dtype, call.k.dtype, call.v.dtype, out_dtype)})
     spans = call.bidirectional_spans
     head_dim, value_dim = call.q.shape[-1], call.v.shape[-1]
     reasons = [
@@ -176,10 +180,10 @@ def refuse(
             (bool(call.softcap) and not softcap, f"no softcap: softcap={call.softcap}"),
             (call.sinks is not None and not sinks, f"no sinks: {call.q.shape[1]} given"),
             (spans is not None, f"no bidirectional spans: {0 if spans is None else len(spans)} given"),
-            (bool(descales), f"no descale factors: {', '.join(descales)} given"),
+            (bool(descales) and not eight, f"no descale factors: {', '.join(descales)} given"),
             (value_dim != head_dim and not head_dim_v, f"head_dim_v={value_dim} must equal head_dim={head_dim}"),
             (len(dtypes) > 1, f"one dtype for q, k, v and out, not {', '.join(dtypes)}"),
-            (call.q.dtype not in HALVES and not fp32, f"bf16 and fp16 only, not {call.q.dtype}"),
+            (call.q.dtype not in HALVES and not eight and not fp32, f"bf16 and fp16 only, not {call.q.dtype}"),
         )
         if wrong
     ]

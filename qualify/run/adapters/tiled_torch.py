@@ -10,7 +10,8 @@ so far ``m``, the sum ``l`` of exp(score - m), and the weighted sum ``acc`` of t
     out = acc / l,   lse = m + log(l)
 
 The precision mirrors the kernels too: scores, ``m``, ``l`` and ``acc`` are float32; the weights are
-rounded to the dtype of V before they multiply it, the row sum is taken before that rounding.
+rounded to the dtype of V before they multiply it (in fp8, to that of the output), the row sum is taken before that
+rounding.
 """
 
 from __future__ import annotations
@@ -147,6 +148,7 @@ class TiledTorch:
         m = torch.full(shape, -math.inf, device=q.device)
         l = torch.zeros(shape, device=q.device)
         acc = torch.zeros(*shape, sequence.v.shape[-1], device=q.device)
+        weights = call.out_dtype if call.v.dtype.itemsize == 1 else call.v.dtype
         low, high = self._keys_of_tile(call, sequence, start, stop)
         for first in range(low - low % self.tile_k, high, self.tile_k):
             keys = slice(first, min(first + self.tile_k, seqlen_k))
@@ -164,7 +166,7 @@ class TiledTorch:
             base = torch.where(new_m == -math.inf, 0.0, new_m)
             p = torch.exp(scores - base.unsqueeze(-1))
             shrink = torch.exp(m - base)
-            weighted = torch.matmul(p.to(call.v.dtype).float(), sequence.v[:, None, keys])
+            weighted = torch.matmul(p.to(weights).float(), sequence.v[:, None, keys])
             acc = acc * shrink.unsqueeze(-1) + weighted
             l = l * shrink + p.sum(-1)
             m = new_m

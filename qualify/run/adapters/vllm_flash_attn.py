@@ -1,7 +1,8 @@
 """FlashAttention-3 and FlashAttention-2 as vLLM ships them; FlashAttention-3 also from upstream.
 
 Packed and paged calls go to ``flash_attn_varlen_func`` as they are: nothing is converted. Upstream serves
-pages through ``flash_attn_with_kvcache``. The binary wants attention sinks in bf16, so they are cast
+pages through ``flash_attn_with_kvcache``. Descale factors of fp8 are passed as the call has them, (batch, KV heads).
+The binary wants attention sinks in bf16, so they are cast
 outside the timed region, and refused where the cast would change them.
 """
 
@@ -44,6 +45,9 @@ def attend(call):
         return_softmax_lse=True,
         fa_version=FA_VERSION,
         s_aux=None if call.sinks is None else call.sinks.to(torch.bfloat16),
+        q_descale=call.q_descale,
+        k_descale=call.k_descale,
+        v_descale=call.v_descale,
     )
     return returned[0], returned[1]
 """
@@ -60,6 +64,9 @@ def attend(call):
         causal=call.causal,
         window_size=tuple(call.window),
         softcap=call.softcap,
+        q_descale=call.q_descale,
+        k_descale=call.k_descale,
+        v_descale=call.v_descale,
     )
     if call.block_table is None:
         lengths = dict(cu_seqlens_k=call.cu_seqlens_k, max_seqlen_k=call.max_seqlen_k)
@@ -119,7 +126,7 @@ class VllmFlashAttn:
             LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
         """
         hopper = self._version == 3
-        refuse(call, self._name, paged=True, window=True, softcap=True, sinks=hopper, head_dim_v=hopper)
+        refuse(call, self._name, paged=True, window=True, softcap=True, sinks=hopper, head_dim_v=hopper, fp8=hopper)
         sinks = None if call.sinks is None else exact_bf16(call.sinks, self._name)
         launch = partial(
             self._library.flash_attn_varlen_func,
@@ -139,6 +146,9 @@ class VllmFlashAttn:
             return_softmax_lse=True,
             fa_version=self._version,
             s_aux=sinks,
+            q_descale=call.q_descale,
+            k_descale=call.k_descale,
+            v_descale=call.v_descale,
         )
         with refusals(self._name):
             launch()
@@ -166,7 +176,7 @@ class UpstreamFlashAttn3:
         Raises:
             LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
         """
-        refuse(call, self._name, paged=True, window=True, softcap=True, head_dim_v=True)
+        refuse(call, self._name, paged=True, window=True, softcap=True, head_dim_v=True, fp8=True)
         shared = {
             "cu_seqlens_q": call.cu_seqlens_q,
             "max_seqlen_q": call.max_seqlen_q,
@@ -174,6 +184,9 @@ class UpstreamFlashAttn3:
             "causal": call.causal,
             "window_size": call.window,
             "softcap": call.softcap,
+            "q_descale": call.q_descale,
+            "k_descale": call.k_descale,
+            "v_descale": call.v_descale,
         }
         if call.block_table is None:
             lengths = {"cu_seqlens_k": call.cu_seqlens_k, "max_seqlen_k": call.max_seqlen_k}

@@ -8,7 +8,9 @@ output, in the LSE and in the golden result itself it is asked for explicitly.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,20 +18,17 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
-from qualify.run.accuracy import CLASSES, E_LIMIT, G_LIMIT, R_LIMIT, AccuracyClass, Errors, class_named, judge
+from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Errors, declared_class, judge
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject
-from qualify.run.inputs import InputKind
-from qualify.run.reference import Golden
+from qualify.run.inputs import INPUT_KINDS, InputKind
+from qualify.run.reference import Golden, golden
 
 LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)
-KINDS: dict[Level, tuple[InputKind, ...]] = {
-    "smoke": ("normal",),
-    "full": ("normal", "peaked", "outliers", "offset", "negative", "rising"),
-}
-
-UNCALIBRATED = {("fp32", "negative"), ("fp32", "rising")}
-"""dtypes and kinds without a limit that is known to hold: sums of large float32 terms round once each"""
+KINDS: dict[Level, tuple[InputKind, ...]] = {"smoke": ("normal",), "full": INPUT_KINDS}
+Richer = Callable[[], Golden]
+"""gives the golden result again, with every term that some accuracy class needs"""
 
 
 class Budget:
@@ -52,33 +51,39 @@ class Budget:
         findings: list[Finding] = []
         statistics: list[Statistics] = []
         for seed, kind in enumerate(KINDS[subject.level]):
-            if (subject.workload.dtype, kind) in UNCALIBRATED:
-                continue
             call = subject.inputs(kind, seed).call
-            golden, result = subject.golden(call), subject.run(call)
-            found, measured = compare(subject, golden, result, kind, seed)
+            found, measured = compare(subject, call, subject.golden(call), subject.run(call), kind, seed)
             findings += found
             statistics += [measured] if measured else []
         return findings, statistics
 
 
+def full_golden(subject: Subject, call: AttentionCall) -> Golden:
+    """The golden result with the terms of every class, for the rows that see a key."""
+    found = golden(call, dtype=subject.reference, underflow=True, scores=True)
+    return rows_kept(found, found.keys > 0)
+
+
 def compare(
-    subject: Subject, golden: Golden, result: Result, kind: str, seed: int
+    subject: Subject, call: AttentionCall, golden: Golden, result: Result, kind: str, seed: int
 ) -> tuple[list[Finding], Statistics | None]:
-    """Judge one result against its golden result."""
+    """Judge one result of a call against its golden result."""
     out = result.out[golden.rows]
     lse = None if result.lse is None else result.lse.T[golden.rows]
     traps = not_finite(subject, golden, out, kind)
     empty = golden.keys == 0
     findings = traps + empty_rows(subject, out[empty], None if lse is None else lse[empty], kind)
-    seen = _rows(golden, ~empty)
+    seen = rows_kept(golden, ~empty)
     if traps or not len(seen.rows):
         return findings, None
     out = out[~empty]
-    declared = class_named(subject.card.accuracy[subject.workload.dtype])
+    declared = declared_class(subject.card, subject.workload.dtype)
+    richer = partial(full_golden, subject, call)
+    if declared.scores:
+        seen = richer()
     errors = judge(seen, out, declared)
     lse_rel, base, lse_findings = compare_lse(subject, seen, None if lse is None else lse[~empty], kind)
-    measured = tightest(seen, out, declared, errors)
+    measured = tightest(seen, out, declared, errors, richer)
     statistics = Statistics(
         inputs=kind,
         seed=subject.seed + seed,
@@ -90,30 +95,37 @@ def compare(
         E_without_underflow=judge(seen, out, declared, underflow=False).E if declared.underflow else errors.E,
         R=errors.R,
         G=errors.G,
+        G_limit=errors.G_limit,
         beta=errors.beta,
         beta_limit=errors.beta_limit,
+        worst_sequence=errors.worst_sequence,
         lse_rel=lse_rel,
         lse_base=base,
     )
     return [*findings, budget_finding(subject, seen, out, errors, declared, statistics), *lse_findings], statistics
 
 
-def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Errors) -> str:
-    """Name of the tightest class whose limits the output keeps; empty where it keeps none."""
+def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Errors, richer: Richer) -> str:
+    """Name of the tightest class whose limits the output keeps; empty where it keeps none.
+
+    ``richer`` is asked where the output keeps none of the classes that the golden result has the terms for. Of classes
+    with equal limits (bf16 and fp8kv) the declared one is named.
+    """
     for known in CLASSES:
-        if (errors if known is declared else judge(golden, out, known)).within:
-            return known.name
+        kind = declared if known.name == declared.name else known
+        if known.scores and golden.S is None:
+            golden = richer()
+        if (errors if kind is declared else judge(golden, out, kind)).within:
+            return declared.name if replace(kind, name=declared.name) == declared else known.name
     return ""
 
 
-def _rows(golden: Golden, keep: Tensor) -> Golden:
+def rows_kept(golden: Golden, keep: Tensor) -> Golden:
     """The golden result of some of its rows."""
     if bool(keep.all()):
         return golden
-    kept: dict[str, Any] = {
-        name: None if getattr(golden, name) is None else getattr(golden, name)[keep]
-        for name in ("rows", "out", "A", "Q", "U", "lse", "row_max", "score_bound", "keys")
-    }
+    parts = {field.name: getattr(golden, field.name) for field in fields(golden)}
+    kept: dict[str, Any] = {name: None if part is None else part[keep] for name, part in parts.items()}
     return replace(golden, **kept)
 
 
@@ -172,12 +184,13 @@ def budget_finding(
         "E": errors.E,
         "R": errors.R,
         "G": errors.G,
+        "G_limit": errors.G_limit,
         "beta": errors.beta,
         "beta_limit": errors.beta_limit,
         "measured_class": statistics.measured_class,
     }
-    limits = (("E", errors.E, E_LIMIT), ("R", errors.R, R_LIMIT), ("G", errors.G, G_LIMIT))
-    broken = [f"{name} {value:.3g} > {limit:g}" for name, value, limit in limits if not value <= limit]
+    limits = (("E", errors.E, E_LIMIT), ("R", errors.R, R_LIMIT), ("G", errors.G, errors.G_limit))
+    broken = [f"{name} {value:.3g} > {limit:.3g}" for name, value, limit in limits if not value <= limit]
     if not abs(errors.beta) <= errors.beta_limit:
         broken.append(f"|β| {abs(errors.beta):.3g} > {errors.beta_limit:.3g}")
     if not broken:
@@ -190,12 +203,13 @@ def budget_finding(
     sequence, query = subject.locate(int(golden.rows[row]))
     row_sequence, row_query = subject.locate(int(golden.rows[errors.worst_row[0]]))
     values |= {"sequence": sequence, "query": query, "head": head, "element": element, "over": errors.over}
-    measured = statistics.measured_class or "worse than bf16"
+    measured = statistics.measured_class or f"worse than {CLASSES[-1].name}"
+    widest = f"; over all rows of sequence {errors.worst_sequence}" if errors.worst_sequence is not None else ""
     detail = (
         f"{statistics.inputs} inputs: declared {declared.name}, measured {measured}: {', '.join(broken)}; worst: "
         f"sequence {sequence}, query {query}, head {head}, element {element}: {float(out[row, head, element]):.6g}, "
         f"golden {float(golden.out[row, head, element]):.6g}; worst row: sequence {row_sequence}, query {row_query}, "
-        f"head {errors.worst_row[1]}; {errors.over} of {out.numel()} elements over the limit "
+        f"head {errors.worst_row[1]}{widest}; {errors.over} of {out.numel()} elements over the limit "
         f"({errors.over / out.numel():.2%})"
     )
     return Finding(check="budget", verdict="fail", detail=detail, values=values)

@@ -127,12 +127,13 @@ class Census:
         inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
         rows = rows_of(workload, subject.device)
         # Keeps the output out of the subnormal range of fp16, and the values within its range.
-        scale = 2.0 ** min(14, math.floor(math.log2(max(workload.seqlens_k))))
+        largest = 8 if workload.dtype == "fp8_e4m3" else 14
+        scale = 2.0 ** min(largest, math.floor(math.log2(max(workload.seqlens_k))))
         position = key_positions(workload, subject.device)
         everything = torch.ones_like(position, dtype=torch.bool)
         count = 0
         for labelling in labellings(workload, subject.level):
-            values = torch.zeros(len(position), 1, labelling.dim, dtype=inputs.call.v.dtype, device=subject.device)
+            values = torch.zeros(len(position), 1, labelling.dim, dtype=inputs.call.out_dtype, device=subject.device)
             offset = position - labelling.start
             labelled = ((offset >= 0) & (offset < labelling.size)).nonzero().squeeze(-1)
             values[labelled, 0, labelling.label(offset[labelled])] = scale

@@ -1,8 +1,9 @@
 """degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
 
 One key, one query, one off every tile edge, sequences without queries or keys at the first, a middle and the last
-place, more queries than keys. Rows that see no key give what the card's ``empty_row`` says; all others are compared
-with the golden result. What a card does not claim (ragged batches, empty sequences) is not asked.
+place, more queries than keys, as many queries as keys in all but not in each sequence. Rows that see no key give what
+the card's ``empty_row`` says; all others are compared with the golden result. What a card does not claim (ragged
+batches, empty sequences) is not asked.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Degenerate:
 
     name = "degenerate"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three to eight small calls, each with a golden result"
+    cost = "three to nine small calls, each with a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -39,7 +40,7 @@ class Degenerate:
         for name, lengths in shapes(subject):
             if subject.card.claims.alignment == "top_left" and lengths[0] != lengths[1]:
                 continue  # another mask than the contract's
-            altered = replace(subject.workload, seqlens_q=lengths[0], seqlens_k=lengths[1])
+            altered = subject.workload.with_lengths(*lengths)
             try:
                 wrong = judge_lengths(replace(subject, workload=altered))
             except LibraryRefusal as refusal:
@@ -56,7 +57,7 @@ class Degenerate:
 def judge_lengths(subject: Subject) -> Finding | None:
     """The first finding that fails for the subject's lengths."""
     call = subject.inputs().call
-    findings, _ = compare(subject, subject.golden(call), subject.run(call), "normal", 0)
+    findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", 0)
     return next((finding for finding in findings if finding.verdict == "fail"), None)
 
 
@@ -68,6 +69,7 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
         yield "tile edges", ((1,) * len(EDGES) if decode else EDGES, EDGES)
         if not decode:
             yield "queries after a context", ((1, 5, 64, 65, 7), (129, 64, 257, 66, 300))
+            yield "equal totals, unequal lengths", ((3, 33, 64), (33, 64, 3))
     else:
         for length in (1, 33, 65, 129):
             yield f"length {length}", ((1 if decode else length,) * 2, (length,) * 2)

@@ -1,6 +1,7 @@
 """history: what a kernel did before must not show in what it does now.
 
-Call A, then call B that differs in exactly one thing (scale, mask, window, lengths, batch, softcap, or strides), then A
+Call A, then call B that differs in exactly one thing (scale, lengths, batch, mask, window, softcap, sinks, dtype, or
+page size), then A
 again: B must be right against the golden result, and the second A bitwise the first. A plan, a compiled kernel or a
 workspace that is kept under too coarse a key gives itself away. At last a prepared A is launched again after B was
 prepared on the same adapter: its plan must still be its own.
@@ -28,7 +29,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most seven"
+    cost = "two small calls and a golden result for each difference, at most ten"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -64,7 +65,7 @@ class History:
     def _wrong(self, other: Subject, name: str) -> Finding | None:
         """B against its golden result."""
         call = other.inputs(seed=1).call
-        findings, _ = compare(other, other.golden(call), other.run(call), "normal", 1)
+        findings, _ = compare(other, call, other.golden(call), other.run(call), "normal", 1)
         for finding in findings:
             if finding.verdict == "fail":
                 detail = f"after a call that differs only in its {name}: {finding.detail}"
@@ -99,31 +100,44 @@ def shortened(workload: Workload) -> Workload:
     pairs = list(zip(workload.seqlens_q, workload.seqlens_k, strict=True))[:4]
     longest = max(key for _, key in pairs)
     if longest <= SHORT:
-        return replace(workload, seqlens_q=tuple(q for q, _ in pairs), seqlens_k=tuple(k for _, k in pairs))
+        return workload.with_lengths(tuple(q for q, _ in pairs), tuple(k for _, k in pairs))
     keys = tuple(-(-key * SHORT // longest) for _, key in pairs)
     queries = tuple(min(q, 1) if max(workload.seqlens_q) == 1 else -(-q * SHORT // longest) for q, _ in pairs)
-    return replace(workload, seqlens_q=queries, seqlens_k=keys)
+    return workload.with_lengths(queries, keys)
 
 
 def _longer(workload: Workload) -> Workload:
     queries = workload.seqlens_q if max(workload.seqlens_q) == 1 else tuple(q * 2 for q in workload.seqlens_q)
-    return replace(workload, seqlens_q=queries, seqlens_k=tuple(k * 2 for k in workload.seqlens_k))
+    return workload.with_lengths(queries, tuple(k * 2 for k in workload.seqlens_k))
+
+
+def _shorter(workload: Workload) -> Workload:
+    return workload.with_lengths(
+        tuple(-(-q // 2) for q in workload.seqlens_q), tuple(-(-k // 2) for k in workload.seqlens_k)
+    )
 
 
 def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     """(what differs, the workload that differs in it), as far as the card claims it."""
     workload, claims = subject.workload, subject.card.claims
     yield "scale", replace(workload, scale=workload.scale * 0.375)
-    yield "length", _longer(workload)
-    yield "batch", replace(workload, seqlens_q=workload.seqlens_q * 2, seqlens_k=workload.seqlens_k * 2)
+    yield "length (longer)", _longer(workload)
+    yield "length (shorter)", _shorter(workload)
+    yield "batch", workload.with_lengths(workload.seqlens_q * 2, workload.seqlens_k * 2)
     if subject.card.jit != "never":
         return  # what follows would be compiled
     if workload.causal and "full" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
         yield "mask", replace(workload, causal=False)
-    if "window" in claims.masks:
+    if "window" in claims.masks and not workload.chunk:
         left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
         yield "window", replace(workload, causal=True, window=(left, 0))
     if "softcap" in claims.features:
         yield "softcap", replace(workload, softcap=workload.softcap * 0.5 or 2.0)
     if "sinks" in claims.features:
         yield "sinks", replace(workload, sinks=not workload.sinks)
+    for dtype in claims.dtypes:
+        if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
+            yield f"dtype ({dtype})", replace(workload, dtype=dtype)
+    sizes = claims.page_size
+    if workload.page_size and (sizes is None or sizes.max is None or 2 * workload.page_size <= sizes.max):
+        yield "page size", replace(workload, page_size=2 * workload.page_size)

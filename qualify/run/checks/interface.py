@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -53,14 +53,16 @@ class Subject:
     reference: torch.dtype
     """float64 or float32"""
     seed: int
+    asked: dict[str, str] = field(default_factory=dict)
+    """what need be asked only once while the process lives, and the finding's words that answered it"""
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
-        """Inputs of a kind; the same arguments give the same values."""
-        return make_inputs(self.workload, kind=kind, seed=self.seed + seed, device=self.device)
+        """Inputs of a kind; the same arguments give the same values. In fp8 they have unequal descale factors."""
+        return make_inputs(self.workload, kind=kind, seed=self.seed + seed, device=self.device, descaled=True)
 
     def golden(self, call: AttentionCall) -> Golden:
         """The golden result of a call, with the underflow term where the dtype needs it."""
-        return golden(call, dtype=self.reference, underflow=self.workload.dtype == "fp16")
+        return golden(call, dtype=self.reference, underflow=self.workload.dtype in {"fp16", "fp8_e4m3"})
 
     def run(self, call: AttentionCall) -> Result:
         """Run the kernel once and check that it returned what the contract says.
@@ -154,7 +156,7 @@ def _expect(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtyp
 
 def same_bits(a: Tensor, b: Tensor) -> Tensor:
     """Elementwise equality of the bits: NaN equals the same NaN, 0 differs from -0."""
-    kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     kind = kinds[a.element_size()]
     return a.contiguous().view(kind) == b.contiguous().view(kind)
 
@@ -238,4 +240,4 @@ def paged_or_ragged(workload: Workload) -> Workload:
         max(min(length, query, 1), length - shrink[index % len(shrink)] - (1 if len(workload.seqlens_k) == 1 else 0))
         for index, (length, query) in enumerate(zip(workload.seqlens_k, workload.seqlens_q, strict=True))
     )
-    return replace(workload, seqlens_k=lengths)
+    return workload.with_lengths(workload.seqlens_q, lengths)

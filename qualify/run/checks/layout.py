@@ -1,13 +1,15 @@
 """layout: how tensors lie in memory must not matter.
 
 The call contract gives shapes, not strides: only the last dimension is contiguous. The same numbers are passed as
-slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, and
-with one KV head expanded over all by stride 0. The result must be that of contiguous tensors; other roundings are
-noted, because strides and alignment may choose another kernel.
+slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, with keys
+laid out otherwise than values, with any stride where a dimension has one element, and with one KV head expanded over
+all by stride 0. The result must be that of contiguous tensors; other roundings are noted, because strides and
+alignment may choose another kernel. What lies between padded rows is NaN: no kernel has business there.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,6 +23,8 @@ from qualify.run.checks.interface import Subject, changed, difference, failing, 
 
 PADDING = 16
 """elements between rows; keeps 16-byte alignment in every dtype"""
+ODD_STRIDE = 7
+"""of dimensions of one element, whose stride nobody may use"""
 
 
 class Layout:
@@ -28,7 +32,7 @@ class Layout:
 
     name = "layout"
     levels: tuple[Level, ...] = ("full",)
-    cost = "one call per layout, at most six"
+    cost = "one call per layout, at most eleven"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
@@ -61,8 +65,8 @@ class Layout:
 
 
 def _padded(tensor: Tensor) -> Tensor:
-    """Rows stand PADDING elements further apart than they need to."""
-    whole = tensor.new_zeros(*tensor.shape[:-1], tensor.shape[-1] + PADDING)
+    """Rows stand PADDING elements further apart than they need to, with NaN between them."""
+    whole = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + PADDING), math.nan)
     view = whole[..., : tensor.shape[-1]]
     view.copy_(tensor)
     return view
@@ -94,12 +98,46 @@ def _interleaved(call: AttentionCall) -> AttentionCall | None:
     return replace(call, k=k, v=v)
 
 
-def _offset(tensor: Tensor) -> Tensor:
-    """Starts PADDING elements into its allocation."""
-    whole = tensor.new_empty(tensor.numel() + PADDING)
-    view = whole[PADDING:].view(tensor.shape)
+def _offset(tensor: Tensor, by: int = PADDING) -> Tensor:
+    """Starts some elements into its allocation."""
+    whole = tensor.new_empty(tensor.numel() + by)
+    view = whole[by:].view(tensor.shape)
     view.copy_(tensor)
     return view
+
+
+def _offset_by_8(tensor: Tensor) -> Tensor:
+    """Aligned to 16 bytes and, in 16-bit dtypes, to no more."""
+    return _offset(tensor, 8)
+
+
+def _unlike(call: AttentionCall) -> AttentionCall:
+    """Keys and values without a stride in common."""
+    return replace(call, k=_padded(call.k), v=_heads_first(call.v))
+
+
+def _padded_values(call: AttentionCall) -> AttentionCall:
+    """Only the values are no contiguous tensor."""
+    return replace(call, v=_padded(call.v))
+
+
+def _padded_queries(call: AttentionCall) -> AttentionCall:
+    """Only the queries are no contiguous tensor."""
+    return replace(call, q=_padded(call.q))
+
+
+def _odd_strides(call: AttentionCall) -> AttentionCall | None:
+    """Dimensions of one element have an odd stride; it is never multiplied by anything but 0."""
+    if all(1 not in tensor.shape[:-1] for tensor in (call.q, call.k, call.v)):
+        return None
+    return _each(_odd)(call)
+
+
+def _odd(tensor: Tensor) -> Tensor:
+    steps = [
+        ODD_STRIDE if size == 1 else step for size, step in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)
+    ]
+    return tensor.as_strided(tensor.shape, (*steps, 1), tensor.storage_offset())
 
 
 def _expanded(call: AttentionCall) -> AttentionCall | None:
@@ -118,7 +156,12 @@ LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {
     "slices of packed QKV": _packed_qkv,
     "interleaved": _interleaved,
     "padded": _each(_padded),
+    "padded queries": _padded_queries,
+    "padded values": _padded_values,
     "heads first": _each(_heads_first),
+    "unlike keys and values": _unlike,
     "offset": _each(_offset),
+    "offset by 8": _each(_offset_by_8),
+    "of odd strides": _odd_strides,
     "expanded": _expanded,
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.accuracy import class_named, judge
+from qualify.run.accuracy import declared_class, judge
 from qualify.run.checks.interface import Result, Subject, failing, passed
 from qualify.run.inputs import Inputs, key_slots, make_inputs, replace_keys, with_tensors
 
@@ -35,7 +35,7 @@ class Merge:
         workload = subject.workload
         if "lse" not in subject.card.claims.features:
             return "the card claims no LSE"
-        if max(workload.seqlens_q) != 1 or workload.window != (-1, -1) or workload.chunk:
+        if max(workload.seqlens_q) != 1 or workload.window != (-1, -1) or workload.chunk or workload.spans:
             return "a part of the keys is another mask here"
         if subject.card.claims.alignment == "top_left":
             return "a mask aligned to the top left has no parts"
@@ -62,9 +62,7 @@ class Merge:
         sinks = None if whole.call.sinks is None else whole.call.sinks.double()
         out, lse = merged(parts[0], parts[1], sinks)
         golden = subject.golden(whole.call)
-        errors = judge(
-            golden, out[golden.rows].to(whole.call.out_dtype), class_named(subject.card.accuracy[workload.dtype])
-        )
+        errors = judge(golden, out[golden.rows].to(whole.call.out_dtype), declared_class(subject.card, workload.dtype))
         worst_lse = float((lse[golden.rows] - golden.lse).abs().div(golden.lse.abs().clamp(min=1)).max())
         limit = 2 * subject.card.claims.lse.rel
         values: dict[str, Value] = {"E": errors.E, "lse_rel": worst_lse, "lse_limit": limit}
@@ -112,4 +110,5 @@ def _part(subject: Subject, whole: Inputs, part: Workload, cuts: list[int], *, f
     fresh = make_inputs(part, kind="normal", seed=subject.seed + 3, device=device)
     everything = torch.ones(sum(part.seqlens_k), dtype=torch.bool, device=device)
     inputs = replace_keys(with_tensors(fresh, q=whole.q_whole), part, everything, k[chosen], v[chosen])
-    return replace(inputs, call=replace(inputs.call, sinks=whole.call.sinks))
+    kept = {name: getattr(whole.call, name) for name in ("sinks", "q_descale", "k_descale", "v_descale")}
+    return replace(inputs, call=replace(inputs.call, **kept))

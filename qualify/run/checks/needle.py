@@ -19,7 +19,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.census import rows_of
 from qualify.run.checks.interface import Result, Subject, paged_or_ragged, same_bits
-from qualify.run.inputs import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
+from qualify.run.inputs import OUT_DTYPES, TORCH_DTYPES, make_inputs, replace_keys, with_tensors
 
 GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
@@ -30,7 +30,7 @@ PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amplitudes:
-    """Magnitudes of the codes and of the constant, exact in every dtype."""
+    """Magnitudes of the codes and of the constant, exact in the dtype."""
 
     code: float
     offset_q: float
@@ -67,14 +67,15 @@ class Needle:
         workload = paged_or_ragged(subject.workload)
         size = amplitudes(workload)
         assert size is not None, "skips() asked"
-        device, dtype = subject.device, TORCH_DTYPES[workload.dtype]
+        device, dtype, out_dtype = subject.device, TORCH_DTYPES[workload.dtype], OUT_DTYPES[workload.dtype]
         generator = torch.Generator(device).manual_seed(subject.seed + number)
         total_k = sum(workload.seqlens_k)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed + number, device=device)
         shape = (total_k, workload.heads_kv, workload.head_dim)
         codes = torch.randint(0, 2, shape, generator=generator, device=device).mul(2).sub(1).mul(size.code).to(dtype)
         codes[..., -1] = size.offset_k
-        v = torch.randn(total_k, workload.heads_kv, workload.head_dim_v, generator=generator, device=device).to(dtype)
+        noise = torch.randn(total_k, workload.heads_kv, workload.head_dim_v, generator=generator, device=device)
+        v = (noise + noise.sign() / 4).to(dtype)  # nowhere 0, beside which the rest of another key would show
         everything = torch.ones(total_k, dtype=torch.bool, device=device)
         targets, seen = choose_targets(workload, device, number)
         head = torch.arange(workload.heads_q, device=device) // (workload.heads_q // workload.heads_kv)
@@ -84,7 +85,8 @@ class Needle:
         guard = (len(q_whole) - len(q)) // 2
         q_whole[guard : guard + len(q)] = torch.where(seen[:, None, None], q, torch.zeros_like(q))
         probe = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, codes, v)
-        return describe(subject, workload, subject.run(probe.call), v[targets, head], targets, seen)
+        expected = v[targets, head].to(out_dtype)
+        return describe(subject, workload, subject.run(probe.call), expected, targets, seen)
 
 
 def amplitudes(workload: Workload) -> Amplitudes | None:
@@ -95,6 +97,8 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
     the two to zero.
     """
     d = workload.head_dim - 1
+    fp8 = workload.dtype == "fp8_e4m3"
+    bits, largest = (4, 448.0) if fp8 else (8, 2.0**15)
     pairs = max(2, sum(workload.seqlens_q)) * max(2, max(workload.seqlens_k)) * workload.heads_q
     share = min(0.9, 1.1 * math.sqrt(2 * math.log(pairs) / d))
     for exponent in range(-4, 7):
@@ -102,18 +106,18 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
         target = d * code * code * workload.scale
         middle = target * (1 + share) / 2
         offset = 2.0 ** round(math.log2(max(middle / workload.scale, 2.0**-8)) / 2)
-        other = _exact(middle / workload.scale / offset)
+        other = _exact(middle / workload.scale / offset, bits)
         shift = offset * other * workload.scale
         gap = _capped(target - shift, workload.softcap) - _capped(target * share - shift, workload.softcap)
-        if gap >= GAP and offset * other < 2.0**15:
+        if gap >= GAP and offset * other < 2.0**15 and max(code, offset, other) <= largest:
             return Amplitudes(code=code, offset_q=offset, offset_k=other)
     return None
 
 
-def _exact(value: float) -> float:
-    """The nearest number with the eight significant bits of bf16, which every dtype has."""
+def _exact(value: float, bits: int) -> float:
+    """The nearest number with so many significant bits: eight are exact in all but fp8, which has four."""
     mantissa, exponent = math.frexp(value)
-    return math.ldexp(round(mantissa * 256), exponent - 8)
+    return math.ldexp(round(mantissa * 2**bits), exponent - bits)
 
 
 def _capped(score: float, softcap: float) -> float:

@@ -3,6 +3,8 @@
 The same pages are placed in another pool: twice as large, in another order, among pages that hold other numbers,
 under a block table that is wider than needed and whose unused entries point at one of those. The result must be
 bitwise the same (within rounding for a kernel without a claim of determinism), and no slot may change.
+At full the sequences also begin alike, once with pages of their own and once with the same pages, as a prefix cache
+hands them out.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Subject, changed, difference, failing, paged_or_ragged, passed, same_bits
 from qualify.run.inputs import Inputs, make_inputs
 
@@ -29,7 +32,7 @@ class PagePermutation:
 
     name = "page_permutation"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "two calls at smoke, four at full"
+    cost = "two calls at smoke, six at full"
 
     def skips(self, subject: Subject) -> str:
         """Needs pages."""
@@ -54,7 +57,37 @@ class PagePermutation:
                 if written:
                     detail = f"the call changed {written} elements of the {name} cache"
                     return [failing(self.name, detail, values | {"tensor": name, "elements": written})]
-        return [passed(self.name, f"the same result with pages {', '.join(ORDERS[subject.level])} in a larger pool")]
+        both = shared_prefix(inputs, workload) if subject.level == "full" else None
+        if both:
+            own, shared = (subject.run(call) for call in both)
+            found = difference(subject, own, shared, exact=exact)
+            if found:
+                detail = f"with pages that several sequences share, {changed(found)}"
+                return [failing(self.name, detail, {"order": "shared", **found})]
+        asked = f"pages {', '.join(ORDERS[subject.level])} in a larger pool{', and shared' if both else ''}"
+        return [passed(self.name, f"the same result with {asked}")]
+
+
+def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, AttentionCall] | None:
+    """The call with equal contents in the first whole pages of every sequence, and the same with the same pages.
+
+    None where fewer than two sequences have a whole page.
+    """
+    table = inputs.call.block_table
+    assert table is not None, "skips() asked"
+    whole = [length // workload.page_size for length in workload.seqlens_k]
+    leader = max(range(len(whole)), key=whole.__getitem__)
+    followers = [index for index, pages in enumerate(whole) if pages and index != leader]
+    if not followers:
+        return None
+    k_whole, v_whole, shared = inputs.k_whole.clone(), inputs.v_whole.clone(), table.clone()
+    for index in followers:
+        first = slice(whole[index])
+        for tensor in (k_whole, v_whole):
+            tensor[table[index, first].long()] = tensor[table[leader, first].long()]
+        shared[index, first] = table[leader, first]
+    own = replace(inputs.call, k=k_whole, v=v_whole)
+    return own, replace(own, block_table=shared)
 
 
 def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inputs:

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.accuracy import FP32_ROUNDOFF, SIGNIFICANT_BITS, class_named
+from qualify.run.accuracy import FP32_ROUNDOFF, SIGNIFICANT_BITS, declared_class
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.census import key_positions, rows_of
 from qualify.run.checks.interface import Result, Subject, failing, paged_or_ragged, passed
-from qualify.run.inputs import Inputs, replace_keys, with_tensors
+from qualify.run.inputs import Inputs, fitted, make_inputs, replace_keys, with_tensors
 
 STEP = 1.5
 """d: distance of the two scores, times a factor per head; shares between 0.1 and 0.9"""
@@ -79,8 +79,8 @@ class Parameters:
 def make_probe(subject: Subject, *, far: bool) -> Probe:
     """Keys are 1 or a in the first element and b in the second; a query picks x and d with its two elements."""
     workload = subject.workload
-    inputs = subject.inputs()
     device = subject.device
+    inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=device)
     position = key_positions(workload, device)
     first = position % 2 == 0
     heads = torch.arange(workload.heads_q, device=device)
@@ -92,9 +92,9 @@ def make_probe(subject: Subject, *, far: bool) -> Probe:
     k[:, 0, 1 % workload.head_dim] = 1.0
     v = first.float().view(-1, 1, 1).expand(-1, 1, workload.head_dim_v)
     q_whole = torch.zeros_like(inputs.q_whole)
-    q_whole[..., 0] = (STEP * factor / workload.scale).to(q_whole.dtype)
+    q_whole[..., 0] = fitted(STEP * factor / workload.scale, q_whole.dtype)
     if far:
-        q_whole[..., 1] = (base / workload.scale * torch.ones_like(factor)).to(q_whole.dtype)
+        q_whole[..., 1] = fitted(base / workload.scale * torch.ones_like(factor), q_whole.dtype)
     everything = torch.ones(total, dtype=torch.bool, device=device)
     inputs = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, k, v)
     if workload.sinks:
@@ -175,7 +175,7 @@ def judge_probe(subject: Subject, probe: Probe, result: Result) -> Finding | Non
 
 def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Tensor) -> Tensor:
     """(total_q, heads_q) whether a result differs from an expectation by more than the formats explain."""
-    declared = class_named(subject.card.accuracy[subject.workload.dtype])
+    declared = declared_class(subject.card, subject.workload.dtype)
     largest = max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
     relative = 1.25 * declared.roundoff + 2.0 ** -SIGNIFICANT_BITS[result.out.dtype] + 8 * FP32_ROUNDOFF * largest
     allowed = relative * share + declared.underflow

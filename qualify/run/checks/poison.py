@@ -21,7 +21,8 @@ from qualify.run.checks.census import rows_of
 from qualify.run.checks.interface import Subject, changed, difference, paged_or_ragged
 from qualify.run.inputs import make_inputs, poison_outside, replace_keys
 
-POISON = (("0", 0.0), ("1e4", 1e4), ("NaN", math.nan))
+POISON = (0.0, 1e4, math.nan)
+"""in fp8 1e4 becomes its largest number"""
 
 
 class Poison:
@@ -42,18 +43,21 @@ class Poison:
         exact = subject.card.claims.deterministic
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         before = subject.run(inputs.call)
-        for name, value in POISON:
+        dtype = inputs.q_whole.dtype
+        for value in POISON:
+            name = named(value, dtype)
             found = difference(subject, before, subject.run(poison_outside(inputs, workload, value).call), exact=exact)
             if found:
                 detail = f"with {name} in the bytes outside the valid region, {changed(found)}"
                 return [Finding(check=self.name, verdict="fail", detail=detail, values={"poison": name, **found})]
         how = "bitwise the same" if exact else "the same within rounding"
-        detail = f"{how} with {', '.join(name for name, _ in POISON)} outside the valid region"
+        detail = f"{how} with {', '.join(named(value, dtype) for value in POISON)} outside the valid region"
         findings = [Finding(check=self.name, verdict="pass", detail=detail)]
         hidden = unseen_keys(workload, subject.device)
         if not bool(hidden.any()):
             return findings
-        for name, value in (("1e4", 1e4), ("NaN", math.nan)):
+        for value in POISON[1:]:
+            name = named(value, dtype)
             filler = torch.full((1,), value, device=subject.device)
             after = subject.run(replace_keys(inputs, workload, hidden, filler, filler).call)
             found = difference(subject, before, after, exact=exact)
@@ -64,6 +68,13 @@ class Poison:
                 findings.append(Finding(check=self.name, verdict=verdict, detail=detail, values=values))
                 break
         return findings
+
+
+def named(value: float, dtype: torch.dtype) -> str:
+    """A poison as the dtype can hold it, for a sentence."""
+    if math.isnan(value):
+        return "NaN"
+    return f"{min(value, torch.finfo(dtype).max):g}".replace("10000", "1e4")
 
 
 def unseen_keys(workload: Workload, device: torch.device) -> Tensor:

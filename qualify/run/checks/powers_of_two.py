@@ -16,10 +16,12 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed
-from qualify.run.inputs import Inputs, with_tensors
+from qualify.run.inputs import FP8, Inputs, with_tensors
 
 EXPONENT = 12
 """2^12 times a score of some 40, or times a sum over a tile, is beyond fp16's largest number"""
+FP8_EXPONENT = 7
+"""2^7 times 2 is within e4m3's range, and 2^7 times a score of some 500 is beyond fp16's"""
 
 
 class PowersOfTwo:
@@ -38,20 +40,26 @@ class PowersOfTwo:
         inputs = small_multiples(subject)
         exact = subject.card.claims.deterministic
         before = subject.run(inputs.call)
-        factor = 2.0**EXPONENT
-        louder = with_tensors(inputs, q=inputs.q_whole * factor)
+        exponent = FP8_EXPONENT if inputs.call.q.dtype == FP8 else EXPONENT
+        factor = 2.0**exponent
+        louder = with_tensors(inputs, q=scaled(inputs.q_whole, factor))
         call = replace(louder.call, scale=inputs.call.scale / factor)
         found = difference(subject, before, subject.run(call), exact=exact)
         if found:
-            detail = f"2^{EXPONENT} q with 2^-{EXPONENT} scale is the same call, but {changed(found)}"
-            return [failing(self.name, detail, {"scaled": "q", "exponent": EXPONENT, **found})]
-        after = subject.run(with_tensors(inputs, v=inputs.v_whole * factor).call)
+            detail = f"2^{exponent} q with 2^-{exponent} scale is the same call, but {changed(found)}"
+            return [failing(self.name, detail, {"scaled": "q", "exponent": exponent, **found})]
+        after = subject.run(with_tensors(inputs, v=scaled(inputs.v_whole, factor)).call)
         found = difference(subject, before, Result(out=after.out / factor, lse=after.lse), exact=exact)
         if found:
-            detail = f"2^{EXPONENT} V must give 2^{EXPONENT} times the output, but (divided again) {changed(found)}"
-            return [failing(self.name, detail, {"scaled": "v", "exponent": EXPONENT, **found})]
+            detail = f"2^{exponent} V must give 2^{exponent} times the output, but (divided again) {changed(found)}"
+            return [failing(self.name, detail, {"scaled": "v", "exponent": exponent, **found})]
         how = "bit for bit" if exact else "within rounding"
-        return [passed(self.name, f"2^{EXPONENT} q with 2^-{EXPONENT} scale, and 2^{EXPONENT} V: the same, {how}")]
+        return [passed(self.name, f"2^{exponent} q with 2^-{exponent} scale, and 2^{exponent} V: the same, {how}")]
+
+
+def scaled(values: Tensor, factor: float) -> Tensor:
+    """Each value times a factor, exactly; fp8 has no product of its own."""
+    return (values.float() * factor).to(values.dtype)
 
 
 def small_multiples(subject: Subject) -> Inputs:

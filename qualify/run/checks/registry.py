@@ -19,6 +19,7 @@ from qualify.run.checks.parameters import Parameters
 from qualify.run.checks.poison import Poison
 from qualify.run.checks.powers_of_two import PowersOfTwo
 from qualify.run.checks.repeat import Repeat
+from qualify.run.checks.size_limits import SizeLimits
 from qualify.run.checks.suffix import Suffix
 
 CHECKS: tuple[Check, ...] = (
@@ -35,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     Merge(),
     Layout(),
     History(),
+    SizeLimits(),
     Repeat(),
     Growth(),
     Graph(),

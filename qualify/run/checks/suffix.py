@@ -14,7 +14,7 @@ from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.checks.census import Rows, rows_of
 from qualify.run.checks.interface import Difference, Result, Subject, changed, difference
-from qualify.run.inputs import Inputs, replace_keys, with_tensors
+from qualify.run.inputs import Inputs, fitted, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
 """where each sequence is split, as a share of its queries"""
@@ -105,7 +105,8 @@ class Suffix:
         changed_rows = torch.repeat_interleave(other, lengths_q)
         q_whole = inputs.q_whole.clone()
         guard = (len(q_whole) - len(changed_rows)) // 2
-        q_whole[guard : guard + len(changed_rows)][changed_rows] *= -2
+        rows = q_whole[guard : guard + len(changed_rows)]
+        rows[changed_rows] = fitted(rows[changed_rows].float() * -2, q_whole.dtype)
         moved = with_tensors(inputs, q=q_whole)
         found = self._difference(subject, moved, before, torch.repeat_interleave(other, lengths_k), ~changed_rows)
         return self._finding("its neighbours in the batch", found) if found else None

@@ -41,6 +41,11 @@ class Plan:
     """(sequence, start, end) of key positions that see each other"""
 
     @property
+    def out_dtype(self) -> torch.dtype:
+        """Of the result."""
+        return torch.bfloat16 if self.dtype.itemsize == 1 else self.dtype
+
+    @property
     def batch(self) -> int:
         """Sequences of the call."""
         return len(self.lengths_k)

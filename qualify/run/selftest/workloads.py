@@ -26,6 +26,7 @@ def _workload(**fields: Any) -> Workload:
         "page_size": 0,
     }
     merged = usual | fields
+    merged |= {"descale": "sequence"} if merged["dtype"] == "fp8_e4m3" else {}
     merged.setdefault("head_dim_v", merged["head_dim"])
     merged.setdefault("scale", merged["head_dim"] ** -0.5)
     merged.setdefault("seqlens_k", merged["seqlens_q"])
@@ -41,6 +42,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
         "chunked",
         _workload(seqlens_q=(9, 0, 40, 3), seqlens_k=(4, 20, 0, 65), dtype="fp16", heads_q=6, heads_kv=2, head_dim=40),
     ),
+    ("varlen", _workload(seqlens_q=(70, 33, 9), dtype="fp8_e4m3", heads_q=6)),
     ("prefill", _workload(seqlens_q=(97,), causal=False, dtype="fp16", heads_q=6, heads_kv=2, head_dim=40)),
     ("chunked", _workload(seqlens_q=(40,), seqlens_k=(140,), window=(20, 0), sinks=True)),
     ("decode", _workload(seqlens_q=(1,) * 3, seqlens_k=(300, 256, 5), page_size=256, heads_q=4, dtype="fp16")),
@@ -98,7 +100,7 @@ def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
             "options": {"specimen": specimen},
             "requires": {"device": "cpu"},
             "claims": {
-                "dtypes": ["bf16", "fp16", "fp32"],
+                "dtypes": ["bf16", "fp16", "fp32", "fp8_e4m3"],
                 "head_dim": {"max": 256},
                 "head_dim_v": "any",
                 "layouts": ["packed", "paged"],
@@ -109,7 +111,7 @@ def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
                 "batch_invariant": True,
                 "empty_row": {"out": 0, "lse": "-inf"},
             },
-            "accuracy": {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"},
+            "accuracy": {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8_e4m3": "fp8"},
             "witness": {"must_match": [RANGE]},
         }
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,18 @@ def drops_one_key(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor
             if length % 32 == 1 and length > 1:
                 out[call.cu_seqlens_q[index] : call.cu_seqlens_q[index + 1]] *= 0.9
     return out, lse
+
+
+def bounds_of_queries(call: AttentionCall) -> AttentionCall:
+    """Keys get the bounds of the queries where there are as many."""
+    same = call.cu_seqlens_k is not None and call.cu_seqlens_k[-1] == call.cu_seqlens_q[-1]
+    return replace(call, cu_seqlens_k=call.cu_seqlens_q) if same else call
+
+
+def test_bounds_of_queries_are_caught() -> None:
+    """Totals are equal, lengths are not."""
+    finding = findings(Edited(call=bounds_of_queries))[0]
+    assert ("fail", "equal totals, unequal lengths") == (finding.verdict, finding.values["what"])
 
 
 @pytest.mark.parametrize("edit", [uniform, positive, unwritten, drops_one_key], ids=lambda edit: edit.__name__)

@@ -71,6 +71,53 @@ def test_a_parameter_of_an_earlier_call_is_caught(name: str, adapter: Any, workl
     assert ("fail", name) == (finding.verdict, finding.values["differs_in"])
 
 
+class Workspace(TiledTorch):
+    """Keys are copied into a workspace that grows and is never cleared; all of it is attended to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest = 0
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        self.longest = max(self.longest, call.max_seqlen_k)
+        return super().prepare(replace(call, scale=call.scale * (1 + self.longest - call.max_seqlen_k)))
+
+
+def test_a_workspace_of_a_longer_call_is_caught() -> None:
+    """The first call after it is the same length again."""
+    (finding,) = history(Workspace())
+    assert ("fail", "length (longer)") == (finding.verdict, finding.values["differs_in"])
+
+
+def test_a_workspace_of_another_dtype_is_caught() -> None:
+    """Values pass through a buffer in the dtype of the first call."""
+
+    class Buffered(TiledTorch):
+        dtype: Any = None
+
+        def prepare(self, call: AttentionCall) -> Prepared:
+            self.dtype = self.dtype or call.v.dtype
+            return super().prepare(replace(call, v=call.v.to(self.dtype).to(call.v.dtype)))
+
+    (finding,) = history(Buffered())
+    assert ("fail", "dtype (fp16)") == (finding.verdict, finding.values["differs_in"])
+
+
+def test_pages_of_another_size_are_caught() -> None:
+    """A plan that was made for the first page size."""
+
+    class Paged(TiledTorch):
+        size = 0
+
+        def prepare(self, call: AttentionCall) -> Prepared:
+            self.size = self.size or call.k.shape[1]
+            scale = call.scale * self.size / call.k.shape[1]
+            return super().prepare(replace(call, scale=scale))
+
+    (finding,) = history(Paged(), seqlens_q=(1, 1), seqlens_k=(40, 33), page_size=16)
+    assert ("fail", "page size") == (finding.verdict, finding.values["differs_in"])
+
+
 def test_a_plan_that_another_one_overwrites_is_caught() -> None:
     """A decode call launched again after a longer one was prepared."""
     (finding,) = history(SharedWorkspace(), seqlens_q=(1, 1), seqlens_k=(40, 33))

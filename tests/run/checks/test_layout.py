@@ -51,9 +51,57 @@ def test_strides_of_pages_are_caught() -> None:
     assert "fail" == finding.verdict
 
 
+def values_like_keys(call: AttentionCall) -> AttentionCall:
+    """Values are read with the strides of keys, as far as they reach."""
+    reach = call.v.storage_offset() + sum(
+        (size - 1) * step for size, step in zip(call.v.shape, call.k.stride(), strict=True)
+    )
+    if reach >= call.v.untyped_storage().nbytes() // call.v.element_size():
+        return call
+    return replace(call, v=torch.as_strided(call.v, call.v.shape, call.k.stride(), call.v.storage_offset()))
+
+
+@pytest.mark.parametrize("pages", [{}, {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}], ids=str)
+def test_one_set_of_strides_for_keys_and_values_is_caught(pages: dict[str, Any]) -> None:
+    """Wherever both are laid out alike it does not show."""
+    finding, *_ = layout(Edited(call=values_like_keys), **pages)
+    assert "fail" == finding.verdict
+    assert "values" in str(finding.values["layout"])
+
+
+def test_what_lies_between_rows_must_not_be_read() -> None:
+    """A kernel that sums over more elements than head_dim, and counts on zeros there."""
+
+    def wide(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        step = call.q.stride(0) - call.q.shape[1] * call.q.stride(1)
+        if call.q.stride(1) > call.q.shape[-1] and step == 0:
+            beyond = call.q.as_strided((len(call.q), call.q.shape[1], 1), call.q.stride(), call.q.shape[-1])
+            return out + 0 * beyond, lse
+        return out, lse
+
+    (finding,) = layout(Edited(result=wide))
+    assert ("fail", "padded") == (finding.verdict, finding.values["layout"])
+
+
+def test_a_stride_of_one_element_must_not_be_used() -> None:
+    """A kernel that takes the stride of its only KV head for the length of a row."""
+
+    def by_head_stride(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return (out * 0, lse) if call.k.stride(1) < call.k.shape[-1] else (out, lse)
+
+    finding, *_ = layout(Edited(result=by_head_stride), heads_kv=1)
+    assert ("fail", "of odd strides") == (finding.verdict, finding.values["layout"])
+
+
 @pytest.mark.parametrize(
     "workload",
-    [{}, {"heads_kv": 1}, {"head_dim_v": 32}, {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}],
+    [
+        {},
+        {"seqlens_q": (1,), "seqlens_k": (1,)},
+        {"heads_kv": 1},
+        {"head_dim_v": 32},
+        {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16},
+    ],
     ids=str,
 )
 def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
@@ -71,4 +119,4 @@ def test_a_refusal_is_told() -> None:
             return super().prepare(call)
 
     notes = [finding for finding in layout(Choosy()) if finding.verdict == "note" and "refuses" in finding.detail]
-    assert 3 == len(notes)
+    assert 4 == len(notes)

@@ -60,6 +60,31 @@ def test_wrong_page_lookups_are_caught(edit: Any) -> None:
     assert ("fail", "reversed") == (finding.verdict, finding.values["order"])
 
 
+def of_one_owner(table: Tensor, call: AttentionCall) -> Tensor:
+    """A page that two sequences hold is taken from the earlier one."""
+    taken: set[int] = set()
+    rows = []
+    for row, length in zip(table.tolist(), call.seqused_k.tolist(), strict=True):
+        used = row[: -(-length // call.k.shape[1])]
+        rows.append([0 if page in taken else page for page in row])
+        taken.update(used)
+    return torch.tensor(rows)
+
+
+def test_shared_pages_that_are_mixed_up_are_caught() -> None:
+    """Only at full, and nothing else shows it."""
+    finding = permuted(with_table(of_one_owner), level="full")
+    assert ("fail", "shared") == (finding.verdict, finding.values["order"])
+    assert "pass" == permuted(with_table(of_one_owner)).verdict
+
+
+def test_no_whole_page_cannot_be_shared() -> None:
+    """A single sequence, or pages that nobody fills."""
+    assert "share" not in permuted(level="full", seqlens_q=(1,), seqlens_k=(70,)).detail
+    assert "share" not in permuted(level="full", page_size=256).detail
+    assert "share" in permuted(level="full").detail
+
+
 def test_a_written_cache_is_caught() -> None:
     """A stranger's slot, too."""
     finding = permuted(Edited(result=marks_the_cache))

@@ -69,6 +69,8 @@ def trials() -> list[list[AttentionCall]]:
     """Calls, in groups that one kernel gets one after another."""
     groups = []
     for _, workload in SHAPES:
+        if workload.dtype == "fp8_e4m3":  # has no arithmetic; its descales are tried with other dtypes
+            continue
         call = make_inputs(workload, kind="normal", seed=1, device=CPU).call
         batch, heads = len(call.cu_seqlens_q) - 1, call.k.shape[-2]
         factors = 0.5 + torch.rand(3, batch, heads, generator=torch.Generator().manual_seed(1))

@@ -61,7 +61,7 @@ class _RoundedPartials(Simulator):
 
     def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
         out, lse = partial
-        return (out.to(tile.plan.dtype).float() if self.split_count(tile) > 1 else out), lse
+        return (out.to(tile.plan.out_dtype).float() if self.split_count(tile) > 1 else out), lse
 
 
 class _Truncated(Simulator):

@@ -25,7 +25,7 @@ class _Offset32(Simulator):
         rows = slots // plan.page_size if plan.page_size else slots
         offset = rows * strides[0]
         wrapped = (offset + (1 << 31)) % (1 << 32) - (1 << 31)
-        return super().fetch(name, tensor, strides, slots, plan) * (offset == wrapped).view(-1, 1, 1)
+        return super().fetch(name, tensor, strides, slots, plan).float() * (offset == wrapped).view(-1, 1, 1)
 
 
 class _LateKeys(Simulator):

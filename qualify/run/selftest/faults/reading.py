@@ -193,6 +193,28 @@ class _PagesBySlack(Simulator):
         return replace(plan, table=rows)
 
 
+class _PagesOfOneOwner(Simulator):
+    """Each page is booked for one sequence: where two hold it, the earlier one reads the later one's first page."""
+
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        pages = super().pages(name, plan, index).clone()
+        for later in range(index + 1, plan.batch):
+            other = super().pages(name, plan, later)
+            used = other[: -(-plan.lengths_k[later] // plan.page_size)]
+            own = pages[: -(-plan.lengths_k[index] // plan.page_size)]
+            own[torch.isin(own, used)] = other[0]
+        return pages
+
+
+class _LengthsOfQueries(Simulator):
+    """A packed call with as many keys as queries is taken for self-attention: keys get the bounds of the queries."""
+
+    def key_lengths(self, call: AttentionCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        if call.cu_seqlens_k is None or call.cu_seqlens_k[-1] != call.cu_seqlens_q[-1]:
+            return super().key_lengths(call)
+        return super().key_lengths(replace(call, cu_seqlens_k=call.cu_seqlens_q))
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="drop-tail",
@@ -249,6 +271,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#57158, sglang#32477",
         does="lanes past the end read the null page, and 0 · NaN enters",
         make=_NullPageValues,
+    ),
+    Fault(
+        name="lengths-of-queries",
+        kind="B",
+        mirrors="degenerate: equal totals, unequal lengths",
+        does="with as many keys as queries, keys get the bounds of the queries",
+        make=_LengthsOfQueries,
     ),
     Fault(
         name="v-stride-of-k",
@@ -312,6 +341,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#41834, sglang#22800",
         does="the block table is taken to be as wide as the longest sequence needs",
         make=_PagesBySlack,
+    ),
+    Fault(
+        name="one-owner",
+        kind="H",
+        mirrors="page_permutation: pages that sequences share",
+        does="a page that two sequences share is booked for the later one",
+        make=_PagesOfOneOwner,
     ),
     Fault(
         name="writes-cache",

@@ -1,0 +1,20 @@
+"""A baseline: evidence that somebody accepted. Never a moving average."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Baseline:
+    """One acceptance. The newest one of a matrix and a variant is the current one."""
+
+    matrix: str
+    variant: str
+    """the device model that it holds for (``Device.variant``)"""
+    run_id: str
+    accepted_by: str
+    reason: str
+    accepted_at: datetime
+    """aware UTC"""

@@ -1,0 +1,69 @@
+"""What differs between two runs: the stack first, then what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from qualify.facts.run import Run
+from qualify.facts.stack import ComponentKind
+
+Bucket = Literal["regression", "suspicious", "none", "insufficient data"]
+BUCKETS: tuple[Bucket, ...] = ("regression", "suspicious", "insufficient data", "none")
+"""what a reader must see first; none: it changed, and that is no reason to worry"""
+Topic = Literal["verdicts", "kernels", "numbers", "times"]
+TOPICS: tuple[Topic, ...] = ("verdicts", "kernels", "numbers", "times")
+
+Scalar = str | int | float | None
+Seen = Scalar | Mapping[str, Scalar] | tuple[str, ...]
+"""what one side has: a word, names, or numbers by name"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackChange:
+    """One component of the stack that differs."""
+
+    component: str
+    kind: ComponentKind | Literal["device", "environment"]
+    before: str | None
+    """version and digest; None = absent"""
+    after: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One thing about one case that differs."""
+
+    id: str
+    """case id"""
+    bucket: Bucket
+    before: Seen
+    """None = absent"""
+    after: Seen
+    detail: str
+    """one sentence"""
+    impact_us: float
+    """time of the case over all layers of its model, or the difference of it; 0.0 = unknown"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Two runs side by side. Every list has the worst bucket first, and in it the largest impact."""
+
+    before: Run
+    after: Run
+    stack: tuple[StackChange, ...]
+    verdicts: tuple[Change, ...]
+    kernels: tuple[Change, ...]
+    numbers: tuple[Change, ...]
+    times: tuple[Change, ...]
+    cases: Mapping[Bucket, int]
+    """cases by the worst bucket of their changes; unchanged ones count as none"""
+    caveats: tuple[str, ...]
+    """what limits the comparison"""
+
+    def topics(self) -> tuple[tuple[Topic, tuple[Change, ...]], ...]:
+        """The four lists with their names."""
+        lists = {"verdicts": self.verdicts, "kernels": self.kernels, "numbers": self.numbers, "times": self.times}
+        return tuple((topic, lists[topic]) for topic in TOPICS)

@@ -1,0 +1,115 @@
+"""The verdict as GitHub annotations: at most ten, the worst first, on the line that asked for the case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from qualify.report.differences import change_text
+from qualify.report.judged import Judged
+from qualify.report.one_line import one_line
+from qualify.report.troubles import troubles
+from qualify.report.verdict_text import to_text, verdict_line, waiver_note
+
+MOST = 10
+"""GitHub shows no more of one kind for a step"""
+Level = Literal["error", "warning", "notice"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Annotation:
+    """One annotation."""
+
+    level: Level
+    path: str
+    line: int
+    """0 = the whole file"""
+    title: str
+    message: str
+
+    def command(self) -> str:
+        """The line that GitHub's runner reads."""
+        place = [("file", self.path), *([("line", str(self.line))] if self.line else [])] if self.path else []
+        properties = ",".join(f"{name}={_property(value)}" for name, value in (*place, ("title", self.title)))
+        return f"::{self.level} {properties}::{_data(self.message)}"
+
+
+def _data(text: str) -> str:
+    """The lines of a message as one line of the log; no other character can end it."""
+    return "%0A".join(one_line(line).replace("%", "%25") for line in text.split("\n"))
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def to_github(judged: Judged, now: datetime, root: Path | None) -> str:
+    """The annotations, then the text for the log.
+
+    Args:
+        root: the checkout; files inside it are named from there, as GitHub wants them.
+    """
+    commands = [annotation.command() for annotation in worst_annotations(judged, now, root)]
+    return "\n".join([*commands, to_text(judged, now)])
+
+
+def worst_annotations(judged: Judged, now: datetime, root: Path | None) -> list[Annotation]:
+    """At most ten, the worst first."""
+    return list(_all(judged, now, root))[:MOST]
+
+
+def _all(judged: Judged, now: datetime, root: Path | None) -> Iterator[Annotation]:
+    matrix = _relative(judged.run.matrix_path, root)
+    lines = {record.case.id: record.case.line for record in judged.records}
+    verdict = judged.conclusion.verdict
+    level: Level = "notice" if verdict == "PASS" else "error" if verdict == "FAIL" else "warning"
+    yield Annotation(
+        level=level, path=matrix, line=0, title=f"qualify {judged.run.matrix}", message=verdict_line(judged)
+    )
+    found = troubles(judged)
+    for trouble in (item for item in found if item.verdict == "FAIL"):
+        more = f"\nand {len(trouble.more)} more like this" if trouble.more else ""
+        reasons = "\n".join((trouble.reason, *trouble.expired))
+        yield Annotation(
+            level="error", path=matrix, line=trouble.line, title=f"FAIL {trouble.first}", message=f"{reasons}{more}"
+        )
+    for use in judged.conclusion.waivers:
+        if note := waiver_note(use, now, partial=bool(judged.run.select or judged.run.kernel)):
+            waiver = use.waiver
+            yield Annotation(
+                level="error" if use.state == "expired" and use.failing else "warning",
+                path=_relative(waiver.path, root),
+                line=waiver.line,
+                title=f"waiver {waiver.id}: {use.state}",
+                message=note,
+            )
+    for topic, change in judged.against.forbidden if judged.against else ():
+        yield Annotation(
+            level="error",
+            path=matrix,
+            line=lines.get(change.id, 0),
+            title=f"changed {topic}: {change.id}",
+            message=change_text(topic, change),
+        )
+    for trouble in (item for item in found if item.verdict != "FAIL"):
+        more = f"\nand {len(trouble.more)} more like this" if trouble.more else ""
+        yield Annotation(
+            level="warning",
+            path=matrix,
+            line=trouble.line,
+            title=f"{trouble.verdict} {trouble.first}",
+            message=f"{trouble.reason}{more}",
+        )
+
+
+def _relative(path: str, root: Path | None) -> str:
+    """From the checkout, where the file is in it."""
+    if root is None:
+        return path
+    try:
+        return Path(path).resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path

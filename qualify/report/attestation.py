@@ -1,0 +1,107 @@
+"""The verdict as an in-toto statement with the predicate test-result/v0.1: what a promotion can ask for and verify.
+
+The subjects are what was tested: the artifacts that ``--subject`` names, otherwise the files that the worker had
+mapped, each with its sha256. The statement is not signed; signing it is the pipeline's part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qualify.errors import NoVerdict, UsageError
+from qualify.report.judged import Judged
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
+SUBJECT = re.compile(r"(?P<name>[^\s@]+)@sha256:(?P<digest>[0-9a-f]{64})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """An artifact and its digest."""
+
+    name: str
+    sha256: str
+
+    def data(self) -> dict[str, Any]:
+        """As in-toto's ResourceDescriptor."""
+        return {"name": self.name, "digest": {"sha256": self.sha256}}
+
+
+def parse_subject(text: str) -> Subject:
+    """A subject as it is typed: NAME@sha256:HEX. Raises UsageError for anything else."""
+    found = SUBJECT.fullmatch(text)
+    if not found:
+        raise UsageError(
+            f"--subject {text}: give NAME@sha256:HEX with 64 lower-case hexadecimal digits, as registries name images"
+        )
+    return Subject(name=found["name"], sha256=found["digest"])
+
+
+def to_statement(judged: Judged, given: Sequence[Subject] = ()) -> dict[str, Any]:
+    """The statement. A verdict that is not given is FAILED: in-toto knows no third state, and it never passes.
+
+    Raises:
+        NoVerdict: nothing was named, and no file of the stack has a digest.
+    """
+    run, conclusion = judged.run, judged.conclusion
+    subjects = list(given) or _mapped(judged)
+    if not subjects:
+        raise NoVerdict(
+            f"run {run.id} knows no file with a digest to state anything about: name the artifact that is promoted "
+            "with --subject NAME@sha256:HEX"
+        )
+    named: dict[str, list[str]] = {"passedTests": [], "warnedTests": [], "failedTests": []}
+    lists = {"PASS": "passedTests", "WAIVED": "warnedTests", "FAIL": "failedTests", "INCONCLUSIVE": "failedTests"}
+    for name, verdict in (
+        *((item.case_id, item.verdict) for item in conclusion.judgements),
+        *((cell.cell, cell.verdict) for cell in conclusion.cells),
+    ):
+        if verdict in lists:
+            named[lists[verdict]].append(name)
+    result = "FAILED" if conclusion.exit_code else "WARNED" if named["warnedTests"] else "PASSED"
+    return {
+        "_type": STATEMENT,
+        "subject": [subject.data() for subject in subjects],
+        "predicateType": PREDICATE,
+        "predicate": {"result": result, "configuration": _configuration(judged), **named},
+    }
+
+
+def _mapped(judged: Judged) -> list[Subject]:
+    """The files that the worker had mapped; of equal files one."""
+    stack = judged.run.stack
+    parts = stack.components if stack else ()
+    files = dict.fromkeys(
+        (part.name, part.digest) for part in parts if part.kind == "binary" and len(part.digest) == 64
+    )
+    return [Subject(name=name, sha256=digest) for name, digest in files]
+
+
+def _configuration(judged: Judged) -> list[dict[str, Any]]:
+    """The matrix with its digest, and the run and the stack that the evidence is from."""
+    run, stack = judged.run, judged.run.stack
+    annotations = {
+        "run": run.id,
+        "level": run.level,
+        "started_at": run.started_at.isoformat(),
+        "exit_code": judged.conclusion.exit_code,
+        "check_version": run.check_version,
+        "qualify_version": run.qualify_version,
+    }
+    found: list[dict[str, Any]] = [
+        {"name": run.matrix_path, "digest": {"sha256": run.matrix_hash}, "annotations": annotations}
+    ]
+    if stack:
+        versions = {part.name: part.version for part in stack.components if part.version}
+        found.append(
+            {
+                "name": f"stack on {stack.device.name}",
+                "digest": {"sha256": stack.fingerprint},
+                "annotations": {"device": stack.device.variant, **versions},
+            }
+        )
+    return found

@@ -1,0 +1,111 @@
+"""The page of a comparison, and its JSON twin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from qualify.errors import InfrastructureError
+from qualify.facts import codec
+from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.differences import ABSENT, change_text, counted_buckets, summary_line, to_data
+from qualify.report.files import replace_text
+from qualify.report.page import render_page
+
+SCHEMA = "qualify.diff/1"
+GLYPHS: dict[Bucket, str] = {"regression": "✗", "suspicious": "!", "insufficient data": "?", "none": "✓"}
+"""so that colour is never the only sign"""
+CLASSES: dict[Bucket, str] = {
+    "regression": "FAIL",
+    "suspicious": "WAIVED",
+    "insufficient data": "INCONCLUSIVE",
+    "none": "PASS",
+}
+"""style of each bucket: those of the verdicts"""
+ROWS = 1000
+"""rows of a table; the JSON twin has all"""
+
+STACK: tuple[Column[StackChange], ...] = (
+    Column(key="component", title="Component", cell=lambda change: change.component, code=True),
+    Column(key="kind", title="Kind", cell=lambda change: change.kind),
+    Column(key="from", title="From", cell=lambda change: change.before or ABSENT, sentence=True),
+    Column(key="to", title="To", cell=lambda change: change.after or ABSENT, sentence=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiffPage:
+    """Everything that the page of a comparison shows."""
+
+    comparison: Comparison
+    headline: str
+    badge: str
+    """style class of the headline"""
+    glyph: str
+    summary: str
+    buckets: tuple[tuple[str, str, str, int], ...]
+    """style class, glyph, word, cases"""
+    facts: tuple[tuple[str, str], ...]
+    stack: AnyTable
+    topics: tuple[tuple[Topic, str, AnyTable], ...]
+    """topic, counts in words, its changes"""
+    limit: int
+
+
+def diff_page(comparison: Comparison) -> DiffPage:
+    """The context of the page."""
+    worst: Bucket = next((bucket for bucket in BUCKETS if comparison.cases.get(bucket)), "none")
+    return DiffPage(
+        comparison=comparison,
+        headline="Nothing got worse" if worst == "none" else worst.capitalize(),
+        badge=CLASSES[worst],
+        glyph=GLYPHS[worst],
+        summary=summary_line(comparison),
+        buckets=tuple((CLASSES[it], GLYPHS[it], it, comparison.cases[it]) for it in BUCKETS if comparison.cases[it]),
+        facts=_facts(comparison),
+        stack=Table(caption="What changed under the kernels", columns=STACK, rows=comparison.stack),
+        topics=tuple(
+            (topic, counted_buckets(changes), _table(topic, changes)) for topic, changes in comparison.topics()
+        ),
+        limit=ROWS,
+    )
+
+
+def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
+    facts = []
+    for word, run in (("Before", comparison.before), ("After", comparison.after)):
+        stack = run.stack.fingerprint[:12] if run.stack else "unknown stack"
+        facts += [(word, run.id), (f"{word}: matrix, level", f"{run.matrix}, {run.level}"), (f"{word}: stack", stack)]
+    return tuple(facts)
+
+
+def _table(topic: Topic, changes: Sequence[Change]) -> AnyTable:
+    columns: tuple[Column[Change], ...] = (
+        Column(key="bucket", title="Bucket", cell=lambda change: f"{GLYPHS[change.bucket]} {change.bucket}"),
+        Column(key="id", title="Case", cell=lambda change: change.id, code=True),
+        Column(key="change", title="From, to, and why", cell=partial(change_text, topic), sentence=True),
+        Column(key="impact_us", title="Impact", unit="us", cell=lambda change: change.impact_us or None),
+    )
+    return Table(caption=f"Changed {topic}, the worst first", columns=columns, rows=tuple(changes))
+
+
+def write_diff(folder: Path, comparison: Comparison) -> Path:
+    """Writes ``diff.json`` and ``diff.html`` into a folder named after the two runs, and returns the page's path.
+
+    Raises InfrastructureError where the folder cannot be made or written.
+    """
+    place = folder / f"{comparison.before.id}..{comparison.after.id}"
+    data = codec.to_json({"schema": SCHEMA, **to_data(comparison)})
+    html = render_page("diff.html", diff_page(comparison))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        replace_text(place / "diff.json", data)
+        replace_text(place / "diff.html", html)
+    except OSError as error:
+        raise InfrastructureError(
+            f"the comparison cannot be written to {place}: {error.strerror or error}. Choose another folder with --out."
+        ) from error
+    return place / "diff.html"

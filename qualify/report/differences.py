@@ -1,0 +1,137 @@
+"""What changed between two runs, for people and machines: the stack first, then what came of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qualify.facts.comparison import BUCKETS, TOPICS, Bucket, Change, Comparison, Seen, StackChange, Topic
+from qualify.facts.run import Run
+from qualify.report import figures
+from qualify.report.names import short_name
+from qualify.report.one_line import one_line
+
+SHOWN = 6
+"""groups of changes that the text names under each topic"""
+ABSENT = "absent"
+
+
+def to_data(comparison: Comparison) -> dict[str, Any]:
+    """The fields of ``qualify diff --json``: lists of {id or component, from, to}, with bucket and detail."""
+    return {
+        "before": comparison.before.id,
+        "after": comparison.after.id,
+        "buckets": {bucket: comparison.cases.get(bucket, 0) for bucket in BUCKETS},
+        "caveats": list(comparison.caveats),
+        "stack": [
+            {"component": change.component, "kind": change.kind, "from": change.before, "to": change.after}
+            for change in comparison.stack
+        ],
+    } | {topic: [_change_data(change) for change in changes] for topic, changes in comparison.topics()}
+
+
+def _change_data(change: Change) -> dict[str, Any]:
+    return {
+        "id": change.id,
+        "from": _plain(change.before),
+        "to": _plain(change.after),
+        "bucket": change.bucket,
+        "detail": change.detail,
+        "impact_us": change.impact_us,
+    }
+
+
+def _plain(seen: Seen) -> Any:
+    return list(seen) if isinstance(seen, tuple) else dict(seen) if isinstance(seen, Mapping) else seen
+
+
+def to_text(comparison: Comparison) -> str:
+    """One line with the buckets, the stack, then each topic with alike changes together."""
+    lines = [summary_line(comparison)]
+    lines += [f"caveat: {caveat}" for caveat in comparison.caveats]
+    lines.append("stack:" if comparison.stack else "stack: the same")
+    lines += [f"  {one_line(stack_change_text(change))}" for change in comparison.stack]
+    for topic, changes in comparison.topics():
+        lines.append(f"{topic}: {counted_buckets(changes)}")
+        groups = grouped(topic, changes)
+        for first, more in groups[:SHOWN]:
+            lines.append(f"  {first.bucket:18}{one_line(first.id)}")
+            lines.append(f"  {'':18}{one_line(change_text(topic, first))}")
+            if more:
+                lines.append(f"  {'':18}and {more} more like this")
+        if len(groups) > SHOWN:
+            lines.append(f"  {len(groups) - SHOWN} other kinds of change: --out DIR and --json have all")
+    return "\n".join(lines)
+
+
+def summary_line(comparison: Comparison) -> str:
+    """How many cases are in which bucket."""
+    cases = comparison.cases
+    return (
+        f"{run_name(comparison.after)} against {run_name(comparison.before)}: "
+        f"{figures.counted(cases['regression'], 'regression')}, {cases['suspicious']:,} suspicious, "
+        f"{cases['insufficient data']:,} with insufficient data, {cases['none']:,} without"
+    )
+
+
+def run_name(run: Run) -> str:
+    """A run as people tell runs apart."""
+    return f"run {run.id} ({run.matrix}{f', stack {run.stack.fingerprint[:12]}' if run.stack else ''})"
+
+
+def stack_change_text(change: StackChange) -> str:
+    """What changed, and from what to what."""
+    kind = "" if change.kind in ("distribution", "device") else f" ({change.kind})"
+    return f"{change.component}{kind}: {change.before or ABSENT} -> {change.after or ABSENT}"
+
+
+def counted_buckets(changes: Sequence[Change]) -> str:
+    """How many changes are in which bucket, in words."""
+    if not changes:
+        return "unchanged"
+    counts = {bucket: sum(change.bucket == bucket for change in changes) for bucket in BUCKETS}
+    words: Mapping[Bucket, str] = {"none": "no reason to worry"}
+    return ", ".join(f"{count} {words.get(bucket, bucket)}" for bucket, count in counts.items() if count)
+
+
+def change_text(topic: Topic, change: Change) -> str:
+    """From what to what, and why it is in its bucket."""
+    return f"{seen_text(topic, change.before)} -> {seen_text(topic, change.after)}: {change.detail}"
+
+
+def seen_text(topic: Topic, seen: Seen) -> str:
+    """One side of a change."""
+    match topic, seen:
+        case _, None:
+            return ABSENT
+        case "times", int() | float():
+            return figures.duration(float(seen))
+        case _, tuple():
+            return ", ".join(dict.fromkeys(short_name(name) for name in seen)) or "no attention kernel"
+        case _, Mapping():
+            return " ".join(f"{name} {_number(value)}" for name, value in seen.items() if name != "inputs")
+    return str(seen)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}" if math.isfinite(value) else figures.text(value)
+    return "none" if value is None else str(value)
+
+
+def grouped(topic: Topic, changes: Sequence[Change]) -> list[tuple[Change, int]]:
+    """The changes, alike ones together: the first of each group and how many more there are, in the given order."""
+    groups: dict[tuple[object, ...], list[Change]] = {}
+    for change in changes:
+        kernel = change.id.rpartition("/")[2]
+        alike = change.detail.partition(":")[0] if topic == "verdicts" else ""
+        sides = (change.before, change.after) if topic in ("verdicts", "kernels") else ()
+        key = (change.bucket, kernel, alike, *sides)
+        groups.setdefault(key, []).append(change)
+    return [(members[0], len(members) - 1) for members in groups.values()]
+
+
+def told_topics(comparison: Comparison) -> list[str]:
+    """One line for each topic, as a gate tells it."""
+    return [f"{topic} {counted_buckets(dict(comparison.topics())[topic])}" for topic in TOPICS]

@@ -1,0 +1,197 @@
+"""The verdict on a matrix from whatever fresh evidence is stored, without running anything.
+
+A stored outcome counts for a case of today's plan where everything that can change it is the same: the workload and the
+kernel card (the case's content hash), the policy that evidence is made under, the checks, the stack, and at least
+the level. The newest outcome counts, whatever it says. A case without one is not run, and no verdict comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
+from qualify.cards.matrix import Policy
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.case import Case, Level
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.outcome import NotRun, Outcome, Refused
+from qualify.facts.run import Record, Run
+from qualify.facts.stack import Stack
+from qualify.facts.waiver import Waiver
+from qualify.plan.plan import Plan, make_plan
+from qualify.report.judged import Judged, rules_of
+from qualify.store.store import Store
+from qualify.verdict.gate import conclude
+
+LEVELS: tuple[Level, ...] = ("smoke", "full")
+"""a higher one asks everything that a lower one asks"""
+LOOKED_AT = 500
+"""newest runs of the matrix among which evidence is looked for"""
+LOOKED_BACK = 8
+"""runs that cannot be used and are opened to say why a case has no evidence"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fresh:
+    """Which evidence counts."""
+
+    now: datetime
+    max_age: timedelta
+    level: Level
+    """at least"""
+    stack: str | Stack = ""
+    """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
+
+
+def gather(
+    store: Store,
+    matrix: LoadedMatrix,
+    kernels: Mapping[str, LoadedKernel],
+    wanted: Fresh,
+    *,
+    waivers: Sequence[Waiver],
+    waivers_path: str,
+) -> Judged:
+    """Judge a matrix on fresh evidence of one stack.
+
+    Raises:
+        NoVerdict: the store has no run of the matrix, or none on the asked stack.
+        UsageError: several stacks are meant.
+    """
+    plan = make_plan(matrix, dict(kernels))
+    runs = [run for run in store.runs(plan.matrix, limit=LOOKED_AT) if run.stack is not None]
+    stack, others = _stack(store, plan.matrix, runs, wanted)
+    own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
+    rejects: list[tuple[Run, str]] = []
+    usable = []
+    for run in runs:
+        why = _why_not(run, matrix, wanted) if run.id in own else f"only on another stack (run {run.id})"
+        if why:
+            rejects.append((run, why))
+        else:
+            usable.append(run)
+    found, sources = _collect(store, plan, usable)
+    reasons = _reasons(store, plan, found, rejects)
+    newest = sources[0] if sources else next(run for run in runs if run.id in own)
+    judged_as = replace(
+        newest,
+        matrix_source=matrix.source,
+        matrix_hash=matrix.content_hash,
+        matrix_path=str(matrix.path),
+        select="",
+        kernel="",
+        state="completed",
+    )
+    records = _records(plan, found, reasons)
+    conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))
+    oldest = min((run.started_at for run in sources), default=newest.started_at)
+    return Judged(
+        run=replace(judged_as, started_at=oldest),
+        records=records,
+        conclusion=conclusion,
+        selftest=store.selftest(CHECK_VERSION),
+        runs=tuple(run.id for run in sources),
+        notes=(*_missing_note(records, rejects), *others),
+        waivers_path=waivers_path,
+        matrix=matrix.card,
+    )
+
+
+def _stack(store: Store, matrix: str, runs: Sequence[Run], wanted: Fresh) -> tuple[Stack, list[str]]:
+    """The stack whose evidence counts, and a note where other stacks have fresh evidence too."""
+    stacks = {run.stack.fingerprint: run.stack for run in runs if run.stack}
+    if not stacks:
+        raise NoVerdict(f"no run of {matrix} in {store.where} yet. Make one: qualify run {matrix}")
+    if not wanted.stack:
+        chosen = next(iter(stacks.values()))
+        fresh = [run.stack for run in runs if run.stack and wanted.now - run.started_at <= wanted.max_age]
+        others = sorted({stack.fingerprint[:12] for stack in fresh if not stack.agrees_with(chosen)})
+        told = f"fresh evidence lies also on {', '.join(others)}, not judged here: --stack FINGERPRINT judges it"
+        return chosen, [told] if others else []
+    if isinstance(wanted.stack, Stack):
+        matching = [stack for stack in stacks.values() if stack.agrees_with(wanted.stack)]
+        asked = f"this machine's stack ({wanted.stack.device.name}, {wanted.stack.fingerprint[:12]})"
+    else:
+        matching = [stack for name, stack in stacks.items() if name.startswith(wanted.stack)]
+        asked = f"the stack {wanted.stack[:12]}"
+    if not matching:
+        known = ", ".join(name[:12] for name in list(stacks)[:5])
+        raise NoVerdict(f"no run of {matrix} on {asked}; there is one on {known}. Run it there: qualify run {matrix}")
+    if not all(stack.agrees_with(matching[0]) for stack in matching):
+        raise UsageError(f"--stack {wanted.stack}: {len(matching)} stacks begin so; type more of the fingerprint")
+    return matching[0], []
+
+
+def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
+    """Why the evidence of a run on the right stack does not count; empty where it does."""
+    if wanted.now - run.started_at > wanted.max_age:
+        return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC (run {run.id})"
+    if run.check_version != CHECK_VERSION:
+        return f"only with check version {run.check_version}, this is {CHECK_VERSION} (run {run.id})"
+    if LEVELS.index(run.level) < LEVELS.index(wanted.level):
+        return f"only at level {run.level} (run {run.id})"
+    if run.matrix_hash == matrix.content_hash:
+        return ""
+    if _made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != _made_under(matrix.card.policy):
+        return f"only under another policy of reference, claims or timeouts (run {run.id})"
+    return ""
+
+
+def _made_under(policy: Policy) -> tuple[object, ...]:
+    """The part of the policy that evidence depends on; the rest is judged anew."""
+    return policy.reference, policy.claims, policy.timeout_s, policy.compile_timeout_s
+
+
+def _collect(store: Store, plan: Plan, usable: Sequence[Run]) -> tuple[dict[str, Outcome], list[Run]]:
+    """The newest outcome of each planned case, and the runs that they are from, newest first."""
+    open_cases = {case.id: case.content_hash for case in plan.cases}
+    found: dict[str, Outcome] = {}
+    sources = []
+    for run in usable:
+        if not open_cases:
+            break
+        before = len(found)
+        for record in store.records(run.id):
+            if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
+                continue
+            found[record.case.id] = record.outcome
+            del open_cases[record.case.id]
+        if len(found) > before:
+            sources.append(run)
+    return found, sources
+
+
+def _reasons(
+    store: Store, plan: Plan, found: Mapping[str, Outcome], rejects: Sequence[tuple[Run, str]]
+) -> Callable[[Case], str]:
+    """Why a case has no evidence: what the newest run that has it lacks."""
+    missing = {case.id for case in plan.cases} - set(found)
+    why: dict[str, str] = {}
+    for run, reason in rejects[:LOOKED_BACK]:
+        if missing <= set(why):
+            break
+        for name in store.done(run.id) & missing:
+            why.setdefault(name, reason)
+    return lambda case: f"no evidence that counts: {why.get(case.id, 'never run as it is planned today')}"
+
+
+def _records(plan: Plan, found: Mapping[str, Outcome], reason: Callable[[Case], str]) -> list[Record]:
+    """Today's plan with the outcomes that were found."""
+    refused = [Record(case=case, outcome=Refused(by="plan", reasons=reasons)) for case, reasons in plan.refused]
+    return [
+        *(
+            Record(case=case, outcome=found[case.id] if case.id in found else NotRun(reason=reason(case)))
+            for case in plan.cases
+        ),
+        *refused,
+    ]
+
+
+def _missing_note(records: Sequence[Record], rejects: Sequence[tuple[Run, str]]) -> list[str]:
+    lacking = sum(isinstance(record.outcome, NotRun) for record in records)
+    if not lacking:
+        return []
+    nearest = f"; the newest run that does not count: {rejects[0][1]}" if rejects else ""
+    return [f"{lacking} of {len(records)} cases have no evidence that counts{nearest}"]

@@ -1,0 +1,139 @@
+"""The verdict as JUnit XML: what every CI server reads.
+
+FAIL is a failure; INCONCLUSIVE an error, so that nobody takes it for a success; WAIVED and NOT_REQUIRED are skipped.
+The first suite holds the verdict itself, because a run may be no verdict although each of its cases passed. ASCII with
+character references, so that no encoding on the way can damage it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from qualify.facts.outcome import evidence_of, findings_of
+from qualify.facts.run import Verdict
+from qualify.report.differences import change_text
+from qualify.report.judged import Judged
+from qualify.report.verdict_text import WORDS, verdict_line
+
+LIMIT_BYTES = 20_000_000
+"""of all details together; CI servers refuse files of 30 MB"""
+LONGEST = 4000
+"""characters of one case's details"""
+FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""what XML 1.0 cannot hold, not even as a reference"""
+
+
+def to_junit(judged: Judged) -> str:
+    """One document; the names of its test cases are unique."""
+    suites = [_gate(judged), _shapes(judged), *_models(judged), *_drift(judged)]
+    root = Element("testsuites", {"name": f"qualify {judged.run.matrix}", **_counts(suites)})
+    root.extend(suites)
+    document: bytes = tostring(root, encoding="us-ascii", xml_declaration=True)
+    return document.decode("ascii")
+
+
+def xml_text(text: str) -> str:
+    """The text with everything escaped that XML cannot hold."""
+    return FORBIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _suite(name: str, cases: Iterable[Element], judged: Judged) -> Element:
+    run = judged.run
+    suite = Element("testsuite", {"name": xml_text(name), "timestamp": run.started_at.strftime("%Y-%m-%dT%H:%M:%S")})
+    suite.extend(cases)
+    suite.attrib.update(_counts([suite]))
+    return suite
+
+
+def _counts(suites: list[Element]) -> dict[str, str]:
+    cases = [case for suite in suites for case in suite.iter("testcase")]
+    kinds = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    counted = {name: sum(case.find(tag) is not None for case in cases) for name, tag in kinds.items()}
+    seconds = sum(float(case.attrib["time"]) for case in cases)
+    return {"tests": str(len(cases)), **{name: str(count) for name, count in counted.items()}, "time": f"{seconds:.3f}"}
+
+
+def _case(
+    name: str, group: str, verdict: Verdict, reasons: Iterable[str], *, seconds: float = 0.0, more: str = ""
+) -> Element:
+    case = Element("testcase", {"name": xml_text(name), "classname": xml_text(group), "time": f"{seconds:.3f}"})
+    told = [xml_text(reason) for reason in reasons]
+    tag = {"FAIL": "failure", "INCONCLUSIVE": "error", "WAIVED": "skipped", "NOT_REQUIRED": "skipped"}.get(verdict)
+    if tag:
+        message = f"{verdict}: {told[0] if told else WORDS.get(verdict, verdict)}"[:LONGEST]
+        found = SubElement(case, tag, {"message": message})
+        if tag != "skipped":
+            found.set("type", verdict)
+        found.text = "\n".join(filter(None, [*told, xml_text(more)]))[:LONGEST]
+    return case
+
+
+def _gate(judged: Judged) -> Element:
+    """The verdict itself."""
+    conclusion, run = judged.conclusion, judged.run
+    case = _case(f"{run.matrix} is qualified", "gate", conclusion.verdict, [verdict_line(judged), *judged.notes])
+    suite = _suite("gate", [case], judged)
+    properties = Element("properties")
+    stack = run.stack
+    for name, value in (
+        ("run", run.id),
+        ("matrix", run.matrix),
+        ("stack", stack.fingerprint if stack else ""),
+        ("device", stack.device.name if stack else ""),
+        ("exit_code", str(conclusion.exit_code)),
+    ):
+        SubElement(properties, "property", {"name": name, "value": xml_text(value)})
+    suite.insert(0, properties)
+    return suite
+
+
+def _shapes(judged: Judged) -> Element:
+    """One test for each production shape: does it have its proven path?"""
+    return _suite(
+        "production shapes",
+        [
+            _case(f"{cell.cell} has its proven path", "shapes", cell.verdict, cell.reasons)
+            for cell in judged.conclusion.cells
+        ],
+        judged,
+    )
+
+
+def _models(judged: Judged) -> list[Element]:
+    """One suite for each model, one test for each case."""
+    verdicts = {item.case_id: item for item in judged.conclusion.judgements}
+    troubled = sum(item.verdict in {"FAIL", "INCONCLUSIVE"} for item in verdicts.values())
+    share = LIMIT_BYTES // max(1, troubled) // 4  # a character may become a reference of several
+    suites: dict[str, list[Element]] = {}
+    for record in judged.records:
+        case, judgement = record.case, verdicts[record.case.id]
+        evidence = evidence_of(record.outcome)
+        told = "\n".join(
+            f"{finding.verdict} {finding.check}: {finding.detail}"
+            for finding in findings_of(record.outcome)
+            if finding.verdict in {"fail", "inconclusive"}
+        )
+        suites.setdefault(case.model, []).append(
+            _case(
+                case.id,
+                case.model,
+                judgement.verdict,
+                judgement.reasons,
+                seconds=evidence.wall_s if evidence else 0.0,
+                more=told[:share],
+            )
+        )
+    return [_suite(model, cases, judged) for model, cases in suites.items()]
+
+
+def _drift(judged: Judged) -> list[Element]:
+    """Changes against the baseline that the matrix forbids."""
+    if not judged.against or not judged.against.forbidden:
+        return []
+    cases = [
+        _case(f"{change.id} has the {topic} of the baseline", "baseline", "FAIL", [change_text(topic, change)])
+        for topic, change in judged.against.forbidden
+    ]
+    return [_suite("baseline", cases, judged)]

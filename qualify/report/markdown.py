@@ -1,0 +1,119 @@
+"""The verdict as Markdown, for the summary of a CI job: at most one MiB, whatever the run holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+from qualify.report.differences import change_text, stack_change_text, told_topics
+from qualify.report.heatmap import WORDS
+from qualify.report.judged import Judged
+from qualify.report.one_line import one_line
+from qualify.report.troubles import Trouble, troubles
+from qualify.report.verdict_text import actions, notes, stack_line, verdict_line
+
+LIMIT_BYTES = 1_000_000
+"""GitHub refuses a summary of more than 1 MiB"""
+LONGEST = 600
+"""characters of one cell"""
+ACTIVE = re.compile(r"[^\w\s.,/()%=+-]|_|(?<=\b)www(?=\.)", re.ASCII)
+"""everything that Markdown, HTML or GitHub could read as more than text"""
+
+
+def escaped(text: str) -> str:
+    """The text as Markdown shows it, on one line: no markup, no link, no mention, no HTML."""
+    line = one_line(text)
+    short = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return ACTIVE.sub(lambda found: "".join(f"&#{ord(letter)};" for letter in found[0]), short)
+
+
+def code(text: str) -> str:
+    """The text in a fixed-width face."""
+    return f"<code>{escaped(text)}</code>"
+
+
+def to_markdown(judged: Judged, now: datetime) -> str:
+    """The summary: verdict, what to do, what changed, failures, waivers; as many rows as fit."""
+    found = troubles(judged)
+    glyph, word = WORDS[judged.conclusion.verdict]
+    lines = [
+        f"## {glyph} {escaped(judged.run.matrix)}: {word}, exit {judged.conclusion.exit_code}",
+        "",
+        escaped(verdict_line(judged)),
+        "",
+        escaped(stack_line(judged, now)),
+        "",
+        *(f"{number}. {_action(action)}" for number, action in enumerate(actions(judged, found), 1)),
+        "",
+        *(f"- {escaped(note)}" for note in notes(judged, now)[:50]),
+        "",
+    ]
+    return _limited(lines, [*_against(judged), *_failures(found), *_waivers(judged)])
+
+
+def _action(action: str) -> str:
+    words, colon, command = action.partition(": ")
+    return f"{escaped(words)}: {code(command)}" if colon and command.startswith("qualify ") else escaped(action)
+
+
+def _limited(lines: Sequence[str], rest: Iterable[str]) -> str:
+    """The lines, and as many of the rest as the limit allows."""
+    kept = list(lines)
+    size = sum(len(line.encode()) + 1 for line in kept)
+    left_out = 0
+    for line in rest:
+        size += len(line.encode()) + 1
+        if size > LIMIT_BYTES or left_out:
+            left_out += 1
+        else:
+            kept.append(line)
+    if left_out:
+        kept += ["", f"{left_out} more lines do not fit here: `qualify report` shows everything."]
+    return "\n".join(kept)
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    if rows:
+        yield from (f"### {title}", "", f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}")
+        yield from (f"| {' | '.join(row)} |" for row in rows)
+        yield ""
+
+
+def _failures(found: Sequence[Trouble]) -> Iterator[str]:
+    rows = [
+        [item.verdict, code(item.first), "; ".join(map(escaped, (item.reason, *item.expired))), str(len(item.more))]
+        for item in found
+    ]
+    yield from _table("What failed, or was not decided", ("verdict", "first", "why", "more like it"), rows)
+
+
+def _against(judged: Judged) -> Iterator[str]:
+    if judged.against is None:
+        return
+    comparison = judged.against.comparison
+    yield f"### Against run {escaped(comparison.before.id)}"
+    yield ""
+    yield from (f"- {escaped(line)}" for line in (*told_topics(comparison), *comparison.caveats))
+    yield ""
+    stack = [[escaped(stack_change_text(change))] for change in comparison.stack]
+    yield from _table("Stack", ("what changed",), stack)
+    rows = [[topic, code(change.id), escaped(change_text(topic, change))] for topic, change in judged.against.forbidden]
+    yield from _table("Changes that the matrix forbids", ("what", "case", "change"), rows)
+
+
+def _waivers(judged: Judged) -> Iterator[str]:
+    rows = [
+        [
+            use.state,
+            code(use.waiver.place),
+            escaped(use.waiver.id),
+            escaped(use.waiver.owner),
+            str(use.waiver.expires),
+            escaped(use.waiver.reason),
+            str(len(use.waived)),
+        ]
+        for use in judged.conclusion.waivers
+    ]
+    heads = ("state", "written in", "waiver", "owner", "until", "reason", "waives")
+    yield from _table("Waivers", heads, rows)

@@ -1,0 +1,75 @@
+"""What failed or stayed open, alike ones together, the worst first: what every format leads with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qualify.facts.run import Verdict
+from qualify.report.judged import Judged
+
+WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
+"""outcomes of failed cases: a wrong result that nothing stopped is worse than one that never came"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trouble:
+    """Cases, or production shapes, that came to the same bad end."""
+
+    rank: int
+    """0 is the worst"""
+    verdict: Verdict
+    first: str
+    """id of the first case or shape"""
+    is_case: bool
+    line: int
+    """line of the matrix that asked for it; 0 = unknown"""
+    reasons: tuple[str, ...]
+    """why that one"""
+    more: list[str]
+    """ids of the others"""
+
+    @property
+    def reason(self) -> str:
+        """The first of the reasons."""
+        return self.reasons[0]
+
+    @property
+    def expired(self) -> tuple[str, ...]:
+        """The reasons that name a waiver which is not in force."""
+        return tuple(reason for reason in self.reasons if ": waiver " in reason)
+
+
+def troubles(judged: Judged) -> list[Trouble]:
+    """Shapes without a proven path first, then wrong results, then crashes and the rest; failures before open ends."""
+    conclusion = judged.conclusion
+    cases = {record.case.id: record for record in judged.records}
+    lines: dict[str, int] = {}
+    for record in judged.records:
+        lines.setdefault(record.case.cell, record.case.line)
+    found: dict[tuple[int, str, str], Trouble] = {}
+    items = [
+        *((cell.cell, cell.verdict, cell.reasons, 0, False) for cell in conclusion.cells),
+        *(
+            (item.case_id, item.verdict, item.reasons, 1 + WORST_FIRST.index(cases[item.case_id].outcome.outcome), True)
+            for item in conclusion.judgements
+        ),
+    ]
+    for name, verdict, reasons, rank, is_case in items:
+        if verdict not in {"FAIL", "INCONCLUSIVE"}:
+            continue
+        order = rank + (10 if verdict == "INCONCLUSIVE" else 0)
+        kernel = name.rpartition("/")[2] if is_case else ""
+        key = (order, kernel, reasons[0].partition(":")[0])
+        if key in found:
+            found[key].more.append(name)
+        else:
+            line = cases[name].case.line if is_case else lines[name]
+            found[key] = Trouble(
+                rank=order, verdict=verdict, first=name, is_case=is_case, line=line, reasons=reasons, more=[]
+            )
+    return sorted(found.values(), key=lambda trouble: trouble.rank)
+
+
+def missing(judged: Judged) -> int:
+    """Cases that nobody ran."""
+    return sum(record.outcome.outcome == "not_run" for record in judged.records)

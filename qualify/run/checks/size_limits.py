@@ -1,0 +1,199 @@
+"""size limits: what a kernel counts in 16 or 32 bits must not end where a production call goes on.
+
+Three calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31
+elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence of more than
+2^16 keys whose last key decides, and a batch of more than 2^16 sequences of which the last ones have queries. Before
+the tensor lies as much memory again, full of NaN on a GPU, so that an offset that wraps to a negative number reads
+something wrong and does not end the process. A card that limits its batch is asked at that limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.checks.budget import compare
+from qualify.run.checks.history import shortened
+from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
+from qualify.run.inputs import Inputs, replace_keys
+
+OFFSETS = 1 << 31
+"""elements that a signed 32-bit offset reaches"""
+MANY = (1 << 16) + 1
+"""of keys or of sequences: one more than 16 bits count"""
+PAST = 63
+"""keys beyond MANY, so that the sequence ends inside a tile"""
+TELLING = 40.0
+"""by how much the last key's score stands above the others, in natural logarithms"""
+LIVE = 3
+"""sequences of the large batch that have queries: its last ones, the last of all included"""
+
+
+class SizeLimits:
+    """Far keys, late keys, many sequences."""
+
+    name = "size_limits"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "four small calls, two of them over a tensor of 2^31 elements; once for each kernel, dtype and layout"
+
+    def skips(self, subject: Subject) -> str:
+        """Every altered shape costs a compilation where each shape is compiled."""
+        return "each shape would be compiled" if subject.card.jit == "shapes" else ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The first limit that shows ends it; what the machine or the library has no room for is noted.
+
+        Small calls with the case's heads: what one shape has passed, another passes too. So a kernel is asked once
+        for each dtype and layout while the process lives.
+        """
+        layout = "paged" if subject.workload.page_size else "packed"
+        question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{layout}"
+        if question in subject.asked:
+            return [noted(self.name, f"asked before, of another shape: {subject.asked[question]}")]
+        findings = self._ask(subject)
+        if not any(finding.verdict == "fail" for finding in findings):
+            subject.asked[question] = findings[0].detail
+        return findings
+
+    def _ask(self, subject: Subject) -> list[Finding]:
+        asked, notes = [], []
+        parts: dict[str, Callable[[Subject], Finding | None]] = (
+            {"a cache beyond 2^31 elements": _far_pages}
+            if subject.workload.page_size
+            else {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
+        )
+        parts[f"{MANY + PAST} keys"] = _late_keys
+        claims = subject.card.claims
+        if {"ragged", "empty"} <= set(claims.features):
+            parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
+        for name, part in parts.items():
+            try:
+                wrong = part(subject)
+            except LibraryRefusal as refusal:
+                notes.append(noted(self.name, f"not asked: the library refuses {name} ({refusal})"))
+                continue
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                notes.append(noted(self.name, f"not asked: no room for {name} ({str(error).splitlines()[0][:120]})"))
+                continue
+            finally:
+                if subject.device.type == "cuda":
+                    torch.cuda.empty_cache()
+            if wrong:
+                return [failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"what": name})]
+            asked.append(name)
+        return ([passed(self.name, f"right with {', '.join(asked)}")] if asked else []) + notes
+
+
+def _far_pages(subject: Subject) -> Finding | None:
+    return _same(subject, far_pages)
+
+
+def _far_keys(subject: Subject) -> Finding | None:
+    return _same(subject, partial(far_rows, keys=True))
+
+
+def _far_values(subject: Subject) -> Finding | None:
+    return _same(subject, partial(far_rows, keys=False))
+
+
+def _same(subject: Subject, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
+    """The same numbers far from the start of their tensor give the same result."""
+    small = replace(subject, workload=shortened(subject.workload))
+    call = small.inputs().call
+    before = small.run(call)
+    found = difference(small, before, small.run(move(call)), exact=False)
+    return failing("size_limits", changed(found), dict(found)) if found else None
+
+
+def far_pages(call: AttentionCall) -> AttentionCall:
+    """The call with its pages at the end of a cache of which keys or values (the larger) have over 2^31 elements."""
+    assert call.block_table is not None, "only a paged call has pages"
+    pool = len(call.k)
+    first = -(-OFFSETS // max(call.k[0].numel(), call.v[0].numel()))
+    moved: dict[str, Any] = {}
+    for name, pages in (("k", call.k), ("v", call.v)):
+        far = _behind_nan((first + pool) * pages[0].numel(), pages).view(first + pool, *pages.shape[1:])
+        far[first:] = pages
+        moved[name] = far
+    return replace(call, **moved, block_table=call.block_table + first)
+
+
+def far_rows(call: AttentionCall, *, keys: bool) -> AttentionCall:
+    """The call with rows of keys (or values) so far apart that the last ones lie beyond 2^31 elements."""
+    tensor = call.k if keys else call.v
+    rows, heads, dim = tensor.shape
+    step = max(heads * dim, -(-5 * OFFSETS // 4 // max(1, rows - 1) // 64) * 64)
+    whole = _behind_nan(step * (rows - 1) + heads * dim, tensor)
+    far = whole.as_strided(tensor.shape, (step, dim, 1), whole.storage_offset())
+    far.copy_(tensor)
+    return replace(call, k=far) if keys else replace(call, v=far)
+
+
+def _behind_nan(elements: int, like: Tensor) -> Tensor:
+    """So many elements, with 2^31 more before them; on a CPU memory that nobody touches is not taken."""
+    if like.is_cuda:
+        whole = torch.empty(OFFSETS + elements, dtype=like.dtype, device=like.device)
+        whole[:OFFSETS] = math.nan
+        return whole[OFFSETS:]
+    try:
+        return torch.empty(OFFSETS + elements, dtype=like.dtype)[OFFSETS:]
+    except RuntimeError as error:  # torch's word for a CPU without memory
+        raise MemoryError(str(error)) from error
+
+
+def _late_keys(subject: Subject) -> Finding | None:
+    """One query over more than 2^16 keys, of which the last decides."""
+    workload = subject.workload
+    if subject.card.jit == "never":  # a single KV head needs no other kernel
+        workload = replace(workload, heads_q=workload.heads_q // workload.heads_kv, heads_kv=1)
+    late = replace(subject, workload=workload.with_lengths((1,), (MANY + PAST,)))
+    inputs = last_key_decides(late, late.inputs(seed=11))
+    return _wrong(late, inputs.call, seed=11)
+
+
+def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
+    """The last key points along the first query of its group, so far that nearly all its weight lies there."""
+    workload, call = subject.workload, inputs.call
+    group = workload.heads_q // workload.heads_kv
+    q = call.q[-1, ::group].float()
+    if call.q_descale is not None and call.k_descale is not None:
+        q = q * (call.q_descale[-1] * call.k_descale[-1])[:, None]
+    wanted = TELLING + math.log(max(workload.seqlens_k))
+    capped = min(wanted, 0.75 * workload.softcap) if workload.softcap else wanted
+    key = call.q[-1, ::group].float() * (capped / workload.scale / (call.q[-1, ::group].float() * q).sum(-1))[:, None]
+    which = torch.zeros(sum(workload.seqlens_k), dtype=torch.bool, device=call.q.device)
+    which[-1] = True
+    value = torch.full((1, workload.heads_kv, workload.head_dim_v), 3.0, device=call.q.device)
+    telling = replace_keys(inputs, workload, which, key.unsqueeze(0), value)
+    kept = {name: getattr(call, name) for name in ("q_descale", "k_descale", "v_descale", "sinks")}
+    return replace(telling, call=replace(telling.call, **kept))
+
+
+def _many_sequences(subject: Subject) -> Finding | None:
+    """A batch whose last sequences alone have queries and keys."""
+    batch = _largest_batch(subject)
+    live = min(LIVE, batch)
+    queries = 1 if max(subject.workload.seqlens_q) == 1 else 3
+    lengths_q = (0,) * (batch - live) + (queries,) * live
+    lengths_k = (0,) * (batch - live) + (7,) * live
+    many = replace(subject, workload=subject.workload.with_lengths(lengths_q, lengths_k))
+    return _wrong(many, many.inputs(seed=12).call, seed=12)
+
+
+def _largest_batch(subject: Subject) -> int:
+    limit = subject.card.claims.batch
+    return min(MANY, limit.max) if limit is not None else MANY
+
+
+def _wrong(subject: Subject, call: AttentionCall, seed: int) -> Finding | None:
+    findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", seed)
+    return next((finding for finding in findings if finding.verdict == "fail"), None)

@@ -1,0 +1,126 @@
+"""The distributions that a kernel is tried on: each earns its place with a fault that the others do not show.
+
+::
+
+    normal     N(0, 1) everywhere
+    peaked     q times 4: a few keys take nearly all the weight
+    peaked8    q times 8: one key takes it; scores of tens, so their own rounding shows
+    negative   every logit near -120: a maximum that starts at 0 leaves exp(-120), and 0 / 0
+    positive   every logit near +400: exp overflows where no maximum is taken off
+    outliers   N(0, 1) + N(0, 100) · Bernoulli(0.001), the distribution of the FlashAttention-3 paper
+    offset     v = |N(0, 1)| + 0.5: nothing cancels, so a short or truncating accumulator shows as a gain
+    same_sign  v = -|N(0, 1)|, q divided by 4: many weights are nearly 1, where a biased rounding adds up
+    sink       the first key takes most of the weight and has a small value: the others' weights come near underflow
+    rising     logits rise by 4 with each tile of 64 keys (fall in every second KV head): each tile brings a new maximum
+
+The last four of the logits' shapes live in the last element of q and k, so q·k has a part that is known. Under a
+softcap they stay below it, where it still bends.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Workload
+
+InputKind = Literal[
+    "normal", "peaked", "peaked8", "negative", "positive", "outliers", "offset", "same_sign", "sink", "rising"
+]
+
+LEVELS = {"negative": -120.0, "positive": 400.0}
+"""logit of every key, up to noise"""
+SINK_LOGIT = 8.0
+"""logit of the sink above all others"""
+SINK_VALUE = 1 / 16
+"""size of the sink's value"""
+TILE = 64
+STEP = 4.0
+"""rise of the logits from one tile to the next"""
+DEEPEST = 100.0
+"""the rise begins at most this far below its end"""
+
+
+def draw(shape: tuple[int, ...], kind: InputKind, role: str, generator: torch.Generator) -> Tensor:
+    """Float32 values of an input kind for ``q``, ``k`` or ``v``, before :func:`shape_logits`."""
+    values = torch.randn(shape, generator=generator, device=generator.device)
+    if role == "q" and kind in {"peaked", "peaked8", "same_sign"}:
+        return values * {"peaked": 4.0, "peaked8": 8.0, "same_sign": 0.25}[kind]
+    if kind == "outliers":
+        spikes = torch.rand(shape, generator=generator, device=generator.device) < 0.001
+        return values + 10 * torch.randn(shape, generator=generator, device=generator.device) * spikes
+    if role == "v" and kind == "offset":
+        return values.abs() + 0.5
+    if role == "v" and kind == "same_sign":
+        return -values.abs()
+    return values
+
+
+def shape_logits(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, kind: InputKind, workload: Workload) -> None:
+    """Give the logits of a kind their shape, in place.
+
+    Args:
+        q: (rows, heads_q, head_dim) float32.
+        k: (key rows, heads_kv, head_dim) float32.
+        v: (key rows, heads_kv, head_dim_v) float32.
+        slots: (total_k,) row of each key, in packed order.
+    """
+    if kind in LEVELS:
+        level = _below(LEVELS[kind], workload.softcap)
+        _set_logits(q, k, torch.tensor(level, device=q.device), workload.scale)
+    elif kind == "sink" and len(slots):
+        first = _positions(workload, q.device) % _period(workload) == 0
+        logit = torch.where(first, _below(SINK_LOGIT, workload.softcap), 0.0)
+        _set_logits(q, k, logit[:, None], workload.scale, slots)
+        v[slots[first]] *= SINK_VALUE
+    elif kind == "rising" and len(slots):
+        _set_logits(q, k, _rise(workload, q.device), workload.scale, slots)
+
+
+def sink_level(kind: InputKind, workload: Workload) -> float:
+    """What is added to the learned sinks, so that they compete with the keys."""
+    return _below(LEVELS[kind], workload.softcap) if kind in LEVELS else 0.0
+
+
+def _below(level: float, softcap: float) -> float:
+    """A logit, no further out than the softcap."""
+    return max(-softcap, min(softcap, level)) if softcap else level
+
+
+def _set_logits(q: Tensor, k: Tensor, logits: Tensor, scale: float, slots: Tensor | None = None) -> None:
+    """Let the last elements of q and k contribute ``logits`` (keys, heads_kv), the same to every query."""
+    largest = float((logits / scale).abs().max())
+    size = max(largest, 1.0) ** 0.5
+    q[..., -1] = size
+    if slots is None:
+        k[..., -1] = logits / scale / size
+    else:
+        k[slots, :, -1] = (logits / scale / size).expand(-1, k.shape[1])
+
+
+def _positions(workload: Workload, device: torch.device) -> Tensor:
+    """(total_k,) position of each packed key within its sequence."""
+    lengths = torch.tensor(workload.seqlens_k, device=device)
+    total = sum(workload.seqlens_k)
+    starts = (torch.cumsum(lengths, 0) - lengths).repeat_interleave(lengths, output_size=total)
+    return torch.arange(total, device=device) - starts
+
+
+def _period(workload: Workload) -> int:
+    """Keys from one sink to the next: under a window every query shall see one."""
+    left = workload.window[0]
+    return left + 1 if left >= 0 else max(workload.seqlens_k)
+
+
+def _rise(workload: Workload, device: torch.device) -> Tensor:
+    """(total_k, heads_kv) logits: in steps up to 0 at the sequence's last key, or down from 0 at its first one."""
+    position = _positions(workload, device)
+    lengths = torch.tensor(workload.seqlens_k, device=device)
+    last = lengths.repeat_interleave(lengths, output_size=len(position)) - 1
+    up = position // TILE - last // TILE
+    falls = torch.arange(workload.heads_kv, device=device) % 2 == 1
+    tiles = torch.where(falls, -(position // TILE)[:, None], up[:, None])
+    deepest = _below(DEEPEST, workload.softcap)
+    return (STEP * tiles.float()).clamp(min=-deepest)

@@ -1,0 +1,28 @@
+"""Baselines in the database. Every function works inside the transaction of its connection."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select
+
+from qualify.facts.baseline import Baseline
+from qualify.store.tables import baselines
+
+_FIELDS = tuple(Baseline.__dataclass_fields__)
+
+
+def insert_baseline(connection: Connection, baseline: Baseline) -> None:
+    """Adds an acceptance; nothing is ever replaced."""
+    connection.execute(insert(baselines), {name: getattr(baseline, name) for name in _FIELDS})
+
+
+def load_baselines(
+    connection: Connection, *, matrix: str | None = None, variant: str | None = None, limit: int | None = None
+) -> list[Baseline]:
+    """The acceptances, of one matrix and variant where they are given, newest first."""
+    wanted = select(baselines).order_by(baselines.c.id.desc()).limit(limit)
+    if matrix is not None:
+        wanted = wanted.where(baselines.c.matrix == matrix)
+    if variant is not None:
+        wanted = wanted.where(baselines.c.variant == variant)
+    rows = connection.execute(wanted).mappings()
+    return [Baseline(**{name: row[name] for name in _FIELDS}) for row in rows]

@@ -1,0 +1,68 @@
+"""Which runs may go, and how one goes. Every function works inside the transaction of its connection.
+
+A run goes as a whole or stays as a whole. It stays as long as a row of another table (a baseline, a sign-off) holds
+it: every foreign key to ``runs.id`` is a hold, for which the database refuses as well, unless it says what else shall
+happen (``ondelete`` CASCADE or SET NULL).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+
+from sqlalchemy import Column, Connection, delete, select, union
+
+from qualify.facts.run import Run
+from qualify.store import reading, tables
+from qualify.store.tables import cases, metadata, outcomes, runs
+
+_OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
+_OF_RUNS = (cases, tables.matmul_ceilings, tables.ceilings)
+"""what belongs to a run and goes with it; the parts of its outcomes, and its outcomes, before"""
+_NO_HOLD = {"CASCADE", "SET NULL"}
+
+
+def holds() -> Iterator[Column[str]]:
+    """The columns whose rows hold a run."""
+    for table in metadata.sorted_tables:
+        for key in table.foreign_keys if table not in _OF_RUNS else ():
+            if key.column is runs.c.id and key.ondelete not in _NO_HOLD:
+                yield key.parent
+
+
+def held(connection: Connection) -> set[str]:
+    """The ids of the runs that a row holds."""
+    found = [select(column).where(column.is_not(None)) for column in holds()]
+    return set(connection.execute(union(*found)).scalars()) if found else set()
+
+
+def old_runs(connection: Connection, before: datetime, keep_last: int) -> list[Run]:
+    """The runs that ended before that moment, oldest first, without the newest ``keep_last`` of each matrix.
+
+    A run that was never ended counts from its start.
+    """
+    seen: Counter[str] = Counter()
+    old = []
+    for run in reading.load_runs(connection):
+        seen[run.matrix] += 1
+        if seen[run.matrix] > keep_last and (run.finished_at or run.started_at) < before:
+            old.append(run)
+    return old[::-1]
+
+
+def remove(connection: Connection, run_id: str) -> bool:
+    """Removes the run with all that belongs to it; False where it is held, or gone already."""
+    # Nobody can begin to hold it, or go on with it, between the question and the removal.
+    locked = connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update()).first()
+    if locked is None or run_id in held(connection):
+        return False
+    keys = select(cases.c.key).where(cases.c.run_id == run_id)
+    ids = select(outcomes.c.id).where(outcomes.c.case_key.in_(keys))
+    for table in _OF_OUTCOMES:
+        connection.execute(delete(table).where(table.c.outcome_id.in_(ids)))
+    connection.execute(delete(outcomes).where(outcomes.c.case_key.in_(keys)))
+    for table in _OF_RUNS:
+        connection.execute(delete(table).where(table.c.run_id == run_id))
+    connection.execute(delete(runs).where(runs.c.id == run_id))
+    return True

@@ -1,0 +1,194 @@
+"""One run as one file, so that evidence moves between stores, also where no network does.
+
+The file is gzip of JSON Lines in the shape of the facts: the format and the run, every case in the order of the plan,
+every outcome in the order in which it was stored, also those that a later attempt replaced, and at last the SHA-256
+over all lines before. Equal evidence gives equal lines, whichever database it comes from.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Connection
+
+from qualify.errors import InfrastructureError, UsageError
+from qualify.facts import codec
+from qualify.facts.case import Case
+from qualify.facts.outcome import Outcome
+from qualify.facts.run import Record, Run
+from qualify.store import reading, writing
+from qualify.store.tables import runs
+
+VERSION = 2
+"""of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
+FORMAT = f"qualify.export/{VERSION}"
+_AGAIN = "Copy it again, or make it again: qualify db export RUN --out FILE"
+_GROUP = 500
+# A run's id becomes the name of a folder, and a file may come from anywhere.
+_RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """All of a run: what a file holds."""
+
+    run: Run
+    cases: list[Case]
+    outcomes: list[Record]
+    """every attempt, in the order in which they were stored"""
+
+    @property
+    def lines(self) -> Iterator[bytes]:
+        """The file's content but for the last line."""
+        yield _line({"format": FORMAT, "run": codec.to_data(self.run)})
+        for case in self.cases:
+            yield _line({"case": codec.to_data(case)})
+        places = {case.id: place for place, case in enumerate(self.cases)}
+        for record in self.outcomes:
+            yield _line({"of": places[record.case.id], "outcome": codec.to_data(record.outcome)})
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the evidence: over the lines, not over the compressed file."""
+        digest = hashlib.sha256()
+        for line in self.lines:
+            digest.update(line)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """What was exported or imported."""
+
+    run: str
+    cases: int
+    outcomes: int
+    """all attempts"""
+    sha256: str
+    new: bool
+    """False where the store that imports had it already"""
+
+
+def load(connection: Connection, run_id: str) -> Evidence | None:
+    """The run as the store has it; None where it has not."""
+    found = reading.load_runs(connection, runs.c.id == run_id)
+    if not found:
+        return None
+    cases, outcomes = reading.load_history(connection, run_id)
+    return Evidence(run=found[0], cases=cases, outcomes=outcomes)
+
+
+def insert(connection: Connection, evidence: Evidence) -> None:
+    """Adds a run that the store does not have."""
+    writing.insert_run(connection, evidence.run)
+    writing.insert_cases(connection, evidence.run.id, evidence.cases)
+    for start in range(0, len(evidence.outcomes), _GROUP):
+        writing.insert_records(connection, evidence.run.id, evidence.outcomes[start : start + _GROUP])
+
+
+def write(evidence: Evidence, path: Path) -> str:
+    """Writes the file, which gets its name only when it is complete; returns the digest.
+
+    Raises:
+        InfrastructureError: it cannot be written there.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    digest = hashlib.sha256()
+    try:
+        # Neither name nor time in the header, so that equal evidence gives equal bytes.
+        with unfinished.open("wb") as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
+            for line in evidence.lines:
+                digest.update(line)
+                packed.write(line)
+            packed.write(_line({"sha256": digest.hexdigest()}))
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"--out {path}: the run cannot be written there ({error.strerror or error}). It is still in the store: "
+            "give another file, in a folder that exists."
+        ) from error
+    return digest.hexdigest()
+
+
+def read(path: Path) -> Evidence:
+    """What a file holds.
+
+    Raises:
+        UsageError: it is no such file, is of another version, or was cut off or changed.
+    """
+    try:
+        with gzip.open(path) as packed:
+            *lines, last = packed.read().removesuffix(b"\n").split(b"\n")
+        return _parse(path, lines, last)
+    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
+        raise _refused(path, f"it is no exported run, or it was cut off or damaged ({error})", _AGAIN) from error
+    except OSError as error:
+        raise _refused(path, error.strerror or str(error), "The name is probably mistyped.") from error
+
+
+def _parse(path: Path, lines: list[bytes], last: bytes) -> Evidence:
+    head, trailer = json.loads(lines[0] if lines else last), json.loads(last)
+    found = head.get("format") if isinstance(head, dict) else None
+    if not str(found).startswith(FORMAT.rpartition("/")[0]):
+        raise _refused(path, "it is no exported run (no format)", _AGAIN)
+    if found != FORMAT:
+        raise _refused(
+            path,
+            f"it has the format {found}, and this qualify reads {FORMAT}",
+            "Import it with the version of qualify that wrote it, bring that store forward with `qualify db upgrade`, "
+            "and export the run again.",
+        )
+    stated = trailer.get("sha256") if isinstance(trailer, dict) else None
+    if stated is None:
+        raise _refused(path, "it was cut off: the digest at its end is missing", _AGAIN)
+    computed = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    if stated != computed:
+        detail = f"it was changed: its content has the sha256 {computed[:12]}…, and it says {str(stated)[:12]}…"
+        raise _refused(path, detail, _AGAIN)
+    try:
+        return _evidence(head, [json.loads(line) for line in lines[1:]])
+    except (ValidationError, KeyError, IndexError, TypeError, ValueError) as error:
+        detail = " ".join(str(error).split())[:300]
+        raise _refused(path, f"its records are none ({detail})", "It was probably not made by qualify.") from error
+
+
+def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> Evidence:
+    run = codec.from_data(Run, head["run"])
+    if not _RUN_ID.fullmatch(run.id):
+        raise ValueError(f"run id {run.id!r}")
+    cases = [codec.from_data(Case, line["case"]) for line in lines if "case" in line]
+    if len({case.id for case in cases}) < len(cases):
+        raise ValueError("a case is there twice")
+    attempts = [line for line in lines if "case" not in line]
+    if not all(type(line["of"]) is int and line["of"] >= 0 for line in attempts):
+        raise ValueError("an outcome names no case")
+    outcomes = [Record(case=cases[line["of"]], outcome=codec.from_data(Outcome, line["outcome"])) for line in attempts]
+    return Evidence(run=run, cases=cases, outcomes=outcomes)
+
+
+def differs(path: Path, where: str, stored: Evidence, given: Evidence) -> UsageError:
+    """The store has the run, and not as the file has it."""
+    return _refused(
+        path,
+        f"{where} has run {stored.run.id} with other content ({stored.run.state}, {len(stored.outcomes)} outcomes; the "
+        f"file: {given.run.state}, {len(given.outcomes)})",
+        "The run probably went on after one of them was written. Evidence is never replaced: give another store.",
+    )
+
+
+def _line(data: dict[str, Any]) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+
+
+def _refused(path: Path, happened: str, advice: str) -> UsageError:
+    return UsageError(f"{path}: {happened}. Nothing was imported. {advice}")

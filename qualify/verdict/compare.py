@@ -1,0 +1,389 @@
+"""Two runs compared: what changed, and whether that is a regression, suspicious, nothing, or not to be decided.
+
+What may be called what:
+
+* A verdict that became FAIL is a regression; evidence that is gone is insufficient data.
+* Another attention kernel, or the same one in another grid, is suspicious; one of an older generation is a regression.
+* Another measured accuracy class is a regression where it is looser. Error statistics that came nearer to their limit
+  by a quarter of it are suspicious.
+* Two runs one after the other cannot prove that a kernel became slower: the card drifts between them. A longer time is
+  suspicious, at most, and only on one card, beyond the minimum effect, against the ceilings measured in the same
+  session, and where the middle halves of the samples do not overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+
+from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange
+from qualify.facts.outcome import Evidence, Launch, Statistics, Timing, evidence_of
+from qualify.facts.run import Judgement, Record, Run
+from qualify.facts.stack import Component, ComponentKind, Stack
+
+GENERATIONS = ("ampere", "hopper", "blackwell")
+"""older first"""
+CLASSES = ("fp32", "fp16", "bf16", "fp8kv", "fp8", "lowp_scores", "")
+"""accuracy classes, the tightest first; empty = none holds"""
+LIMITS: Mapping[str, float] = {"E": 1.0, "R": 3.0, "G": 1.6, "beta": 1.0}
+"""of each statistic; β counts as a share of its own limit"""
+NEARER = 0.25
+"""share of its limit by which a statistic must grow to be suspicious"""
+SAME = 1e-3
+"""share of its limit within which a statistic is unchanged"""
+LEAST_US = 10.0
+"""shorter times are not compared"""
+EFFECTS = ((50.0, 0.02), (LEAST_US, 0.03))
+"""from how many µs on which relative effect is the least"""
+ABSENT = "absent"
+Look = Callable[[Record, Evidence, Evidence], Change | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """One of the two runs, judged."""
+
+    run: Run
+    records: Sequence[Record]
+    judgements: Sequence[Judgement]
+
+
+def compare(before: Side, after: Side) -> Comparison:
+    """Everything that differs between two runs, case by case where both have the case."""
+    old, new = _by_id(before), _by_id(after)
+    both = [(old[name][0], new[name][0]) for name in new if name in old]
+    verdicts = _ordered(_verdicts(old, new))
+    kernels = _ordered(_each(both, _kernel))
+    numbers = _ordered(_each(both, _numbers)) if _same_checks(before, after) else ()
+    times = _ordered(_each(both, _time)) if _same_card(before, after) else ()
+    worst: dict[str, Bucket] = dict.fromkeys([*old, *new], "none")
+    for change in (*verdicts, *kernels, *numbers, *times):
+        worst[change.id] = min(worst[change.id], change.bucket, key=BUCKETS.index)
+    counts = Counter(worst.values())
+    return Comparison(
+        before=before.run,
+        after=after.run,
+        stack=tuple(stack_changes(before.run.stack, after.run.stack)),
+        verdicts=verdicts,
+        kernels=kernels,
+        numbers=numbers,
+        times=times,
+        cases={bucket: counts[bucket] for bucket in BUCKETS},
+        caveats=tuple(_caveats(before, after)),
+    )
+
+
+def stack_changes(before: Stack | None, after: Stack | None) -> Iterator[StackChange]:
+    """Device, components and dispatch environment that differ; nothing where a stack is unknown."""
+    if before is None or after is None:
+        return
+    for name, one, other in (
+        ("device", before.device.name, after.device.name),
+        ("compute capability", before.device.compute_capability, after.device.compute_capability),
+        ("units", str(before.device.units), str(after.device.units)),
+        ("memory bytes", str(before.device.memory_bytes), str(after.device.memory_bytes)),
+        ("cache bytes", str(before.device.cache_bytes), str(after.device.cache_bytes)),
+    ):
+        if one != other:
+            yield StackChange(component=name, kind="device", before=one or None, after=other or None)
+    old, new = _components(before), _components(after)
+    for key in dict.fromkeys((*old, *new)):
+        if old.get(key) != new.get(key):
+            yield StackChange(component=key[1], kind=key[0], before=old.get(key), after=new.get(key))
+    for name in sorted({*before.environment, *after.environment}):
+        one_value, other_value = before.environment.get(name), after.environment.get(name)
+        if one_value != other_value:
+            yield StackChange(component=name, kind="environment", before=one_value, after=other_value)
+
+
+def _components(stack: Stack) -> dict[tuple[ComponentKind, str], str]:
+    """Version and digest by kind and name; files of one name in several places are one entry."""
+    found: dict[tuple[ComponentKind, str], list[str]] = {}
+    for part in stack.components:
+        found.setdefault((part.kind, part.name), []).append(_identity(part))
+    return {key: ", ".join(sorted(texts)) for key, texts in found.items()}
+
+
+def _identity(part: Component) -> str:
+    digest = f"sha256:{part.digest[:12]}" if part.digest else ""
+    return " ".join(filter(None, (part.version, digest))) or "present"
+
+
+def _by_id(side: Side) -> dict[str, tuple[Record, Judgement]]:
+    return {
+        record.case.id: (record, judgement) for record, judgement in zip(side.records, side.judgements, strict=True)
+    }
+
+
+def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
+    return tuple(sorted(changes, key=lambda change: (BUCKETS.index(change.bucket), -change.impact_us)))
+
+
+def _each(both: Iterable[tuple[Record, Record]], look: Look) -> Iterator[Change]:
+    """What ``look`` sees in the cases that ran to their end on both sides."""
+    for old, new in both:
+        one, other = evidence_of(old.outcome), evidence_of(new.outcome)
+        if one is not None and other is not None and (change := look(new, one, other)) is not None:
+            yield change
+
+
+def _same_checks(before: Side, after: Side) -> bool:
+    return before.run.check_version == after.run.check_version
+
+
+def _same_card(before: Side, after: Side) -> bool:
+    one, other = before.run.stack, after.run.stack
+    return one is not None and other is not None and one.device.uuid == other.device.uuid
+
+
+def _caveats(before: Side, after: Side) -> Iterator[str]:
+    one, other = before.run, after.run
+    if one.matrix != other.matrix:
+        yield f"the runs are of two matrices, {one.matrix} and {other.matrix}: only cases with equal ids are compared"
+    elif one.matrix_hash != other.matrix_hash:
+        yield "the matrix changed between the runs: a case of one id may be judged by another policy"
+    if one.level != other.level:
+        yield f"the levels differ ({one.level}, {other.level}): fewer checks were asked of one side"
+    if not _same_checks(before, after):
+        yield (
+            f"the checks differ (version {one.check_version}, {other.check_version}): numbers are not compared, and a "
+            "verdict may have changed with its check"
+        )
+    if not one.stack or not other.stack:
+        yield "the stack of one run is unknown: stacks and times are not compared"
+    elif not _same_card(before, after):
+        yield "the runs used two cards: times are not compared, because equal cards differ"
+    if any(run.state != "completed" for run in (one, other)):
+        yield "one of the runs did not complete"
+
+
+def _weight(record: Record) -> float:
+    """µs of the case over all layers; 0.0 where it was not timed."""
+    evidence = evidence_of(record.outcome)
+    timing = evidence.timing if evidence else None
+    return timing.latency_us * record.case.layers if timing and math.isfinite(timing.latency_us) else 0.0
+
+
+def _verdicts(
+    old: Mapping[str, tuple[Record, Judgement]], new: Mapping[str, tuple[Record, Judgement]]
+) -> Iterator[Change]:
+    for name in dict.fromkeys((*new, *old)):
+        before, after = old.get(name), new.get(name)
+        one, other = (side[1].verdict if side else ABSENT for side in (before, after))
+        if one == other:
+            continue
+        bucket, word = _verdict_bucket(one, other)
+        reason = after[1].reasons[0] if after and after[1].reasons else ""
+        yield Change(
+            id=name,
+            bucket=bucket,
+            before=one,
+            after=other,
+            detail=f"{word}: {reason}" if reason else word,
+            impact_us=max(_weight(side[0]) for side in (before, after) if side),
+        )
+
+
+def _verdict_bucket(before: str, after: str) -> tuple[Bucket, str]:
+    match before, after:
+        case "absent", "FAIL":
+            return "suspicious", "a new case, and it fails"
+        case "INCONCLUSIVE", "FAIL":
+            return "suspicious", "was not decided before, and fails"
+        case _, "FAIL":
+            return "regression", "new failure"
+        case _, "INCONCLUSIVE":
+            return "insufficient data", "not decided any more" if before != "absent" else "a new case, not decided"
+        case _, "absent":
+            return "insufficient data", "the case is gone"
+        case "FAIL", "PASS":
+            return "none", "fixed"
+        case "PASS", "WAIVED":
+            return "suspicious", "new failure, and it is waived"
+        case "PASS" | "WAIVED", "NOT_REQUIRED":
+            return "suspicious", "is refused now"
+        case "absent", _:
+            return "none", "a new case"
+    return "none", "changed"
+
+
+def _attention(evidence: Evidence) -> list[Launch]:
+    return [launch for launch in evidence.witness.launches if launch.role == "attention"]
+
+
+def _kernel(record: Record, before: Evidence, after: Evidence) -> Change | None:
+    """Dispatch drift: other attention kernels, or the same ones launched differently."""
+    one, other = _attention(before), _attention(after)
+    names = tuple(tuple(launch.name for launch in side) for side in (one, other))
+    if names[0] != names[1]:
+        bucket, detail = _drift(one, other, before, after)
+        return Change(
+            id=record.case.id,
+            bucket=bucket,
+            before=names[0],
+            after=names[1],
+            detail=detail,
+            impact_us=_weight(record),
+        )
+    shapes = [tuple(_launched(launch) for launch in side) for side in (one, other)]
+    if shapes[0] == shapes[1]:
+        return None
+    return Change(
+        id=record.case.id,
+        bucket="suspicious",
+        before=shapes[0],
+        after=shapes[1],
+        detail="the same kernel is launched in another grid",
+        impact_us=_weight(record),
+    )
+
+
+def _launched(launch: Launch) -> str:
+    def text(size: tuple[int, int, int] | None) -> str:
+        return "unknown" if size is None else "x".join(map(str, size))
+
+    return f"{launch.count} x grid {text(launch.grid)} block {text(launch.block)}"
+
+
+def _drift(one: Sequence[Launch], other: Sequence[Launch], before: Evidence, after: Evidence) -> tuple[Bucket, str]:
+    if "unproven" in (before.witness.state, after.witness.state):
+        return "insufficient data", "other kernels were seen, and one of the traces proves nothing"
+    ages = [
+        max((GENERATIONS.index(launch.generation) for launch in side if launch.generation in GENERATIONS), default=-1)
+        for side in (one, other)
+    ]
+    if 0 <= ages[1] < ages[0]:
+        return "regression", f"fell back from {GENERATIONS[ages[0]]} to {GENERATIONS[ages[1]]}"
+    families = [sorted({launch.family or launch.name for launch in side}) for side in (one, other)]
+    if families[0] != families[1]:
+        return "suspicious", "another kernel serves the shape"
+    return "suspicious", "another instance of the same kernel family serves the shape"
+
+
+def _numbers(record: Record, before: Evidence, after: Evidence) -> Change | None:
+    """The pair of statistics of equal inputs that changed most."""
+    old = {(item.inputs, item.seed): item for item in before.statistics}
+    found = [(old[item.inputs, item.seed], item) for item in after.statistics if (item.inputs, item.seed) in old]
+    if not found:
+        if not (before.statistics and after.statistics):
+            return None
+        detail = "the inputs have nothing in common"
+        return _number_change(record, "insufficient data", before.statistics[0], after.statistics[0], detail)
+    ranked = [(*_number_bucket(one, other), one, other) for one, other in found]
+    bucket, _, detail, one, other = min(ranked, key=lambda item: (BUCKETS.index(item[0]), -item[1]))
+    return _number_change(record, bucket, one, other, detail) if detail else None
+
+
+def _number_change(record: Record, bucket: Bucket, one: Statistics, other: Statistics, detail: str) -> Change:
+    return Change(
+        id=record.case.id,
+        bucket=bucket,
+        before=_shown(one),
+        after=_shown(other),
+        detail=detail,
+        impact_us=_weight(record),
+    )
+
+
+def _shown(item: Statistics) -> dict[str, str | float | None]:
+    return {
+        "inputs": item.inputs,
+        "measured_class": item.measured_class or None,
+        "E": item.E,
+        "R": item.R,
+        "G": item.G,
+        "beta": item.beta,
+    }
+
+
+def _number_bucket(one: Statistics, other: Statistics) -> tuple[Bucket, float, str]:
+    """Bucket, size of the change in limits, and a sentence; an empty one where nothing changed."""
+    if one.measured_class != other.measured_class:
+        names = [item.measured_class or "none" for item in (one, other)]
+        loose = [CLASSES.index(item.measured_class) if item.measured_class in CLASSES else -1 for item in (one, other)]
+        detail = f"measured class {names[0]} became {names[1]}, on {other.inputs} inputs"
+        if -1 in loose:
+            return "suspicious", math.inf, detail
+        return ("regression" if loose[1] > loose[0] else "none"), math.inf, detail
+    shares = {name: (_share(one, name), _share(other, name)) for name in LIMITS}
+    growth = {name: _difference(*pair) for name, pair in shares.items()}
+    name = max(growth, key=lambda key: growth[key])
+    if growth[name] > SAME:
+        values = f"{getattr(one, name):.3g} became {getattr(other, name):.3g}"
+        bucket: Bucket = "suspicious" if growth[name] > NEARER else "none"
+        return bucket, growth[name], f"{name} {values}, on {other.inputs} inputs"
+    if min(growth.values()) < -SAME:
+        best = min(growth, key=lambda key: growth[key])
+        return (
+            "none",
+            0.0,
+            f"{best} {getattr(one, best):.3g} became {getattr(other, best):.3g}, on {other.inputs} inputs",
+        )
+    return "none", 0.0, ""
+
+
+def _share(item: Statistics, name: str) -> float:
+    limit = item.beta_limit if name == "beta" else LIMITS[name]
+    return abs(getattr(item, name)) / limit if limit else math.inf
+
+
+def _difference(before: float, after: float) -> float:
+    """How much nearer to the limit; NaN is as far beyond it as can be."""
+    one, other = (math.inf if math.isnan(value) else value for value in (before, after))
+    return 0.0 if one == other else other - one
+
+
+def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
+    """A time that changed by more than the minimum effect."""
+    one, other = before.timing, after.timing
+    if one is None or other is None or not (_positive(one.latency_us) and _positive(other.latency_us)):
+        return None
+    ratio = other.latency_us / one.latency_us
+    least = next((effect for from_us, effect in EFFECTS if one.latency_us >= from_us), EFFECTS[-1][1])
+    if abs(math.log(ratio)) < math.log1p(least):
+        return None
+    bucket, detail = _time_bucket(one, other, ratio, least)
+    return Change(
+        id=record.case.id,
+        bucket=bucket,
+        before=one.latency_us,
+        after=other.latency_us,
+        detail=f"{(ratio - 1) * 100:+.1f} %: {detail}",
+        impact_us=abs(other.latency_us - one.latency_us) * record.case.layers,
+    )
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _time_bucket(one: Timing, other: Timing, ratio: float, least: float) -> tuple[Bucket, str]:
+    if min(one.latency_us, other.latency_us) < LEAST_US:
+        return "insufficient data", f"shorter than {LEAST_US:g} µs, where launches dominate"
+    if one.cold != other.cold:
+        return "insufficient data", "one was measured with a cold cache, the other with a warm one"
+    halves = [_middle(timing.samples_us) for timing in (one, other)]
+    if halves[0] is None or halves[1] is None:
+        return "insufficient data", "too few samples"
+    (low, high), (other_low, other_high) = halves[0], halves[1]
+    if other_low <= high and low <= other_high:
+        return "insufficient data", "the middle halves of the samples overlap"
+    card = other.roofline_us / one.roofline_us if _positive(one.roofline_us) and _positive(other.roofline_us) else 1.0
+    own = math.log(ratio / card)
+    if abs(own) < math.log1p(least) or (own > 0) != (ratio > 1):
+        return "insufficient data", f"the card itself changed by {(card - 1) * 100:+.1f} % between the runs"
+    if ratio < 1:
+        return "none", "faster"
+    return "suspicious", "slower, measured one after the other: confirm it with interleaved runs"
+
+
+def _middle(samples_us: Sequence[float]) -> tuple[float, float] | None:
+    """First and third quartile; None where there are too few samples."""
+    finite = [sample for sample in samples_us if math.isfinite(sample)]
+    if len(finite) < 4:
+        return None
+    low, _, high = quantiles(finite, n=4)
+    return low, high

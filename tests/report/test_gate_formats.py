@@ -1,0 +1,304 @@
+"""The formats of the gate: accepted by real readers, bounded, and deaf to what hostile names try to say."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_evidence, make_finding, make_witness
+from jsonschema import Draft7Validator
+from junitparser import Error, Failure, JUnitXml, Skipped
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
+
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.outcome import Crashed, Measured
+from qualify.facts.run import CellJudgement
+from qualify.facts.stack import Component
+from qualify.report.against import compare_with
+from qualify.report.annotations import MOST, to_github, worst_annotations
+from qualify.report.attestation import parse_subject, to_statement
+from qualify.report.contract import gate_schema
+from qualify.report.differences import to_text as diff_text
+from qualify.report.judged import Judged, judge, to_data
+from qualify.report.junit import to_junit
+from qualify.report.markdown import LIMIT_BYTES, escaped, to_markdown
+from qualify.report.verdict_text import to_text
+from qualify.store.store import Store
+
+HOSTILE = (
+    "void a<b, c>::k(int)",
+    "x\n::error file=a::owned",
+    "::set-output name=x::owned",
+    "##[error]owned",
+    "x]]></failure><testcase name='owned'/>",
+    "50%0A::error::owned",
+    "`<script>alert(1)</script>` | [x](http://evil) @team ![i](http://e/i.png) www.evil.example *b* _i_ $x$",
+    "nul\x00esc\x1b[31m del\x7f surrogate\udcff nel\x85 ls\u2028 bom\ufffe",
+    "&amp;&lt;",
+    "\r\nserving: qualified (",
+)
+"""kernel names and messages that try to be markup or commands"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with Store.open(str(tmp_path / "evidence.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The matrix, which names its waivers."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    write_waivers(tmp_path / "waivers.yaml")
+    return tmp_path / "serving.yaml"
+
+
+def judged_run(store: Store, path: Path, outcome: Any = PASSED, **changes: Any) -> Judged:
+    """A stored run, judged at NOW."""
+    return judge(store, store_run(store, path, outcome, **changes).id, shipped_kernels(), now=NOW)
+
+
+def every(case: Any) -> Any:
+    """One case of each kind: failed, inconclusive, waived crash, passed."""
+    crashed = Crashed(stage="call", error="SIGSEGV", log="", attempt=1)
+    return dict(zip(IDS, (WRONG, OPEN, crashed, PASSED), strict=True))[case.id]
+
+
+@pytest.fixture
+def mixed(store: Store, path: Path) -> Judged:
+    """A run with one case of each kind."""
+    write_waivers(path.parent / "waivers.yaml", {"select": IDS[2], "checks": ["crash"]})
+    return judged_run(store, path, every)
+
+
+def named(text: str) -> Measured:
+    """A failed case whose kernel and finding bear that name."""
+    evidence = make_evidence(make_finding("fail", text))
+    return Measured(evidence=replace(evidence, witness=make_witness("proven", text)))
+
+
+@pytest.fixture(params=HOSTILE)
+def evil(request: pytest.FixtureRequest, store: Store, path: Path) -> Judged:
+    """A run whose kernels, findings, crashes and device bear a hostile name, compared with a harmless one."""
+    name = request.param
+    before = store_run(store, path, age=timedelta(hours=2))
+    stack = make_stack(vllm=name)
+    stack = replace(stack, device=replace(stack.device, name=name))
+
+    def outcome(case: Any) -> Any:
+        return Crashed(stage="call", error=name, log=name, attempt=1) if case.id == IDS[0] else named(name)
+
+    judged = judged_run(store, path, outcome, stack=stack)
+    return compare_with(store, judged, before.id, shipped_kernels(), now=NOW)
+
+
+def suites(text: str) -> JUnitXml:
+    """What a real parser makes of the document."""
+    return JUnitXml.fromstring(text.encode())
+
+
+def test_junit_counts_and_kinds(mixed: Judged) -> None:
+    """Failures, errors and skips are where they belong, and each suite counts its own."""
+    found = suites(to_junit(mixed))
+    cases = {case.name: case for suite in found for case in suite}
+    kinds = {name: [type(item) for item in cases[name].result] for name in IDS}
+    assert {IDS[0]: [Failure], IDS[1]: [Error], IDS[2]: [Skipped], IDS[3]: []} == kinds
+    assert [Failure] == [type(item) for item in cases["serving is qualified"].result]
+    assert ["gate", "production shapes", "toy.tp1"] == [suite.name for suite in found]
+    for suite in found:
+        states = Counter(type(item).__name__ for case in suite for item in case.result)
+        assert (states["Failure"], states["Error"], states["Skipped"], len(list(suite))) == (
+            suite.failures,
+            suite.errors,
+            suite.skipped,
+            suite.tests,
+        )
+    assert (found.tests, found.failures, found.errors) == tuple(
+        sum(getattr(suite, name) for suite in found) for name in ("tests", "failures", "errors")
+    )
+    assert "census: row 3 sees key 9" in cases[IDS[0]].result[0].message
+
+
+def test_junit_is_red_where_only_the_verdict_is(store: Store, path: Path) -> None:
+    """All cases passed, and the run was interrupted: that is an error, and no green tree."""
+    found = suites(to_junit(judged_run(store, path, state="interrupted")))
+    assert (0, 1) == (found.failures, found.errors)
+
+
+def test_junit_names_are_unique_and_hostile_ones_are_text(evil: Judged) -> None:
+    """The parser finds as many cases as there are, each name once, and nothing that a name brought along."""
+    text = to_junit(evil)
+    found = [case for suite in suites(text) for case in suite]
+    names = [(case.classname, case.name) for case in found]
+    assert len(names) == len(set(names)) == 1 + len(evil.conclusion.cells) + len(evil.records)
+    assert text.isascii()
+    assert "owned" not in {case.name for case in found}
+
+
+def test_markdown_holds_no_markup_of_others(evil: Judged) -> None:
+    """No tag, link, mention, image or line break but ours."""
+
+    class Tags(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: set[str] = set()
+
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            self.seen.add(tag)
+
+    text = to_markdown(evil, NOW)
+    tags = Tags()
+    tags.feed(text)
+    assert tags.seen <= {"code"}
+    outside = re.sub(r"&#\d+;", "", text)
+    assert [] == [mark for mark in ("`", "](", "@", "://", "www.", "![", "$", "\x1b", "\x00") if mark in outside]
+    assert [] == [line for line in text.splitlines() if line.startswith(("::", "serving: qualified"))]
+    columns = {"FAIL": 4, "verdict": 4, "what changed": 1}
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.match(r"\| (?!---)", line)]
+    assert [] == [row for row in rows if len(row) != columns.get(row[0], 1)]
+
+
+def test_escaping_is_reversible() -> None:
+    """A reader sees every character that is one."""
+    assert "void a<b, c>::k(int) | x_y `z` ]]>%0A" == html.unescape(escaped("void a<b, c>::k(int) | x_y `z` ]]>%0A"))
+
+
+def test_markdown_stays_below_a_mebibyte(store: Store, path: Path) -> None:
+    """Thousands of different failures: cut between rows, and it says so."""
+    judged = judged_run(store, path, WRONG)
+    cells = tuple(
+        CellJudgement(cell=f"{number}/{'x' * 200}", verdict="FAIL", proven_by=(), reasons=(f"{number} {'y' * 500}: z",))
+        for number in range(5000)
+    )
+    records = [replace(judged.records[0], case=replace(judged.records[0].case, id=f"{cell.cell}/k")) for cell in cells]
+    item = judged.conclusion.judgements[0]
+    judgements = (*judged.conclusion.judgements, *(replace(item, case_id=record.case.id) for record in records))
+    conclusion = replace(judged.conclusion, cells=cells, judgements=judgements)
+    large = replace(judged, conclusion=conclusion, records=[*judged.records, *records])
+    text = to_markdown(large, NOW)
+    assert 0.9 * LIMIT_BYTES < len(text.encode()) < 1 << 20
+    assert text.splitlines()[-1].endswith("more lines do not fit here: `qualify report` shows everything.")
+
+
+def commands(text: str) -> list[str]:
+    """The lines that GitHub's runner obeys: ``::`` first after spaces, or ``##[`` anywhere."""
+    return [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+
+
+def test_annotations_are_ours_alone(evil: Judged) -> None:
+    """What is obeyed is what was meant: at most ten, and no hostile text becomes a command, a property or a line."""
+    text = to_github(evil, NOW, None)
+    meant = [item.command() for item in worst_annotations(evil, NOW, None)]
+    assert meant == commands(text)
+    assert len(meant) <= MOST
+    for command in meant:
+        properties, _, data = command.partition(" ")[2].partition("::")
+        assert {"file", "line", "title"} >= {part.partition("=")[0] for part in properties.split(",")}
+        assert [] == re.findall(r"%(?!25|0D|0A)", data)
+    for other in (to_text(evil, NOW), diff_text(evil.against.comparison)):
+        assert [] == commands(other)
+
+
+def test_annotations_lead_to_the_line(mixed: Judged, path: Path) -> None:
+    """The matrix's line that asked for the case, from the checkout; the worst first."""
+    found = worst_annotations(mixed, NOW, path.parent)
+    assert ["error", "error", "warning", "warning"] == [item.level for item in found]
+    lines = MATRIX.splitlines()
+    assert ["", "      - 8", "      - 8", "      - 8"] == [lines[item.line - 1] if item.line else "" for item in found]
+    assert {"serving.yaml"} == {item.path for item in found}
+    assert found[1].command().startswith("::error file=serving.yaml,line=8,title=FAIL toy.tp1/prefill/b1.q8.k8/fp32/")
+    assert [str(path)] * 4 == [item.path for item in worst_annotations(mixed, NOW, Path("/nowhere"))]
+
+
+def test_an_expired_waiver_is_annotated_where_it_stands(store: Store, path: Path) -> None:
+    """Its owner sees the line in the file of waivers."""
+    write_waivers(path.parent / "waivers.yaml", {"created": "2026-09-01", "expires": "2026-10-01"})
+    found = worst_annotations(judged_run(store, path, WRONG), NOW, path.parent)
+    assert [("waivers.yaml", 2, "error")] == [
+        (item.path, item.line, item.level) for item in found if "waiver" in item.title
+    ]
+
+
+def test_no_more_than_ten_annotations(store: Store, path: Path) -> None:
+    """GitHub shows no more, so the worst are chosen here."""
+    judged = judged_run(store, path, WRONG)
+    cells = tuple(
+        replace(judged.conclusion.cells[0], verdict="FAIL", reasons=(f"reason {number}",)) for number in range(40)
+    )
+    many = replace(judged, conclusion=replace(judged.conclusion, cells=cells))
+    assert MOST == len(worst_annotations(many, NOW, None))
+
+
+def test_a_qualified_run_is_a_notice(store: Store, path: Path) -> None:
+    """Green, with one line."""
+    assert ["notice"] == [item.level for item in worst_annotations(judged_run(store, path), NOW, None)]
+
+
+DIGEST = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(("outcome", "result"), [(PASSED, "PASSED"), (WRONG, "FAILED"), (OPEN, "FAILED")])
+def test_the_statement_says_what_was_tested(store: Store, path: Path, outcome: Any, result: str) -> None:
+    """The artifact that is promoted, its digest, the tests by name; no verdict is FAILED."""
+    judged = judged_run(store, path, outcome)
+    found = to_statement(judged, [parse_subject(f"registry.example/image@sha256:{DIGEST}")])
+    assert ("https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1") == (
+        found["_type"],
+        found["predicateType"],
+    )
+    assert [{"name": "registry.example/image", "digest": {"sha256": DIGEST}}] == found["subject"]
+    predicate = found["predicate"]
+    assert result == predicate["result"]
+    assert (set(IDS) <= set(predicate["passedTests"])) == (outcome is PASSED)
+    assert judged.run.matrix_hash == predicate["configuration"][0]["digest"]["sha256"]
+    assert all({"name", "digest"} <= set(item) for item in predicate["configuration"])
+
+
+def test_a_waived_failure_is_a_warning(store: Store, path: Path) -> None:
+    """The consumer may ask for PASSED."""
+    write_waivers(path.parent / "waivers.yaml", {"select": IDS[0]})
+    judged = judged_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
+    predicate = to_statement(judged, [parse_subject(f"x@sha256:{DIGEST}")])["predicate"]
+    assert ("WARNED", [IDS[0]]) == (predicate["result"], predicate["warnedTests"])
+
+
+def test_subjects_of_the_stack(store: Store, path: Path) -> None:
+    """Without --subject the mapped files are meant; without any, nothing can be stated."""
+    with pytest.raises(NoVerdict, match="name the artifact that is promoted with --subject"):
+        to_statement(judged_run(store, path))
+    stack = make_stack()
+    files = [Component(kind="binary", name=name, version="", digest=DIGEST) for name in ("a.so", "a.so", "b.so")]
+    judged = judged_run(store, path, stack=replace(stack, components=(*stack.components, *files)))
+    assert ["a.so", "b.so"] == [item["name"] for item in to_statement(judged)["subject"]]
+
+
+@pytest.mark.parametrize("text", ["image", "image@sha256:abc", f"@sha256:{DIGEST}", f"a b@sha256:{DIGEST}", "x@md5:1"])
+def test_a_wrong_subject_is_refused(text: str) -> None:
+    """A digest is never guessed."""
+    with pytest.raises(UsageError, match="give NAME@sha256:HEX"):
+        parse_subject(text)
+
+
+def test_the_json_keeps_its_contract(mixed: Judged, evil: Judged) -> None:
+    """What is printed fits the published schema, and the schema knows every field."""
+    generated = gate_schema()
+    Draft7Validator.check_schema(generated)
+    for judged in (mixed, evil):
+        data = json.loads(json.dumps({"schema": "qualify.run/1", **to_data(judged)}))
+        assert [] == [error.message for error in Draft7Validator(generated).iter_errors(data)]
+        assert set(data) <= set(generated["properties"])
+        assert set(data["cases"][0]) == set(generated["definitions"]["CaseJson"]["properties"])
+    assert set(to_data(evil)["against"]) == set(generated["definitions"]["AgainstJson"]["properties"])
+    broken = {"schema": "qualify.run/2", **to_data(mixed)}
+    assert [] != list(Draft7Validator(generated).iter_errors(broken))

@@ -1,0 +1,105 @@
+"""Every check on any small workload: silent on a correct kernel, whatever the geometry, layout, mask or dtype."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from builders import CPU, make_subject, make_workload, sees
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.census import Labelling, rows_of
+from qualify.run.checks.registry import CHECKS
+
+SIDES = st.integers(-1, 40)
+LENGTHS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 150)), min_size=1, max_size=4).filter(
+    lambda pairs: any(q for q, _ in pairs) and any(k for _, k in pairs)
+)
+WORKLOADS = st.fixed_dictionaries(
+    {
+        "lengths": LENGTHS,
+        "heads_kv": st.integers(1, 3),
+        "group": st.sampled_from([1, 2, 3, 8]),
+        "head_dim": st.sampled_from([8, 32, 48, 64, 128]),
+        "head_dim_v": st.sampled_from([16, 64, 96]),
+        "causal": st.booleans(),
+        "window": st.tuples(SIDES, SIDES),
+        "softcap": st.sampled_from([0.0, 20.0, 50.0]),
+        "sinks": st.booleans(),
+        "page_size": st.sampled_from([0, 0, 1, 16, 64]),
+        "dtype": st.sampled_from(["bf16", "fp16", "fp32", "fp8_e4m3"]),
+        "descale": st.sampled_from(["sequence", "head"]),
+    }
+)
+
+
+def workload_of(drawn: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of make_workload."""
+    lengths, heads_kv, group = drawn.pop("lengths"), drawn["heads_kv"], drawn.pop("group")
+    seqlens = {"seqlens_q": tuple(q for q, _ in lengths), "seqlens_k": tuple(k for _, k in lengths)}
+    return {**drawn, **seqlens, "heads_q": heads_kv * group}
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=WORKLOADS, seed=st.integers(0, 2**20), tiles=st.sampled_from([(16, 32), (48, 17), (256, 512)]))
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_no_check_alarms_on_a_correct_kernel(check: Any, drawn: dict[str, Any], seed: int, tiles: Any) -> None:
+    """Batches with empty sequences, more queries than keys, any heads, dimensions, mask, pages and dtype."""
+    adapter = TiledTorch(tile_q=tiles[0], tile_k=tiles[1])
+    subject = make_subject(adapter, seed=seed, **workload_of(dict(drawn)))
+    if check.skips(subject):
+        return
+    for finding in check.run(subject):
+        assert finding.verdict in {"pass", "note"}, finding.detail
+
+
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=WORKLOADS, seed=st.integers(0, 2**20))
+def test_every_input_kind_is_within_the_budget_of_a_correct_kernel(drawn: dict[str, Any], seed: int) -> None:
+    """The same at full level for the budget: all input kinds."""
+    subject = make_subject(TiledTorch(tile_q=32, tile_k=48), seed=seed, level="full", **workload_of(dict(drawn)))
+    (check,) = (check for check in CHECKS if check.name == "budget")
+    for finding in check.run(subject):
+        assert "pass" == finding.verdict, finding.detail
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    pairs=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 14)), min_size=1, max_size=3),
+    causal=st.booleans(),
+    window=st.tuples(st.integers(-1, 9), st.integers(-1, 9)),
+)
+def test_visible_ranges_of_rows_agree_with_counting(
+    pairs: list[tuple[int, int]], causal: bool, window: tuple[int, int]
+) -> None:
+    """What census, needle, poison and suffix take for granted: the first and last key of each row of each sequence."""
+    workload = make_workload(seqlens_q=tuple(q for q, _ in pairs), seqlens_k=tuple(k for _, k in pairs))
+    low, high = rows_of(workload, CPU).visible_range(causal=causal, window=window)
+    expected = [
+        [j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window)]
+        for seqlen_q, seqlen_k in pairs
+        for i in range(seqlen_q)
+    ]
+    assert expected == [list(range(first, last)) for first, last in zip(low.tolist(), high.tolist(), strict=True)]
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    start=st.integers(0, 20),
+    size=st.integers(1, 60),
+    block=st.integers(0, 6),
+    dim=st.integers(10, 16),
+    edges=st.tuples(st.integers(0, 90), st.integers(0, 90)),
+)
+def test_label_counts_agree_with_counting(start: int, size: int, block: int, dim: int, edges: tuple[int, int]) -> None:
+    """The closed form of how many visible keys carry a label."""
+    labelling = Labelling(start=start, size=min(size, block * dim) if block else size, block=block, dim=dim)
+    low, high = sorted(edges)
+    counted = [0] * dim
+    for key in range(low, high):
+        if labelling.start <= key < labelling.start + labelling.size:
+            counted[int(labelling.label(torch.tensor(key - labelling.start)))] += 1
+    assert [counted] == labelling.counts(torch.tensor([low]), torch.tensor([high])).tolist()

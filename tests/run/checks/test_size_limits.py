@@ -1,0 +1,166 @@
+"""size limits: kernels that count in 16 or 32 bits, and kernels that do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.size_limits import MANY, OFFSETS, SizeLimits, far_pages, far_rows
+
+PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
+LAYOUTS = pytest.mark.parametrize("layout", [{}, PAGED], ids=["packed", "paged"])
+
+
+class Wrapped(TiledTorch):
+    """Rows or pages whose offset leaves 32 bits are read as zeros."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        tensor: Tensor = getattr(call, self.name)
+        step = tensor.stride(0)
+        if len(tensor) * step <= OFFSETS:
+            return super().prepare(call)
+        if call.block_table is None:
+            near = tensor.clone()
+            near[torch.arange(len(tensor)) * step >= OFFSETS] = 0
+            return super().prepare(replace(call, **{self.name: near}))
+        pages = call.block_table.flatten().long().unique()
+        table = torch.searchsorted(pages, call.block_table.long())
+        small: dict[str, Any] = {name: getattr(call, name)[pages].clone() for name in ("k", "v")}
+        small[self.name][pages * step >= OFFSETS] = 0
+        return super().prepare(replace(call, **small, block_table=table.int()))
+
+
+class Limited(TiledTorch):
+    """Does not see keys, or sequences, from a number on."""
+
+    def __init__(self, *, keys: int = 1 << 40, sequences: int = 1 << 40) -> None:
+        super().__init__()
+        self.keys, self.sequences = keys, sequences
+
+    def cut(self, call: AttentionCall) -> AttentionCall:
+        """The call without its late keys."""
+        if call.max_seqlen_k <= self.keys:
+            return call
+        if call.seqused_k is not None:
+            return replace(call, seqused_k=call.seqused_k.clamp(max=self.keys))
+        assert call.cu_seqlens_k is not None
+        return replace(call, cu_seqlens_k=call.cu_seqlens_k.clamp(max=self.keys))
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        native = super().prepare(self.cut(call))
+
+        def launch() -> Any:
+            out, lse = native.launch()
+            if len(call.cu_seqlens_q) - 1 > self.sequences:
+                out[int(call.cu_seqlens_q[self.sequences]) :] = 0
+            return out, lse
+
+        return Prepared(launch=launch, result=native.result)
+
+
+def size_limits(adapter: Any = None, **subject: Any) -> list[Finding]:
+    """What the check finds."""
+    made = make_subject(adapter, level="full", **subject)
+    assert "" == SizeLimits().skips(made)
+    return SizeLimits().run(made)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8_e4m3"])
+def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -> None:
+    """All four questions are asked."""
+    (finding,) = size_limits(dtype=dtype, **layout)
+    assert "pass" == finding.verdict
+    far = "a cache beyond 2^31 elements" if layout else "keys beyond 2^31 elements, values beyond 2^31 elements"
+    assert f"right with {far}, 65600 keys, 65537 sequences" == finding.detail
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "what"),
+    [({}, "k", "keys"), ({}, "v", "values"), (PAGED, "k", "a cache"), (PAGED, "v", "a cache")],
+)
+def test_offsets_of_32_bits_are_caught(layout: dict[str, Any], name: str, what: str) -> None:
+    """In keys and in values alone."""
+    finding, *_ = size_limits(Wrapped(name), **layout)
+    assert ("fail", f"{what} beyond 2^31 elements") == (finding.verdict, finding.values["what"])
+
+
+@LAYOUTS
+def test_indices_of_16_bits_are_caught(layout: dict[str, Any]) -> None:
+    """Of keys, and of sequences."""
+    late, *_ = size_limits(Limited(keys=1 << 16), **layout)
+    assert ("fail", "65600 keys") == (late.verdict, late.values["what"])
+    many, *_ = size_limits(Limited(sequences=(1 << 16) - 1), **layout)
+    assert ("fail", "65537 sequences") == (many.verdict, many.values["what"])
+
+
+def test_the_batch_is_the_largest_that_the_card_claims() -> None:
+    """A limit that the card states is no fault, and one below it is."""
+    card = make_card(batch={"max": 1000})
+    (finding,) = size_limits(Limited(sequences=1000), card=card)
+    assert ("pass", True) == (finding.verdict, "1000 sequences" in finding.detail)
+    assert "fail" == size_limits(Limited(sequences=999), card=card)[0].verdict
+
+
+def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:
+    """The next case of the same kernel says what was answered; another dtype is asked."""
+    first = make_subject(level="full")
+    (answer,) = SizeLimits().run(first)
+    (again,) = SizeLimits().run(replace(first, seed=5))
+    assert ("note", True) == (again.verdict, answer.detail in again.detail)
+    (other,) = SizeLimits().run(replace(first, workload=replace(first.workload, dtype="fp16")))
+    assert "pass" == other.verdict
+
+
+def test_a_failure_is_told_by_every_case() -> None:
+    """What was wrong stays wrong."""
+    subject = make_subject(Limited(keys=1 << 16), level="full")
+    assert ["fail", "fail"] == [SizeLimits().run(subject)[0].verdict for _ in range(2)]
+
+
+def test_what_a_library_refuses_is_noted() -> None:
+    """A refusal is an answer, and the rest is asked."""
+
+    class Short(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Prepared:
+            if call.max_seqlen_k > MANY:
+                raise LibraryRefusal("at most 65536 keys")
+            return super().prepare(call)
+
+    passed, noted = size_limits(Short())
+    assert ("pass", "note") == (passed.verdict, noted.verdict)
+    assert "not asked: the library refuses 65600 keys (at most 65536 keys)" == noted.detail
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_far_rows_hold_the_same_numbers(keys: bool) -> None:
+    """The last of them lie beyond 2^31 elements."""
+    packed = make_subject(level="full").inputs().call
+    far = far_rows(packed, keys=keys)
+    tensor = far.k if keys else far.v
+    assert tensor.stride(0) * (len(tensor) - 1) > OFFSETS
+    assert torch.equal(packed.k, far.k)
+    assert torch.equal(packed.v, far.v)
+
+
+def test_far_pages_hold_the_same_numbers() -> None:
+    """All of them lie beyond 2^31 elements."""
+    paged = make_subject(level="full", **PAGED).inputs().call
+    far = far_pages(paged)
+    assert paged.block_table is not None
+    assert far.block_table is not None
+    assert int(far.block_table.min()) * far.k.stride(0) >= OFFSETS
+    for name in ("k", "v"):
+        assert torch.equal(getattr(paged, name)[paged.block_table.long()], getattr(far, name)[far.block_table.long()])

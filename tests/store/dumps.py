@@ -1,0 +1,112 @@
+"""Stores as older programs left them: ``dumps/REVISION.json``, every table with its rows as SQLite holds them.
+
+Before a migration is added, the program of that day writes the dump of the schema that the migration starts from::
+
+    PYTHONPATH=. python tests/store/dumps.py
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tempfile
+from collections.abc import Iterable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import store_examples as examples
+from sqlalchemy import Boolean, Connection, DateTime, Double, MetaData, Table, insert
+
+from qualify.facts.run import Record
+from qualify.store import Store
+
+FOLDER = Path(__file__).with_name("dumps")
+
+
+def fill(store: Store) -> None:
+    """A completed run with every kind of outcome, one of them repeated, and an interrupted one on another stack."""
+    run, outcomes = examples.run(1), examples.outcomes()
+    plan = examples.cases(len(outcomes) + 1)
+    store.begin(run)
+    store.set_stack(run.id, examples.stack(), examples.ceilings())
+    store.add_cases(run.id, plan)
+    store.add(run.id, [Record(case=case, outcome=outcome) for case, outcome in zip(plan, outcomes, strict=False)])
+    store.add(run.id, [examples.simple(plan[0])])
+    store.finish(run.id, "completed", examples.STARTED)
+    other = examples.run(2, select=examples.HOSTILE)
+    store.begin(other)
+    store.set_stack(other.id, examples.stack("GPU-2", driver="590.1"), None)
+    store.add_cases(other.id, plan[:2])
+    store.finish(other.id, "interrupted", examples.STARTED)
+    store.add_selftest(examples.selftest())
+
+
+def rows_of(path: Path) -> dict[str, Any]:
+    """The revision of an SQLite store and the rows of every table."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        tables = sorted(name for (name,) in connection.execute(query))
+        rows = {name: [dict(row) for row in connection.execute(f"SELECT * FROM {name}")] for name in tables}
+    (version,) = rows.pop("qualify_version")
+    return {"revision": version["version_num"], "tables": rows}
+
+
+def load(connection: Connection, tables: dict[str, list[dict[str, Any]]]) -> None:
+    """Puts the rows into the tables that the database has at that revision."""
+    metadata = MetaData()
+    metadata.reflect(connection)
+    for table in metadata.sorted_tables:
+        rows = tables.get(table.name, [])
+        if rows and connection.dialect.name == "sqlite":
+            names, places = ", ".join(f'"{name}"' for name in rows[0]), ", ".join("?" * len(rows[0]))
+            values = [tuple(row.values()) for row in rows]
+            connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({places})", values)
+        elif rows:
+            connection.execute(insert(table), [_for_postgres(table, row) for row in rows])
+            _count_on(connection, table)
+
+
+def _for_postgres(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+    """A row as SQLite holds it, in the types that PostgreSQL has and SQLite has not."""
+    makers = {Boolean: bool, Double: float, DateTime: lambda text: datetime.fromisoformat(text).replace(tzinfo=UTC)}
+    kinds = {name: _kind(table.columns[name].type, makers) for name in row}
+    return {
+        name: value if value is None else makers.get(kinds[name], lambda same: same)(value)
+        for name, value in row.items()
+    }
+
+
+def _kind(of: object, known: Iterable[type]) -> type | None:
+    return next((kind for kind in known if isinstance(of, kind)), None)
+
+
+def _count_on(connection: Connection, table: Table) -> None:
+    """Rows with given keys do not advance PostgreSQL's counter, as those of a program did."""
+    if table.autoincrement_column is None:
+        return
+    column = table.autoincrement_column.name
+    newest = f'SELECT max("{column}") FROM {table.name}'
+    connection.exec_driver_sql(f"SELECT setval(pg_get_serial_sequence('{table.name}', '{column}'), ({newest}))")
+
+
+def main() -> None:
+    """Writes the dump of this program's schema."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "evidence.db"
+        with Store.open(str(path)) as store:
+            fill(store)
+        dump = rows_of(path)
+    FOLDER.mkdir(exist_ok=True)
+    lines = [
+        f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]"
+        for name, rows in dump["tables"].items()
+    ]
+    text = f'{{"revision": {json.dumps(dump["revision"])}, "tables": {{\n' + ",\n".join(lines) + "\n}}\n"
+    (FOLDER / f"{dump['revision']}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""A store of every older schema is brought forward with everything that is in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import dumps
+import pytest
+import store_examples as examples
+from alembic.script import ScriptDirectory
+from cli_process import call
+from sqlalchemy import Connection, DateTime, create_engine, select
+
+from qualify.store import Store
+from qualify.store.database import Database, parse
+from qualify.store.schema import config, head, revision_of, upgrade
+from qualify.store.tables import metadata
+
+REVISIONS = [script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()]
+OLDER = [revision for revision in REVISIONS if revision != head()]
+
+
+def _rows(revision: str) -> dict[str, list[dict[str, Any]]]:
+    dump = json.loads((dumps.FOLDER / f"{revision}.json").read_text())
+    assert revision == dump["revision"]
+    return dump["tables"]
+
+
+@pytest.fixture
+def old(address: str, request: pytest.FixtureRequest) -> str:
+    """A database as the program of that revision left it."""
+    database = Database(parse(address), busy_timeout_s=1)
+    with database.migrating() as connection:
+        upgrade(connection, request.param)
+        dumps.load(connection, _rows(request.param))
+    database.close()
+    return address
+
+
+@pytest.mark.parametrize("old", OLDER, indirect=True)
+def test_every_row_survives(old: str, request: pytest.FixtureRequest) -> None:
+    """After `qualify db upgrade`'s work every column of every row that still exists holds what it held."""
+    revision = request.node.callspec.params["old"]
+    Store.open(old, create=False).close()
+    database = Database(parse(old), busy_timeout_s=1)
+    with database.reading() as connection:
+        assert head() == revision_of(connection)
+        for name, rows in _rows(revision).items():
+            expected = sorted(json.dumps(_kept(name, row)) for row in rows)
+            assert expected == sorted(json.dumps(row) for row in _stored(connection, name, rows))
+    database.close()
+
+
+def _kept(table: str, row: dict[str, Any]) -> dict[str, Any]:
+    """What today's table still has of a row, in the values that today's types give."""
+    columns = metadata.tables[table].columns
+    return {name: _plain(columns[name].type, value) for name, value in row.items() if name in columns}
+
+
+def _plain(kind: Any, value: Any) -> Any:
+    """The value of an SQLite row as the column's type brings it back, made fit for JSON."""
+    if isinstance(getattr(kind, "impl", kind), DateTime) and value is not None:
+        return f"{datetime.fromisoformat(value)}+00:00"
+    make = kind.result_processor(create_engine("sqlite://").dialect, None)
+    made = make(value) if make else value
+    return bool(made) if kind.python_type is bool and made is not None else made
+
+
+def _stored(connection: Connection, name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    table = metadata.tables[name]
+    columns = [table.columns[column] for column in (rows[0] if rows else ()) if column in table.columns]
+    if not columns:
+        return []
+    found = connection.execute(select(*columns)).mappings()
+    return [{key: str(value) if isinstance(value, datetime) else value for key, value in row.items()} for row in found]
+
+
+@pytest.mark.parametrize("old", OLDER, indirect=True)
+def test_an_older_store_is_read_and_written(old: str) -> None:
+    """The evidence of the older program is judged like today's, and a new run is added to it."""
+    with Store.open(old, create=False) as store:
+        records = store.records(examples.run(1).id)
+        assert [examples.simple(examples.case(0))] == records[:1]
+        expected = [type(outcome).__name__ for outcome in examples.outcomes()[1:]]
+        assert expected == [type(record.outcome).__name__ for record in records[1:-1]]
+        assert [examples.run(2).id, examples.run(1).id] == [run.id for run in store.runs()]
+        assert examples.stack() == store.run(examples.run(1).id).stack
+        run = examples.run(3)
+        store.begin(run)
+        store.set_stack(run.id, examples.stack("GPU-3", driver="600"), None)
+        store.add_cases(run.id, examples.cases(1))
+        store.add(run.id, [examples.simple(examples.case(0))])
+        store.add_selftest(replace(examples.selftest(), wall_s=1.0))
+        assert [examples.simple(examples.case(0))] == store.records(run.id)
+
+
+@pytest.mark.parametrize("old", ["0001"], indirect=True)
+def test_db_upgrade_brings_it_forward(old: str, tmp_path: Any) -> None:
+    """The command says where, and the runs of before version 2 of the schema have the version of checks there was."""
+    ended = call("db", "upgrade", "--db", old, cwd=tmp_path)
+    assert (0, "") == (ended.code, ended.err)
+    with Store.open(old, create=False) as store:
+        assert [1, 1] == [run.check_version for run in store.runs()]
+        assert store.selftest(1) is None

@@ -1,0 +1,154 @@
+"""Old runs go as a whole; what something holds, and what is new, stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dumps
+import pytest
+import store_examples as examples
+from cli_process import call
+from sqlalchemy import Column, ForeignKey, Table, Text, create_engine, func, insert, inspect, select
+from sqlalchemy.exc import IntegrityError
+
+from qualify.store import Store
+from qualify.store.database import parse
+from qualify.store.retention import holds
+from qualify.store.tables import metadata, runs
+
+NOW = datetime.now(UTC)
+OF_RUNS = ("runs", "ceilings", "matmul_ceilings", "cases", "outcomes", "findings", "statistics", "launches", "samples")
+
+
+def _ended(store: Store, number: int, days_ago: float, matrix: str = "m", **changes: object) -> str:
+    """A run that ended so many days ago."""
+    ended = NOW - timedelta(days=days_ago)
+    run = examples.run(number, matrix=matrix, started_at=ended - timedelta(hours=1), finished_at=ended, **changes)
+    store.begin(run)
+    return run.id
+
+
+def _ids(pair: tuple[list, list]) -> tuple[list[str], list[str]]:
+    old, held = pair
+    return [run.id for run in old], [run.id for run in held]
+
+
+def _counts(address: str) -> dict[str, int]:
+    engine = create_engine(parse(address))
+    with engine.connect() as connection:
+        found = {
+            name: connection.execute(select(func.count()).select_from(metadata.tables[name])).scalar_one()
+            for name in OF_RUNS
+        }
+    engine.dispose()
+    return found
+
+
+def test_a_run_goes_with_all_that_belongs_to_it(address: str) -> None:
+    """Every table has afterwards what it had before the run was added; the stack stays, other runs may share it."""
+    with Store.open(address) as store:
+        store.begin(examples.run(3))
+        store.add_cases(examples.run(3).id, examples.cases(2))
+        store.add(examples.run(3).id, [examples.simple(examples.case(0))])
+        before = _counts(address)
+        dumps.fill(store)
+        assert [] == [name for name, count in _counts(address).items() if count == before[name]]
+        assert [True, True, False] == [store.remove_run(examples.run(number).id) for number in (1, 2, 1)]
+        assert before == _counts(address)
+        assert 2 == len(store.records(examples.run(3).id))
+
+
+def test_old_runs_are_those_that_ended_before(store: Store) -> None:
+    """Oldest first; the newest of each matrix stay where that is asked for; a run that never ended has its start."""
+    ids = {
+        number: _ended(store, number, days, matrix)
+        for number, days, matrix in ((1, 40, "m"), (2, 31, "m"), (3, 29, "m"), (4, 50, "other"), (5, 45, "m"))
+    }
+    killed = examples.run(6, matrix="m", started_at=NOW - timedelta(days=33))
+    store.begin(killed)
+    before = NOW - timedelta(days=30)
+    assert ([ids[4], ids[5], ids[1], killed.id, ids[2]], []) == _ids(store.old_runs(before, 0))
+    assert ([ids[5], ids[1], killed.id], []) == _ids(store.old_runs(before, 2))
+    assert ([], []) == _ids(store.old_runs(before, 5))
+    assert 6 == len(store.runs())
+
+
+@pytest.fixture
+def signed(store: Store, address: str) -> Iterator[Table]:
+    """A table of today's program whose rows name runs that somebody relies on."""
+    table = Table("signatures", metadata, Column("run_id", Text, ForeignKey("runs.id"), nullable=False))
+    engine = create_engine(parse(address))
+    table.create(engine)
+    yield table
+    table.drop(engine)
+    metadata.remove(table)
+    engine.dispose()
+
+
+def _sign(address: str, table: Table, run_id: str) -> None:
+    engine = create_engine(parse(address))
+    with engine.begin() as connection:
+        connection.execute(insert(table), {"run_id": run_id})
+    engine.dispose()
+
+
+def test_a_held_run_stays(store: Store, address: str, signed: Table) -> None:
+    """A row that names a run keeps it, also where it was written after the list was made."""
+    first, second = _ended(store, 1, 40), _ended(store, 2, 39)
+    _sign(address, signed, first)
+    before = NOW - timedelta(days=30)
+    assert ([second], [first]) == _ids(store.old_runs(before, 0))
+    _sign(address, signed, second)
+    assert [False, False] == [store.remove_run(first), store.remove_run(second)]
+    assert 2 == len(store.runs())
+
+
+def test_the_database_refuses_as_well(store: Store, address: str, signed: Table) -> None:
+    """Without qualify, too, a held run cannot be deleted."""
+    run_id = _ended(store, 1, 40)
+    _sign(address, signed, run_id)
+    engine = create_engine(parse(address))
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+        with pytest.raises(IntegrityError):
+            connection.execute(runs.delete())
+    engine.dispose()
+
+
+def test_every_reference_to_a_run_belongs_to_it_or_holds_it(address: str) -> None:
+    """What the database itself knows to refer to a run is what retention removes, or a hold."""
+    Store.open(address).close()
+    engine = create_engine(parse(address))
+    inspector = inspect(engine)
+    referring = {
+        name
+        for name in inspector.get_table_names()
+        for key in inspector.get_foreign_keys(name)
+        if key["referred_table"] == "runs"
+    }
+    engine.dispose()
+    assert {"ceilings", "matmul_ceilings", "cases"} | {column.table.name for column in holds()} == referring
+
+
+def test_the_command(address: str, tmp_path: Path) -> None:
+    """It lists on stderr, asks for a word, removes with --yes, and says how many."""
+    with Store.open(address) as store:
+        old, new = _ended(store, 1, 40), _ended(store, 2, 2)
+    prune = ("db", "prune", "--db", address, "--keep-days", "30")
+    looked = call(*prune, "--dry-run", "--json", cwd=tmp_path)
+    assert (0, [old], [], True) == (looked.code, *(looked.data[key] for key in ("removed", "held", "dry_run")))
+    unsure = call(*prune, cwd=tmp_path)
+    assert (2, "") == (unsure.code, unsure.out)
+    assert "--dry-run, then give --yes" in unsure.err
+    kept = call(*prune, "--keep-last", "2", "--yes", cwd=tmp_path)
+    assert ": 0 runs removed, 0 held\n" in kept.out
+    done = call(*prune, "--yes", cwd=tmp_path)
+    assert 0 == done.code
+    assert done.out.endswith(": 1 run removed, 0 held\n")
+    assert old in done.err
+    with Store.open(address) as store:
+        assert [new] == [run.id for run in store.runs()]
+    assert 2 == call("db", "prune", "--db", address, "--keep-days", "0", cwd=tmp_path).code

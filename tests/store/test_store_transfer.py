@@ -1,0 +1,216 @@
+"""A run leaves a store as one file and enters another one unchanged, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dumps
+import pytest
+import store_examples as examples
+from cli_process import call
+
+from qualify.errors import InfrastructureError, StoreError, UsageError
+from qualify.facts.outcome import Outcome
+from qualify.facts.run import Run
+from qualify.store import Store
+from qualify.store.transfer import FORMAT, Evidence, Moved
+
+RUN = examples.run(1).id
+ATTEMPTS = len(examples.outcomes()) + 1
+SHAPES = {"qualify.export/1": "cf96ed445e2d", "qualify.export/2": "f91156423c62"}
+
+
+def _shape(kind: Any) -> Any:
+    """The fields of a record and the records in them, without words that only explain."""
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return {field.name: _shape(hints[field.name]) for field in dataclasses.fields(kind)}
+    arguments = typing.get_args(kind)
+    if not arguments:
+        return getattr(kind, "__name__", repr(kind))
+    union = isinstance(kind, types.UnionType)
+    return ["union" if union else str(typing.get_origin(kind)), *map(_shape, arguments)]
+
+
+def test_other_records_are_another_format() -> None:
+    """Where a field of Run, Case or Outcome changed, VERSION in transfer.py is raised, and its shape added here."""
+    shape = json.dumps(
+        [_shape(kind) for kind in (Run, *typing.get_args(typing.get_type_hints(Evidence)["cases"]), Outcome)]
+    )
+    assert SHAPES[FORMAT] == hashlib.sha256(shape.encode()).hexdigest()[:12]
+
+
+def _lines(file: Path) -> list[bytes]:
+    return gzip.decompress(file.read_bytes()).splitlines(keepends=True)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Store:
+    """An SQLite store with a run of every kind of outcome, and another run."""
+    with Store.open(str(tmp_path / "filled.db")) as store:
+        dumps.fill(store)
+        yield store
+
+
+@pytest.fixture
+def file(filled: Store, tmp_path: Path) -> Path:
+    """That run as a file."""
+    path = tmp_path / "run.jsonl.gz"
+    filled.export_run(RUN, path)
+    return path
+
+
+def test_a_run_comes_back_through_both_databases(filled: Store, new_postgres: str, tmp_path: Path) -> None:
+    """SQLite to PostgreSQL to SQLite: the same bytes each time, and the same records."""
+    files = [tmp_path / f"{number}.gz" for number in range(3)]
+    first = filled.export_run(RUN, files[0])
+    assert Moved(run=RUN, cases=ATTEMPTS, outcomes=ATTEMPTS, sha256=first.sha256, new=False) == first
+    for number, address in enumerate((new_postgres, str(tmp_path / "last.db"))):
+        with Store.open(address) as store:
+            store.begin(examples.run(3))
+            store.add_cases(examples.run(3).id, examples.cases(3))  # so that no key is what it was
+            store.add(examples.run(3).id, [examples.simple(examples.case(0))])
+            assert dataclasses.replace(first, new=True) == store.import_run(files[number])
+            assert first == store.export_run(RUN, files[number + 1])
+            assert repr(filled.records(RUN)) == repr(store.records(RUN))
+            assert repr(filled.run(RUN)) == repr(store.run(RUN))
+    assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
+
+
+def test_replaced_attempts_travel_too(file: Path) -> None:
+    """The outcomes of a case are all there, in their order."""
+    lines = [json.loads(line) for line in _lines(file)]
+    assert [{"measured", "crashed"}] == [{line["outcome"]["outcome"] for line in lines if line.get("of") == 0}]
+    assert FORMAT == lines[0]["format"]
+    body = b"".join(_lines(file)[:-1])
+    assert {"sha256": hashlib.sha256(body).hexdigest()} == lines[-1]
+
+
+def test_importing_again_changes_nothing(address: str, file: Path) -> None:
+    """A store that has the run says so."""
+    with Store.open(address) as store:
+        assert [True, False] == [store.import_run(file).new for _ in range(2)]
+        assert [RUN] == [run.id for run in store.runs()]
+        assert ATTEMPTS == len(store.records(RUN))
+
+
+def test_other_content_of_the_same_run_is_refused(address: str, file: Path) -> None:
+    """Evidence that is stored is not replaced."""
+    with Store.open(address) as store:
+        store.begin(examples.run(1))
+        with pytest.raises(UsageError, match=r"with other content \(running, 0 outcomes; the file: completed, 13"):
+            store.import_run(file)
+        assert [] == store.records(RUN)
+
+
+def test_a_run_that_only_began_travels(address: str, tmp_path: Path) -> None:
+    """A run without stack, plan and outcomes is one as well."""
+    file = tmp_path / "begun.gz"
+    with Store.open(str(tmp_path / "other.db")) as other, Store.open(address) as store:
+        other.begin(examples.run(1, finished_at=examples.STARTED + timedelta(hours=1)))
+        other.export_run(RUN, file)
+        store.import_run(file)
+        assert other.run(RUN) == store.run(RUN)
+
+
+def _changed(file: Path, change: Callable[[list[Any]], object], *, digest: bool = True) -> None:
+    """Writes the file again with other lines, and with a digest that fits them."""
+    lines = [json.loads(line) for line in _lines(file)][:-1]
+    change(lines)
+    body = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+    trailer = {"sha256": hashlib.sha256(body if digest else b"").hexdigest()}
+    file.write_bytes(gzip.compress(body + json.dumps(trailer).encode() + b"\n"))
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda file: file.unlink(), "No such file"),
+    "folder": (lambda file: (file.unlink(), file.mkdir()), "Is a directory"),
+    "empty": (lambda file: file.write_bytes(b""), "no exported run"),
+    "text": (lambda file: file.write_text("notes of somebody\n"), "no exported run"),
+    "cut": (lambda file: file.write_bytes(file.read_bytes()[:-100]), "cut off or damaged"),
+    "half": (lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]), "cut off or damaged"),
+    "bit": (lambda file: file.write_bytes(_flipped(file.read_bytes())), "damaged"),
+    "cut lines": (lambda file: file.write_bytes(gzip.compress(b"".join(_lines(file)[:-1]))), "digest"),
+    "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
+    "format": (
+        lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
+        "format qualify.export/1, and this qualify reads qualify.export/2",
+    ),
+    "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
+    "no run": (lambda file: _changed(file, lambda lines: lines[0].pop("run")), "its records are none"),
+    "run id": (lambda file: _changed(file, lambda lines: lines[0]["run"].update(id="../../x")), "run id '../../x'"),
+    "state": (lambda file: _changed(file, lambda lines: lines[0]["run"].update(state="paused")), "records are none"),
+    "twice": (lambda file: _changed(file, lambda lines: lines.insert(1, lines[1])), "a case is there twice"),
+    "no case": (lambda file: _changed(file, lambda lines: lines[-1].update(of=-1)), "names no case"),
+    "far case": (lambda file: _changed(file, lambda lines: lines[-1].update(of=99)), "records are none"),
+    "nested": (lambda file: file.write_bytes(gzip.compress(b"[" * 100_000 + b"\n{}\n")), "no exported run"),
+}
+
+
+def _flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_adds_nothing(file: Path, tmp_path: Path, damage: str) -> None:
+    """It is a usage error that says what is wrong with which file."""
+    make, message = DAMAGES[damage]
+    make(file)
+    with Store.open(str(tmp_path / "target.db")) as store:
+        with pytest.raises(UsageError, match=message) as caught:
+            store.import_run(file)
+        assert [] == store.runs()
+    assert str(caught.value).startswith(f"{file}: ")
+    assert "Nothing was imported." in str(caught.value)
+
+
+def test_a_database_that_refuses_a_record_has_none(address: str, file: Path) -> None:
+    """What fails in the middle leaves nothing of the run."""
+    _changed(file, lambda lines: lines[-1].update(outcome={**examples_outcome(), "attempt": 2**64}))
+    with Store.open(address) as store:
+        with pytest.raises(StoreError):
+            store.import_run(file)
+        assert [] == store.runs()
+
+
+def examples_outcome() -> dict[str, Any]:
+    """A crash as a file has it."""
+    return {"outcome": "crashed", "stage": "call", "error": "x", "log": "", "attempt": 1, "findings": []}
+
+
+def test_a_place_that_cannot_be_written(filled: Store, tmp_path: Path) -> None:
+    """The message names it, the run is still stored, and nothing is left behind."""
+    with pytest.raises(InfrastructureError, match=r"--out .*none/x.gz: the run cannot be written there \(No such file"):
+        filled.export_run(RUN, tmp_path / "none" / "x.gz")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InfrastructureError, match="Is a directory"):
+        filled.export_run(RUN, tmp_path / "folder")
+    assert ["filled.db", "folder"] == sorted(path.name for path in tmp_path.iterdir() if "-" not in path.name)
+
+
+def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
+    """Export to a file and import from it, as text and as JSON; a damaged file is exit 2."""
+    out = call("db", "export", RUN[:9], "--out", "run.gz", "--db", "filled.db", "--json", cwd=tmp_path)
+    assert (0, "") == (out.code, out.err)
+    assert ("qualify.db-export/1", RUN, "run.gz") == tuple(out.data[key] for key in ("schema", "run", "file"))
+    into = call("db", "import", "run.gz", "--db", new_postgres, cwd=tmp_path)
+    assert (0, "") == (into.code, into.err)
+    assert f"run {RUN} added, {ATTEMPTS} cases, {ATTEMPTS} outcomes, sha256 {out.data['sha256']}" in into.out
+    again = call("db", "import", "run.gz", "--db", new_postgres, "--json", cwd=tmp_path)
+    assert (0, False, out.data["sha256"]) == (again.code, again.data["new"], again.data["sha256"])
+    (tmp_path / "run.gz").write_bytes((tmp_path / "run.gz").read_bytes()[:200])
+    damaged = call("db", "import", "run.gz", cwd=tmp_path)
+    assert (2, "") == (damaged.code, damaged.out)
+    assert damaged.err.startswith("qualify: run.gz: it is no exported run, or it was cut off or damaged")
+    unknown = call("db", "export", "2020", "--out", "x.gz", "--db", "filled.db", cwd=tmp_path)
+    assert (2, "") == (unknown.code, unknown.out)

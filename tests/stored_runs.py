@@ -1,0 +1,189 @@
+"""Runs in a real store, as a worker would have left them: a real plan, with outcomes that a test chooses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from builders import make_evidence, make_finding
+
+from qualify.cards.load import LoadedKernel, load_kernels, load_matrix
+from qualify.facts.case import Case
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.outcome import Measured, Outcome, Refused, Statistics, Timing
+from qualify.facts.run import Record, Run
+from qualify.facts.stack import Component, Device, Stack
+from qualify.plan.plan import make_plan
+from qualify.store.store import Store
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+PASSED = Measured(evidence=make_evidence())
+WRONG = Measured(evidence=make_evidence(make_finding("fail", "row 3 sees key 9")))
+OPEN = Measured(evidence=make_evidence(make_finding("inconclusive", "no sample")))
+DEVICE = Device(
+    kind="cpu", name="Test CPU", uuid="cpu-0", compute_capability="", units=2, memory_bytes=1 << 33, cache_bytes=1 << 25
+)
+MATRIX = """\
+matrix: serving
+models:
+  - model: toy
+    geometry: {groups: [{layers: [0], heads_q: 2, heads_kv: 2, head_dim: 32, mask: causal}]}
+phases:
+  prefill:
+    seqlen:
+      - 8
+      - 9
+dtypes: [fp32]
+kernels: [tiled-torch, torch-cpu-math]
+"""
+CELL = "toy.tp1/prefill/b1.q{0}.k{0}/fp32/causal"
+IDS = [f"{CELL.format(size)}/{kernel}" for size in (8, 9) for kernel in ("tiled-torch", "torch-cpu-math")]
+WAIVER: dict[str, Any] = {
+    "id": "known-mask",
+    "select": "*",
+    "checks": ["census"],
+    "owner": "jane@example.com",
+    "reason": "fixed in the next release",
+    "link": "https://example.com/issues/1",
+    "created": "2026-11-01",
+    "expires": "2026-12-31",
+}
+_numbers = count()
+
+
+@cache
+def shipped_kernels() -> dict[str, LoadedKernel]:
+    """The shipped kernel cards, loaded once."""
+    return load_kernels()
+
+
+def make_stack(**versions: str) -> Stack:
+    """A stack of torch 2.11 with the given versions changed or added; a value with a colon is version:digest."""
+    usual = {"torch": f"2.11.0:{'a' * 64}", "triton": "3.6.0"} | versions
+    parts = [(name, *text.partition(":")[::2]) for name, text in usual.items()]
+    return Stack(
+        device=DEVICE,
+        components=tuple(
+            Component(kind="distribution", name=name, version=version, digest=digest) for name, version, digest in parts
+        ),
+        environment={},
+    )
+
+
+def make_run(**changes: Any) -> Run:
+    """A completed run of `serving` that began an hour before NOW."""
+    usual = Run(
+        id=f"{NOW - timedelta(hours=1):%Y%m%dT%H%M%SZ}-{next(_numbers):06x}",
+        matrix="serving",
+        matrix_hash="ab" * 32,
+        matrix_source=MATRIX,
+        matrix_path="serving.yaml",
+        level="smoke",
+        device="cpu",
+        select="",
+        kernel="",
+        qualify_version="0.1.0",
+        check_version=CHECK_VERSION,
+        started_at=NOW - timedelta(hours=1),
+        finished_at=NOW - timedelta(minutes=55),
+        state="completed",
+        stack=make_stack(),
+        ceilings=None,
+    )
+    return replace(usual, **changes)
+
+
+def make_statistics(inputs: str = "normal", **changes: Any) -> Statistics:
+    """Errors of a kernel that is as good as it claims."""
+    usual = Statistics(
+        inputs=inputs,
+        seed=1,
+        reference="fp64",
+        declared_class="bf16",
+        measured_class="bf16",
+        rows=1024,
+        E=0.62,
+        E_without_underflow=0.62,
+        R=1.7,
+        G=1.2,
+        G_limit=1.6,
+        beta=1.1e-4,
+        beta_limit=6.1e-4,
+        worst_sequence=None,
+        lse_rel=8e-7,
+        lse_base="e",
+    )
+    return replace(usual, **changes)
+
+
+def make_timing(latency_us: float, **changes: Any) -> Timing:
+    """A time with samples half a percent around it."""
+    usual = Timing(
+        latency_us=latency_us,
+        samples_us=tuple(latency_us * (1 + step / 2000) for step in range(-10, 11)),
+        launches_per_block=64,
+        rotated_bytes=1 << 28,
+        cold=True,
+        host_us=9.4,
+        flops=1 << 30,
+        compulsory_bytes=1 << 20,
+        exps=1 << 20,
+        roofline_us=50.0,
+        bound="flops",
+        ceiling_share=50.0 / latency_us,
+    )
+    return replace(usual, **changes)
+
+
+def write_waivers(path: Path, *changes: dict[str, Any]) -> Path:
+    """A file of one waiver for each dictionary of changes."""
+    lines = ["waivers:"]
+    for number, change in enumerate(changes):
+        data = {**WAIVER, "id": f"w{number}", **change}
+        lines += [
+            f"  {'- ' if at == 0 else '  '}{key}: {json.dumps(value)}" for at, (key, value) in enumerate(data.items())
+        ]
+    path.write_text("\n".join(lines) + "\n" if changes else "waivers: []\n")
+    return path
+
+
+def store_run(
+    store: Store,
+    matrix: Path,
+    outcome: Callable[[Case], Outcome] | Outcome = PASSED,
+    *,
+    age: timedelta = timedelta(hours=1),
+    stack: Stack | None = None,
+    cards: tuple[Path, ...] = (),
+    **changes: Any,
+) -> Run:
+    """Plans the matrix, stores a run of it that began ``age`` before NOW, and an outcome of every planned case."""
+    loaded = load_matrix(str(matrix), cards)
+    plan = make_plan(loaded, dict(load_kernels(cards) if cards else shipped_kernels()))
+    began = NOW - age
+    run = make_run(
+        id=f"{began:%Y%m%dT%H%M%SZ}-{next(_numbers):06x}",
+        matrix=loaded.card.matrix,
+        matrix_hash=loaded.content_hash,
+        matrix_source=loaded.source,
+        matrix_path=str(matrix),
+        started_at=began,
+        finished_at=began + timedelta(minutes=5),
+        stack=stack or make_stack(),
+        **changes,
+    )
+    store.begin(run)
+    store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])
+    chosen = [
+        Record(case=case, outcome=outcome(case) if callable(outcome) else outcome)  # type: ignore[misc]
+        for case in plan.cases
+    ]
+    refused = [Record(case=case, outcome=Refused(by="plan", reasons=why)) for case, why in plan.refused]
+    store.add(run.id, [*chosen, *refused])
+    return run

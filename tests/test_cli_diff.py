@@ -1,0 +1,232 @@
+"""`qualify baseline`, `diff`, `bisect` and `gate --against` as processes, on real stores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_evidence, make_witness
+from cli_process import call
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, store_run, write_waivers
+
+from qualify.facts.outcome import Measured, NotRun, Refused
+from qualify.store.store import Store
+
+EVIL = "void k<a::b>\n::error::x ]]>%0A|`<script>alert(1)</script>"
+NEW = make_stack(torch=f"2.12.0:{'b' * 64}", triton="3.7.0", vllm="0.24.0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a matrix."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def stored(folder: Path, outcome: Any = PASSED, hours: float = 1, **changes: Any) -> str:
+    """A run in the folder's store that began that many hours before the real present; returns its id."""
+    age = NOW - datetime.now(UTC) + timedelta(hours=hours)
+    with Store.open(str(folder / "evidence.db")) as store:
+        return store_run(store, folder / "serving.yaml", outcome, age=age, **changes).id
+
+
+def ask(folder: Path, *arguments: object) -> Any:
+    """A command on that store."""
+    return call(*arguments, "--db", "evidence.db", cwd=folder)
+
+
+def accept(folder: Path, run: str, *more: str) -> Any:
+    """`baseline accept`."""
+    return ask(folder, "baseline", "accept", run, "--by", "jane", "--reason", "release 7", *more)
+
+
+def failing(case: Any) -> Any:
+    """One failure among passes."""
+    return WRONG if case.id == IDS[0] else PASSED
+
+
+def other_kernel(name: str) -> Measured:
+    """A case that passed with a kernel of that name."""
+    evidence = make_evidence()
+    return Measured(evidence=replace(evidence, witness=make_witness("proven", name)))
+
+
+def test_a_run_that_qualified_becomes_the_baseline(folder: Path) -> None:
+    """Accepted once, listed, shown; a second one is current and the first stays."""
+    first, second = stored(folder, hours=3), stored(folder, hours=2)
+    done = accept(folder, first)
+    assert (0, "") == (done.code, done.err)
+    assert done.out.startswith(f"current  serving on Test CPU: run {first}, accepted by jane on ")
+    again = accept(folder, first)
+    assert (2, True) == (again.code, "is the baseline of serving on Test CPU since" in again.err)
+    assert 0 == accept(folder, second).code
+    listed = ask(folder, "baseline", "list", "--json").data["baselines"]
+    assert [(second, True), (first, False)] == [(item["run"], item["current"]) for item in listed]
+    shown = ask(folder, "baseline", "show", "serving")
+    assert (0, True) == (shown.code, f"run {second}, accepted by jane" in shown.out.splitlines()[0])
+    assert "serving: qualified (" in shown.out
+    assert ["PASS"] == [it["verdict"] for it in ask(folder, "baseline", "show", "serving", "--json").data["baselines"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({"outcome": failing}, 1, "a case or a production shape fails, and no waiver accepts it"),
+        ({"outcome": NotRun(reason="x")}, 5, "not everything was decided"),
+        ({"state": "interrupted"}, 5, "the run is interrupted"),
+        ({"state": "running"}, 5, "the run is not finished"),
+        ({"select": "*q8*"}, 5, "the run was narrowed by --select or --kernel"),
+        ({"check_version": 1}, 5, "it was made with check version 1"),
+    ],
+)
+def test_what_cannot_become_a_baseline(folder: Path, changes: Any, code: int, message: str) -> None:
+    """The exit code is that of its verdict, or 5; nothing is stored."""
+    run = stored(folder, **changes)
+    ended = accept(folder, run)
+    assert (code, "", True) == (ended.code, ended.out, message in ended.err)
+    assert "no baseline\n" == ask(folder, "baseline", "list").out
+
+
+def test_a_waived_failure_can_be_accepted(folder: Path) -> None:
+    """Somebody answers for it already."""
+    run = stored(folder, failing)
+    today = datetime.now(UTC).date()
+    write_waivers(
+        folder / "known.yaml", {"created": str(today), "expires": str(today + timedelta(days=9)), "select": IDS[0]}
+    )
+    assert 1 == accept(folder, run).code
+    assert 0 == accept(folder, run, "--waivers", "known.yaml").code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["baseline", "show", "serving"], 5, "no baseline of serving on * in evidence.db; there is one of no matrix"),
+        (["gate", "--against", "baseline"], 5, "no baseline of serving on Test CPU. Accept a run that qualified"),
+        (["diff", "baseline"], 5, "no baseline of serving on Test CPU"),
+        (["diff", "none"], 2, "no run 'none' in evidence.db"),
+        (["bisect", "latest", "latest"], 2, "add --plan, and it lists the stacks to test"),
+    ],
+)
+def test_what_is_not_there(folder: Path, arguments: list[str], code: int, message: str) -> None:
+    """One line on stderr, and its exit code."""
+    stored(folder)
+    ended = ask(folder, *arguments)
+    assert (code, "", 1, True) == (ended.code, ended.out, len(ended.err.splitlines()), message in ended.err)
+
+
+def test_an_empty_name_is_refused(folder: Path) -> None:
+    """Both stay with the baseline for ever."""
+    ended = ask(folder, "baseline", "accept", stored(folder), "--by", " ", "--reason", "x")
+    assert (2, True) == (ended.code, "--by and --reason: say who accepts the run, and why" in ended.err)
+
+
+def changed(case: Any) -> Any:
+    """A new failure, a fixed cell (of what failed before), another kernel, and one unchanged."""
+    return {IDS[0]: WRONG, IDS[2]: other_kernel(EVIL)}.get(case.id, PASSED)
+
+
+@pytest.fixture
+def two(folder: Path) -> tuple[Path, str, str]:
+    """A baseline, and a later run on another stack."""
+    before = stored(folder, hours=5, stack=make_stack(vllm="0.23.0"))
+    assert 0 == accept(folder, before).code
+    return folder, before, stored(folder, changed, hours=1, stack=NEW)
+
+
+def test_the_gate_compares_with_the_baseline(two: tuple[Path, str, str]) -> None:
+    """New failures, changed kernels, and the stack that changed; what to do names the way back."""
+    folder, before, after = two
+    ended = ask(folder, "gate", "--against", "baseline")
+    lines = ended.out.splitlines()
+    assert 1 == ended.code
+    assert lines[0].startswith("serving: not qualified (")
+    assert f"against: run {before}, accepted by jane on {datetime.now(UTC):%Y-%m-%d}: " in lines[2]
+    assert lines[2].endswith("verdicts 1 regression; kernels 1 suspicious; numbers unchanged; times unchanged")
+    assert lines[3].startswith(
+        "stack: torch: 2.11.0 sha256:aaaaaaaaaaaa -> 2.12.0 sha256:bbbbbbbbbbbb; triton: 3.6.0 -> "
+    )
+    assert f"do: find the component to blame: qualify bisect {before} {after} --plan" in lines
+    data = ask(folder, "gate", "--against", "baseline", "--json").data["against"]
+    assert (before, "jane", []) == (data["run"], data["accepted_by"], data["forbidden"])
+    assert [IDS[0]] == [item["id"] for item in data["verdicts"]]
+
+
+def test_drift_fails_where_the_matrix_forbids_it(folder: Path) -> None:
+    """All cases pass, another kernel serves one: reported, or exit 1 by policy."""
+    (folder / "serving.yaml").write_text(MATRIX + "policy: {drift: {kernels: fail}}\n")
+    assert 0 == accept(folder, stored(folder, hours=3)).code
+    stored(folder, lambda case: other_kernel(EVIL) if case.id == IDS[2] else PASSED)
+    ended = ask(folder, "gate", "--against", "baseline")
+    assert (0, 1) == (ask(folder, "gate").code, ended.code)
+    assert f"DRIFT        {IDS[2]}" in ended.out.splitlines()
+    assert [] == [line for line in ended.out.splitlines() if line.startswith("::")]
+
+
+def test_diff_says_the_stack_first(two: tuple[Path, str, str]) -> None:
+    """Text in that order; JSON with the fields of the contract; exit 0, because it is no verdict."""
+    folder, before, after = two
+    ended = ask(folder, "diff", before, after)
+    assert (0, "") == (ended.code, ended.err)
+    heads = [line.partition(":")[0] for line in ended.out.splitlines() if not line.startswith(" ")]
+    assert ["stack", "verdicts", "kernels", "numbers", "times"] == heads[1:]
+    assert "1 regression, 1 suspicious, 0 with insufficient data, 2 without" in ended.out.splitlines()[0]
+    assert "  vllm: 0.23.0 -> 0.24.0" in ended.out.splitlines()
+    data = ask(folder, "diff", "baseline", after, "--json").data
+    assert "qualify.diff/1" == data["schema"]
+    assert {"component": "vllm", "kind": "distribution", "from": "0.23.0", "to": "0.24.0"} in data["stack"]
+    assert [(IDS[0], "PASS", "FAIL", "regression")] == [
+        (item["id"], item["from"], item["to"], item["bucket"]) for item in data["verdicts"]
+    ]
+    assert [(["under_test"], [EVIL])] == [(item["from"], item["to"]) for item in data["kernels"]]
+    assert [[], []] == [data["numbers"], data["times"]]
+
+
+def test_diff_writes_a_page_and_its_twin(two: tuple[Path, str, str]) -> None:
+    """A kernel's hostile name is text on the page."""
+    folder, before, after = two
+    ended = ask(folder, "diff", before, after, "--out", "out")
+    page = folder / "out" / f"{before}..{after}" / "diff.html"
+    assert ended.out.endswith(f"report: {page.relative_to(folder)}\n")
+    html, twin = page.read_text(), json.loads((page.parent / "diff.json").read_text())
+    assert "<script" not in html
+    assert [EVIL] == twin["kernels"][0]["to"]
+    assert html.index('id="stack"') < html.index('id="verdicts"') < html.index('id="kernels"')
+    (folder / "file").touch()
+    assert 4 == ask(folder, "diff", before, after, "--out", "file").code
+
+
+def test_bisect_plans_and_uses_what_is_stored(two: tuple[Path, str, str]) -> None:
+    """Two parts changed: one test; the stored run of that stack then names the one to blame."""
+    folder, before, after = two
+    plan = ask(folder, "bisect", before, after, "--plan")
+    assert 0 == plan.code
+    assert "may be to blame: torch, vllm. Stacks to test, in any order: 1" in plan.out
+    assert "test 1: the earlier stack with vllm of the later one, then: qualify run" in plan.out
+    middle = stored(folder, changed, hours=2, stack=make_stack(vllm="0.24.0"))
+    found = ask(folder, "bisect", before, after, "--plan")
+    assert f"tested: the earlier stack with vllm of the later one: bad (run {middle})" in found.out
+    assert found.out.endswith("to blame: vllm, where one component alone is to blame\n")
+    data = ask(folder, "bisect", before, after, "--plan", "--json").data
+    assert ("vllm", [], "verdicts") == (data["blame"], data["tests"], data["symptom"]["topic"])
+
+
+def test_bisect_of_what_did_not_get_worse(folder: Path) -> None:
+    """Nothing is blamed for nothing."""
+    before, after = stored(folder, failing, hours=3), stored(folder, stack=NEW)
+    assert "nothing got worse between the runs" in ask(folder, "bisect", before, after, "--plan").out
+    worse = stored(folder, failing, hours=0.5, stack=NEW)
+    assert "the stacks are the same" in ask(folder, "bisect", after, worse, "--plan").out
+
+
+def test_refusals_and_reasons_of_a_changed_install(folder: Path) -> None:
+    """A kernel that is not installed any more is suspicious, and its reason is told."""
+    before = stored(folder, hours=3)
+    gone = Refused(by="plan", reasons=("not installed (pip install 'x')",))
+    after = stored(folder, lambda case: gone if case.id == IDS[1] else PASSED, stack=NEW)
+    out = ask(folder, "diff", before, after).out
+    assert "PASS -> NOT_REQUIRED: is refused now: not installed (pip install 'x')" in out

@@ -1,0 +1,167 @@
+"""`qualify gate` and `qualify waiver check` as processes: exit codes, stdout, stderr."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import call
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, store_run, write_waivers
+
+from qualify.store.store import Store
+
+
+def since(hours: float) -> timedelta:
+    """An age before NOW so that the run began that many hours before the real present."""
+    return NOW - datetime.now(UTC) + timedelta(hours=hours)
+
+
+def today(days: int = 0) -> str:
+    """A day from now."""
+    return (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a matrix that names its waivers, and an empty file of them."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    write_waivers(tmp_path / "waivers.yaml")
+    return tmp_path
+
+
+def stored(folder: Path, outcome: Any = PASSED, hours: float = 1, **changes: Any) -> str:
+    """A run in the folder's store; returns its id."""
+    with Store.open(str(folder / "evidence.db")) as store:
+        return store_run(store, folder / "serving.yaml", outcome, age=since(hours), **changes).id
+
+
+def gate(folder: Path, *more: object) -> Any:
+    """The gate in that folder."""
+    return call("gate", "--db", "evidence.db", *more, cwd=folder)
+
+
+def failing(case: Any) -> Any:
+    """One failure among passes."""
+    return WRONG if case.id == IDS[0] else PASSED
+
+
+def test_a_waiver_turns_the_gate_green_without_a_new_run(folder: Path) -> None:
+    """Exit 1, then a waiver in the file, then exit 0; expired, exit 1 again with file and line."""
+    stored(folder, failing)
+    before = gate(folder)
+    assert (1, True) == (before.code, before.out.startswith("serving: not qualified ("))
+    write_waivers(folder / "waivers.yaml", {"created": today(-10), "expires": today(30), "select": IDS[0]})
+    after = gate(folder)
+    assert (0, "do: promote; waived failures that go with it: 1") == (after.code, after.out.splitlines()[2])
+    assert "1 WAIVED" in after.out.splitlines()[0]
+    data = gate(folder, "--json").data
+    assert (["used"], [IDS[0]]) == ([each["state"] for each in data["waivers"]], data["waivers"][0]["waived"])
+    write_waivers(folder / "waivers.yaml", {"created": today(-10), "expires": today(-1), "select": IDS[0]})
+    expired = gate(folder)
+    assert 1 == expired.code
+    assert f"{folder}/waivers.yaml:2: waiver w0 of jane@example.com expired on {today(-1)}" in expired.out
+
+
+def test_waivers_that_do_nothing_are_named(folder: Path) -> None:
+    """Unused warns, passing again is flagged, and one that ends soon is announced."""
+    stored(folder, failing)
+    days = {"created": today(-10), "expires": today(60)}
+    write_waivers(
+        folder / "waivers.yaml",
+        {**days, "select": "none*"},
+        {**days, "select": IDS[1]},
+        {**days, "select": IDS[0], "expires": today(3)},
+    )
+    out = gate(folder).out
+    assert f"note: {folder}/waivers.yaml:2: waiver w0 covers no failure and no case that passes; remove it" in out
+    assert "waiver w1 is no longer needed: 1 of its cases pass; remove it" in out
+    assert f"waiver w2 of jane@example.com ends on {today(3)}: from the day after, the gate fails" in out
+
+
+def test_waivers_can_be_given_and_be_absent(folder: Path) -> None:
+    """--waivers FILE stands for the named file; where that is gone, nothing is waived and the text says so."""
+    stored(folder, failing)
+    write_waivers(folder / "other.yaml", {"created": today(-10), "expires": today(60)})
+    assert 0 == gate(folder, "--waivers", "other.yaml").code
+    (folder / "waivers.yaml").unlink()
+    ended = gate(folder)
+    assert 1 == ended.code
+    assert f"note: no waiver was applied: {folder}/waivers.yaml is not here; give the file with --waivers" in ended.out
+    wrong = gate(folder, "--waivers", "serving.yaml")
+    assert (2, "") == (wrong.code, wrong.out)
+
+
+def test_a_matrix_is_judged_on_fresh_evidence(folder: Path) -> None:
+    """Exit 0 on fresh evidence, 5 on stale; --max-age moves the limit; the report of the gate shows both."""
+    stored(folder, hours=30)
+    stale, wide = gate(folder, "--matrix", "serving.yaml"), gate(folder, "--matrix", "serving.yaml", "--max-age", "2d")
+    assert (5, 0) == (stale.code, wide.code)
+    assert "serving: no verdict (" in stale.out.splitlines()[0]
+    assert "do: make fresh evidence on that stack: qualify run serving.yaml" in stale.out
+    stored(folder, hours=1)
+    assert 0 == gate(folder, "--matrix", "serving.yaml", "--max-age", "24h").code
+    assert 5 == gate(folder, "--max-age", "30m").code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--run", "latest", "--matrix", "serving.yaml"], 2, "--run and --matrix: give one of them"),
+        (["--stack", "here"], 2, "--stack here needs --matrix"),
+        (["--matrix", "serving.yaml", "--max-age", "soon"], 2, "--max-age soon: give a number and its unit"),
+        (["--matrix", "serving.yaml", "--max-age", "99999999d"], 2, "at most 3650d"),
+        (["--matrix", "serving.yaml", "--stack", "ffff"], 5, "no run of serving on the stack ffff; there is one on"),
+        (["--matrix", "serving.yaml", "--stack", "here"], 5, "no run of serving on this machine's stack ("),
+        (["--matrix", "smoke"], 5, "no run of smoke in evidence.db yet. Make one: qualify run smoke"),
+    ],
+)
+def test_what_the_gate_refuses(folder: Path, arguments: list[str], code: int, message: str) -> None:
+    """One line on stderr, its exit code, and nothing on stdout."""
+    stored(folder)
+    ended = gate(folder, *arguments)
+    assert (code, "", 1) == (ended.code, ended.out, len(ended.err.splitlines()))
+    assert message in ended.err
+
+
+def check(folder: Path, *arguments: str) -> Any:
+    """`qualify waiver check`."""
+    return call("waiver", "check", *arguments, cwd=folder)
+
+
+def test_waiver_check_of_a_file_and_of_a_matrix(folder: Path) -> None:
+    """Exit 0 in force, 1 with an expired one, 2 for a wrong file; a matrix tells which match no case."""
+    assert (0, "waivers.yaml: no waivers\n") == (check(folder, "waivers.yaml").code, check(folder, "waivers.yaml").out)
+    days = {"created": today(-10), "expires": today(5)}
+    write_waivers(folder / "waivers.yaml", days, {**days, "select": "none*"})
+    text, data = check(folder, "serving.yaml"), check(folder, "serving.yaml", "--json")
+    assert (0, 0, "qualify.waivers/1") == (text.code, data.code, data.data["schema"])
+    assert [(4, "in force", 5), (0, "in force", 5)] == [
+        (item["cases"], item["state"], item["days_left"]) for item in data.data["waivers"]
+    ]
+    assert "matches no case" in text.out
+    write_waivers(folder / "waivers.yaml", days, {"created": today(-20), "expires": today(-2)})
+    expired = check(folder, "waivers.yaml")
+    assert (1, f"EXPIRED {today(-2)}") == (expired.code, expired.out[:18])
+    assert expired.out.endswith("waivers.yaml: 2 waivers, 1 expired\n")
+    write_waivers(folder / "waivers.yaml", {"owner": ""})
+    wrong = check(folder, "waivers.yaml")
+    assert (2, "", True) == (
+        wrong.code,
+        wrong.out,
+        wrong.err.startswith("qualify: waivers.yaml:5:12: waivers[0].owner"),
+    )
+
+
+def test_the_report_shows_the_waivers(folder: Path) -> None:
+    """The page has their table, and its twin their states."""
+    run_id = stored(folder, failing)
+    write_waivers(folder / "waivers.yaml", {"created": today(-1), "expires": today(9), "reason": "<b>soon</b>"})
+    assert 0 == call("report", "--db", "evidence.db", cwd=folder).code
+    page = (folder / "out" / run_id / "report.html").read_text()
+    twin = json.loads((folder / "out" / run_id / "report.json").read_text())
+    assert '<section id="waivers"' in page
+    assert "&lt;b&gt;soon&lt;/b&gt;" in page
+    assert ["used"] == [item["state"] for item in twin["waivers"]]

@@ -1,0 +1,261 @@
+"""Two runs compared: which change may be called what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import make_evidence, make_finding, make_launch, make_matrix, make_record, make_witness
+from stored_runs import make_run, make_stack, make_statistics, make_timing
+
+from qualify.cards.matrix import Drift
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.comparison import Change, Comparison
+from qualify.facts.outcome import Crashed, Launch, Measured, NotRun, Outcome, Refused, Statistics
+from qualify.facts.run import Record
+from qualify.verdict.compare import Side, compare
+from qualify.verdict.gate import conclude, forbid_drift
+from qualify.verdict.policy import Rules
+
+RUN = make_run()
+PASSED = Measured(evidence=make_evidence())
+WRONG = Measured(evidence=make_evidence(make_finding("fail", "sees key 9")))
+OPEN = Measured(evidence=make_evidence(make_finding("inconclusive", "no sample")))
+REFUSED = Refused(by="plan", reasons=("not installed",))
+
+
+def side(*records: Record, **run: Any) -> Side:
+    """A judged run of those records."""
+    rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
+    return Side(run=replace(RUN, **run), records=records, judgements=conclude(records, rules).judgements)
+
+
+def compared(before: Outcome, after: Outcome, **run: Any) -> Comparison:
+    """One case on both sides."""
+    return compare(side(make_record(before)), side(make_record(after), **run))
+
+
+def evidence(**changes: Any) -> Measured:
+    """A case that passed, with changed evidence."""
+    return Measured(evidence=replace(make_evidence(), **changes))
+
+
+def only(changes: tuple[Change, ...]) -> tuple[str, str]:
+    """Bucket and detail of the only change."""
+    (change,) = changes
+    return change.bucket, change.detail
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "bucket", "detail"),
+    [
+        (PASSED, WRONG, "regression", "new failure: census: sees key 9"),
+        (REFUSED, WRONG, "regression", "new failure"),
+        (OPEN, WRONG, "suspicious", "was not decided before"),
+        (WRONG, PASSED, "none", "fixed"),
+        (PASSED, OPEN, "insufficient data", "not decided any more"),
+        (PASSED, NotRun(reason="interrupted"), "insufficient data", "not decided any more: interrupted"),
+        (PASSED, REFUSED, "suspicious", "is refused now: not installed"),
+        (
+            PASSED,
+            Crashed(stage="call", error="SIGSEGV", log="", attempt=1),
+            "regression",
+            "new failure: crashed in call",
+        ),
+    ],
+)
+def test_verdicts(before: Outcome, after: Outcome, bucket: str, detail: str) -> None:
+    """New failures, fixed cells, and evidence that is gone."""
+    found = compared(before, after)
+    assert (bucket, True) == (only(found.verdicts)[0], only(found.verdicts)[1].startswith(detail))
+    assert 1 == found.cases[bucket]  # type: ignore[index]
+
+
+def test_equal_runs_differ_in_nothing() -> None:
+    """The same run twice."""
+    found = compared(PASSED, PASSED)
+    assert [(), (), (), (), ()] == [found.stack, *(changes for _, changes in found.topics())]
+    assert {"regression": 0, "suspicious": 0, "insufficient data": 0, "none": 1} == found.cases
+
+
+def test_cases_of_one_side_only() -> None:
+    """A case that came is no worry unless it fails; one that went is evidence that is missing."""
+    one, other = make_record(PASSED), make_record(PASSED, "second")
+    came, went = compare(side(one), side(one, other)), compare(side(one, other), side(one))
+    assert ("none", "a new case") == only(came.verdicts)
+    assert ("insufficient data", "the case is gone") == only(went.verdicts)
+    failing = compare(side(one), side(one, make_record(WRONG, "second")))
+    assert "suspicious" == only(failing.verdicts)[0]
+
+
+def launched(*launches: Launch, state: Any = "proven") -> Measured:
+    """A case whose witness saw those launches."""
+    return evidence(witness=replace(make_witness(state), launches=launches))
+
+
+HOPPER = make_launch("FlashAttnFwdSm90<x>", family="flash-attention-3", generation="hopper")
+AMPERE = make_launch("flash_fwd_kernel<x>", family="flash-attention-2", generation="ampere")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "bucket", "detail"),
+    [
+        (launched(HOPPER), launched(AMPERE), "regression", "fell back from hopper to ampere"),
+        (launched(AMPERE), launched(HOPPER), "suspicious", "another kernel serves the shape"),
+        (launched(HOPPER), launched(replace(HOPPER, name="FlashAttnFwdSm90<y>")), "suspicious", "another instance of"),
+        (launched(HOPPER), launched(replace(HOPPER, grid=(64, 1, 1))), "suspicious", "the same kernel is launched in"),
+        (launched(HOPPER), launched(replace(HOPPER, count=2)), "suspicious", "the same kernel is launched in"),
+        (launched(HOPPER), launched(AMPERE, state="unproven"), "insufficient data", "other kernels were seen, and one"),
+    ],
+)
+def test_dispatch_drift(before: Outcome, after: Outcome, bucket: str, detail: str) -> None:
+    """Another kernel, an older generation, another grid."""
+    found = only(compared(before, after).kernels)
+    assert (bucket, True) == (found[0], found[1].startswith(detail))
+
+
+def test_auxiliary_kernels_are_no_drift() -> None:
+    """A copy beside the attention kernel may come and go."""
+    copy = make_launch("memcpy", "auxiliary")
+    assert () == compared(launched(HOPPER), launched(HOPPER, copy)).kernels
+
+
+def counted(*statistics: Statistics) -> Measured:
+    """A case with those error statistics."""
+    return evidence(statistics=statistics)
+
+
+USUAL = make_statistics()
+
+
+@pytest.mark.parametrize(
+    ("after", "bucket", "detail"),
+    [
+        (replace(USUAL, measured_class=""), "regression", "measured class bf16 became none, on normal inputs"),
+        (replace(USUAL, measured_class="fp8"), "regression", "measured class bf16 became fp8"),
+        (replace(USUAL, measured_class="fp16"), "none", "measured class bf16 became fp16"),
+        (replace(USUAL, measured_class="fp4"), "suspicious", "measured class bf16 became fp4"),
+        (replace(USUAL, E=0.95), "suspicious", "E 0.62 became 0.95, on normal inputs"),
+        (replace(USUAL, E=0.7), "none", "E 0.62 became 0.7"),
+        (replace(USUAL, E=0.5), "none", "E 0.62 became 0.5"),
+        (replace(USUAL, R=2.9), "suspicious", "R 1.7 became 2.9"),
+        (replace(USUAL, beta=-5e-4), "suspicious", "beta 0.00011 became -0.0005"),
+        (replace(USUAL, G=math.nan), "suspicious", "G 1.2 became nan"),
+        (replace(USUAL, seed=9), "insufficient data", "the inputs have nothing in common"),
+    ],
+)
+def test_numbers(after: Statistics, bucket: str, detail: str) -> None:
+    """Measured class, then the statistic that came nearest to its limit."""
+    found = only(compared(counted(USUAL), counted(after)).numbers)
+    assert (bucket, True) == (found[0], found[1].startswith(detail))
+
+
+def test_the_worst_input_kind_counts() -> None:
+    """A class that is lost on peaked inputs is not hidden by normal ones."""
+    peaked = make_statistics("peaked")
+    found = compared(counted(USUAL, peaked), counted(USUAL, replace(peaked, measured_class="")))
+    assert ("regression", "measured class bf16 became none, on peaked inputs") == only(found.numbers)
+
+
+def test_numbers_of_other_checks_are_not_compared() -> None:
+    """The limits themselves may have changed."""
+    found = compared(counted(USUAL), counted(replace(USUAL, E=0.95)), check_version=CHECK_VERSION + 1)
+    assert ((), True) == (
+        found.numbers,
+        f"the checks differ (version {CHECK_VERSION}, {CHECK_VERSION + 1})" in found.caveats[0],
+    )
+
+
+def timed(latency_us: float, **changes: Any) -> Measured:
+    """A case of that time."""
+    return evidence(timing=make_timing(latency_us, **changes))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "bucket", "detail"),
+    [
+        (timed(100.0), timed(110.0), "suspicious", "+10.0 %: slower, measured one after the other"),
+        (timed(100.0), timed(90.0), "none", "-10.0 %: faster"),
+        (
+            timed(100.0),
+            timed(110.0, roofline_us=55.0),
+            "insufficient data",
+            "+10.0 %: the card itself changed by +10.0 %",
+        ),
+        (timed(100.0), timed(110.0, cold=False), "insufficient data", "+10.0 %: one was measured with a cold cache"),
+        (timed(100.0), timed(110.0, samples_us=(110.0,)), "insufficient data", "+10.0 %: too few samples"),
+        (timed(100.0), timed(103.0, samples_us=(90.0, 100.0, 103.0, 130.0)), "insufficient data", "+3.0 %: the middle"),
+        (timed(8.0), timed(9.0), "insufficient data", "+12.5 %: shorter than 10 µs"),
+    ],
+)
+def test_times(before: Outcome, after: Outcome, bucket: str, detail: str) -> None:
+    """Two runs one after the other never prove a regression of time."""
+    found = only(compared(before, after).times)
+    assert (bucket, True) == (found[0], found[1].startswith(detail))
+
+
+@pytest.mark.parametrize(("before", "after"), [(100.0, 101.9), (30.0, 30.8), (100.0, 100.0)])
+def test_times_below_the_least_effect_are_unchanged(before: float, after: float) -> None:
+    """2 % from 50 µs on, 3 % from 10 µs on."""
+    assert () == compared(timed(before), timed(after)).times
+
+
+def test_times_of_two_cards_are_not_compared() -> None:
+    """Equal cards differ by more than kernels do."""
+    other = make_stack()
+    found = compared(timed(100.0), timed(200.0), stack=replace(other, device=replace(other.device, uuid="cpu-1")))
+    assert ((), True) == (found.times, "two cards" in found.caveats[0])
+    assert () == found.stack
+
+
+def test_stack_changes_come_from_what_to_what() -> None:
+    """Versions and digests, what came, what went, variables, the device."""
+    after = make_stack(torch=f"2.12.0:{'b' * 64}", vllm="0.24.0")
+    after = replace(after, environment={"VLLM_X": "1"}, device=replace(after.device, units=4))
+    found = {it.component: (it.kind, it.before, it.after) for it in compared(PASSED, PASSED, stack=after).stack}
+    assert {
+        "units": ("device", "2", "4"),
+        "torch": ("distribution", "2.11.0 sha256:aaaaaaaaaaaa", "2.12.0 sha256:bbbbbbbbbbbb"),
+        "vllm": ("distribution", None, "0.24.0"),
+        "VLLM_X": ("environment", None, "1"),
+    } == found
+
+
+def test_the_worst_and_largest_stand_first() -> None:
+    """By bucket, then by time over all layers."""
+    small, large = timed(20.0), timed(900.0)
+    before = side(*(make_record(outcome, name) for outcome, name in ((small, "a"), (large, "b"), (large, "c"))))
+    records = [
+        make_record(Measured(evidence=replace(outcome.evidence, findings=(make_finding("fail", "x"),))), name)
+        for outcome, name in ((small, "a"), (large, "b"))
+    ]
+    after = side(*records, make_record(NotRun(reason="x"), "c"))
+    assert ["b", "a", "c"] == [change.id.rpartition("/")[2] for change in compare(before, after).verdicts]
+
+
+@pytest.mark.parametrize(
+    ("drift", "after", "verdict", "forbidden"),
+    [
+        ({}, launched(AMPERE), "PASS", 0),
+        ({"kernels": "fail"}, launched(AMPERE), "FAIL", 1),
+        ({"numbers": "fail"}, launched(AMPERE), "PASS", 0),
+        ({"kernels": "fail"}, launched(HOPPER), "PASS", 0),
+        ({"kernels": "fail"}, launched(AMPERE, state="substituted"), "FAIL", 1),
+    ],
+)
+def test_the_matrix_may_forbid_drift(drift: dict[str, Any], after: Outcome, verdict: str, forbidden: int) -> None:
+    """Reported by default; a failure where the policy says so."""
+    old, new = side(make_record(launched(HOPPER))), side(make_record(after))
+    rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
+    conclusion, changes = forbid_drift(conclude(new.records, rules), compare(old, new), Drift(**drift))
+    assert (verdict, forbidden) == (conclusion.verdict, len(changes))
+
+
+def test_forbidden_drift_that_cannot_be_decided_is_no_verdict() -> None:
+    """Numbers of other checks, where numbers must not change."""
+    old, new = side(make_record(PASSED)), side(make_record(PASSED), check_version=CHECK_VERSION + 1)
+    rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
+    conclusion, _ = forbid_drift(conclude(new.records, rules), compare(old, new), Drift(numbers="fail"))
+    assert ("INCONCLUSIVE", 5) == (conclusion.verdict, conclusion.exit_code)
