@@ -26,8 +26,10 @@ from typing import Any, cast
 
 import torch
 
+from qualify.cards.config.families import FAMILIES, WRAPPERS
+from qualify.cards.config.writing import described
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import load_kernels, load_matrix
+from qualify.cards.load import load_kernels, load_matrix, load_models
 from qualify.cards.schema import KINDS, schema
 from qualify.facts.case import Workload
 from qualify.report.contract import gate_schema
@@ -43,7 +45,7 @@ WIDTH = "100"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
 COMMANDS = (
-    *("run", "plan", "gate", "report", "repro", "kernels", "doctor", "selftest", "schema"),
+    *("run", "plan", "gate", "report", "repro", "model", "kernels", "doctor", "selftest", "schema"),
     *("db upgrade", "db export", "db import", "db prune"),
 )
 LOCK_HEADER = """\
@@ -86,7 +88,7 @@ def documents() -> Iterator[tuple[Path, str]]:
 
 
 def block(name: str) -> str:
-    """The content of a marked block: help (of a command), kernels, accuracy, selftest or incidents."""
+    """The content of a marked block: help (of a command), or one of the tables."""
     if name.startswith("help"):
         return f"```text\n{help_text(name.removeprefix('help').split())}```\n"
     blocks = {
@@ -94,6 +96,8 @@ def block(name: str) -> str:
         "accuracy": accuracy_table,
         "selftest": selftest_table,
         "incidents": incidents_table,
+        "families": families_table,
+        "models": models_table,
     }
     return blocks[name]()
 
@@ -191,6 +195,24 @@ def selftest_table() -> str:
         cells = [f"`{kill['fault']}`", kill["class"], kill["does"], kill["mirrors"], *found]
         lines.append(f"| {' | '.join(cells)} |\n")
     lines += [f"\n`{name}` is equivalent: {proof}\n" for name, proof in result["equivalent"].items()]
+    return "".join(lines)
+
+
+def families_table() -> str:
+    """The families that `qualify model` reads, and which keys decide about their masks."""
+    lines = ["| models | `model_type` | masks |\n", "| --- | --- | --- |\n"]
+    for each in (*FAMILIES, *WRAPPERS):
+        names = ", ".join(f"`{name}`" for name in each.model_types)
+        lines.append(f"| {each.title} | {names} | {each.convention} |\n")
+    return "".join(lines)
+
+
+def models_table() -> str:
+    """The shipped model cards: what their layer groups are."""
+    lines = ["| card | on the hub | layers | attention |\n", "| --- | --- | --- | --- |\n"]
+    for name, loaded in load_models().items():
+        groups = "<br>".join(f"{len(group.layers)} × {described(group)}" for group in loaded.card.groups)
+        lines.append(f"| `{name}` | {loaded.card.hub} | {loaded.card.layers} | {groups} |\n")
     return "".join(lines)
 
 

@@ -252,7 +252,8 @@ def _execute(request: Request, store: Store, begun: Run | None) -> str:
     if the_run.state == "completed":
         say(f"run {the_run.id} is complete: nothing is left to run")
         return the_run.id
-    say(f"run {the_run.id}: {len(plan.cases)} cases on {request.host}, {len(plan.refused)} refused beforehand")
+    calls = f"{len(plan.cases)} cases" + (f" ({plan.calls} calls)" if plan.calls < len(plan.cases) else "")
+    say(f"run {the_run.id}: {calls} on {request.host}, {len(plan.refused)} refused beforehand")
     go_on = f"What was measured is stored. Go on with: {_as_typed()} --resume {the_run.id}"
     try:
         with Show() as show:
@@ -314,7 +315,7 @@ def plan(
     loaded, kernels = load_matrix(matrix, extra), load_kernels(extra)
     selection = Selection(select=select or "", kernel=kernel or "")
     made = make_plan(loaded, kernels, host=find_host(device.value) if here else None, selection=selection)
-    counts = {"cases": len(made.cases), "refused": len(made.refused)}
+    counts = {"cases": len(made.cases), "calls": made.calls, "refused": len(made.refused)}
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]
         cases = [case.id for case in made.cases]
@@ -324,7 +325,8 @@ def plan(
         emit(case.id)
     for case, reasons in made.refused:
         emit(f"{case.id}  refused: {'; '.join(reasons)}")
-    say(f"{made.matrix}: {counts['cases']} cases, {counts['refused']} refused")
+    calls = f" ({made.calls} different calls)" if made.calls < len(made.cases) else ""
+    say(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
 
 
 @app.command()
@@ -583,6 +585,37 @@ def repro(
         _emit_json("repro", codec.to_data(made))
     else:
         emit(made.script)
+
+
+@app.command()
+def model(
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="Path of a config.json, or hf://organisation/name@COMMIT.")
+    ],
+    matrix: Annotated[
+        Path | None, typer.Option("--matrix", metavar="OUT", help="Write a matrix of the model to this new file.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="What to call it. Default: after its place.")
+    ] = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the attention geometry of a model from its config.json. Nothing in it is executed."""
+    from qualify.cards.config.reading import read_model
+    from qualify.cards.config.writing import to_data, to_lines, write_matrix
+    from qualify.cards.load import model_names
+
+    read = read_model(config, name, model_names(tuple(cards or ())))
+    if matrix:
+        write_matrix(read.card, matrix)
+    if as_json:
+        _emit_json("model", to_data(read))
+        return
+    for line in to_lines(read):
+        emit(line)
+    if matrix:
+        say(f"wrote {matrix}; next: qualify plan {matrix}")
 
 
 @app.command()

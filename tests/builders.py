@@ -47,7 +47,7 @@ _CARD: dict[str, Any] = {
         "head_dim": {"max": 256},
         "head_dim_v": "any",
         "layouts": ["packed", "paged"],
-        "masks": ["full", "causal", "window"],
+        "masks": ["full", "causal", "window", "band", "chunked", "spans"],
         "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty"],
         "deterministic": True,
         "empty_row": {"out": 0, "lse": "-inf"},
@@ -243,10 +243,12 @@ class Exact:
     keys: Tensor
 
 
-def sees(i: int, j: int, seqlen_q: int, seqlen_k: int, causal: bool, window: Sequence[int]) -> bool:
+def sees(i: int, j: int, seqlen_q: int, seqlen_k: int, causal: bool, window: Sequence[int], chunk: int = 0) -> bool:
     """Whether query i sees key j, from the words of the contract and in nobody else's code."""
     distance = j - (i + seqlen_k - seqlen_q)
     left, right = window
+    if chunk and math.floor((i + seqlen_k - seqlen_q) / chunk) != math.floor(j / chunk):
+        return False
     return (not causal or distance <= 0) and (left < 0 or distance >= -left) and (right < 0 or distance <= right)
 
 
@@ -282,7 +284,7 @@ def exact(call: AttentionCall) -> Exact:
             seen = [
                 j
                 for j in range(seqlen_k)
-                if sees(i, j, seqlen_q, seqlen_k, call.causal, call.window)
+                if sees(i, j, seqlen_q, seqlen_k, call.causal, call.window, call.chunk)
                 or any(begin <= position < end and begin <= j < end for begin, end in own)
             ]
             for head in range(heads):

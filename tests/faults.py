@@ -45,7 +45,7 @@ class Dense:
 
     def mask(self, i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
         """(seqlen_q, seqlen_k) bool."""
-        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
         return seen.expand(seqlen_q, seqlen_k)
 
     def kv_head(self, head: int, heads_q: int, heads_kv: int) -> int:

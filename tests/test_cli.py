@@ -183,7 +183,7 @@ def test_plan_separates_result_and_log(tmp_path: Path) -> None:
     assert ids == [line.split()[0] for line in text.out.splitlines()]
     assert ids[:2] == data.data["cases"]
     assert ids[2:] == [item["id"] for item in data.data["refused"]]
-    assert {"cases": 2, "refused": 2} == data.data["counts"]
+    assert {"cases": 2, "calls": 2, "refused": 2} == data.data["counts"]
     assert ["dtype=fp32 (flash-attn-2 claims bf16, fp16)"] == data.data["refused"][0]["reasons"]
     assert ("m", "qualify.plan/1") == (data.data["matrix"], data.data["schema"])
 

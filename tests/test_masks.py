@@ -24,15 +24,17 @@ MASKS = [
 ]
 
 
-def counted(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]) -> list[list[int]]:
+def counted(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int) -> list[list[int]]:
     """The keys that each query sees, one comparison at a time."""
-    return [[j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window)] for i in range(seqlen_q)]
+    return [
+        [j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window, chunk)] for i in range(seqlen_q)
+    ]
 
 
-def assert_all_agree(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]) -> None:
+def assert_all_agree(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int = 0) -> None:
     """The three functions say what counting says."""
-    mask: dict[str, Any] = {"causal": causal, "window": window}
-    expected = counted(seqlen_q, seqlen_k, causal, window)
+    mask: dict[str, Any] = {"causal": causal, "window": window, "chunk": chunk}
+    expected = counted(seqlen_q, seqlen_k, causal, window, chunk)
     for i, keys in enumerate(expected):
         assert keys == [j for j in range(seqlen_k) if visible(i, j, seqlen_q, seqlen_k, **mask)]
         assert keys == list(range(*key_range(i, seqlen_q, seqlen_k, **mask)))
@@ -46,22 +48,45 @@ def test_all_small_sequences_agree_with_counting(causal: bool, window: tuple[int
         assert_all_agree(seqlen_q, seqlen_k, causal, window)
 
 
-@settings(deadline=None)
-@given(seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES))
-def test_any_mask_agrees_with_counting(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]) -> None:
-    """Windows wider than the sequence, one-sided, and together with causal."""
-    assert_all_agree(seqlen_q, seqlen_k, causal, window)
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 8])
+@pytest.mark.parametrize("causal", [True, False])
+def test_chunks_agree_with_counting(causal: bool, chunk: int) -> None:
+    """Chunks that divide the keys and that do not; queries that begin inside of one, or before all keys."""
+    for seqlen_q, seqlen_k in product(range(9), repeat=2):
+        assert_all_agree(seqlen_q, seqlen_k, causal, (-1, -1), chunk)
+
+
+def test_the_first_token_of_a_chunk_sees_itself_alone() -> None:
+    """Chunks of 8192: token 8191 sees 8192 keys, token 8192 only itself, token 8193 two."""
+    mask: dict[str, Any] = {"causal": True, "window": (-1, -1), "chunk": 8192}
+    assert [(0, 8192), (8192, 8193), (8192, 8194)] == [key_range(i, 9000, 9000, **mask) for i in (8191, 8192, 8193)]
+    assert (8192, 8194) == key_range(0, 1, 8194, **mask)
 
 
 @settings(deadline=None)
-@given(seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES))
+@given(
+    seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES), chunk=st.integers(0, 9)
+)
+def test_any_mask_agrees_with_counting(
+    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int
+) -> None:
+    """Windows wider than the sequence, one-sided, together with causal, and in chunks."""
+    assert_all_agree(seqlen_q, seqlen_k, causal, window, chunk)
+
+
+@settings(deadline=None)
+@given(
+    seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES), chunk=st.integers(0, 9)
+)
 def test_tensors_and_ints_give_the_same_mask(
-    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int]
+    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int
 ) -> None:
     """``visible`` broadcasts over index tensors, as far as the mask depends on them."""
     i, j = torch.arange(seqlen_q).view(-1, 1), torch.arange(seqlen_k).view(1, -1)
-    mask = visible(i, j, seqlen_q, seqlen_k, causal=causal, window=window)
-    expected = [[sees(a, b, seqlen_q, seqlen_k, causal, window) for b in range(seqlen_k)] for a in range(seqlen_q)]
+    mask = visible(i, j, seqlen_q, seqlen_k, causal=causal, window=window, chunk=chunk)
+    expected = [
+        [sees(a, b, seqlen_q, seqlen_k, causal, window, chunk) for b in range(seqlen_k)] for a in range(seqlen_q)
+    ]
     assert expected == mask.expand(seqlen_q, seqlen_k).tolist()
 
 
@@ -82,8 +107,8 @@ def test_docstring_shows_the_masks_as_they_are() -> None:
     text = inspect.getdoc(masks) or ""
     lines = [line.replace("q", " ") for line in text.splitlines()]
     lines = [line for line in lines if line.strip() and set(line) <= set("x. ")]
-    drawn = [[row.split()[5 * block : 5 * block + 5] for row in lines] for block in range(4)]
-    shown = ((True, (-1, -1)), (False, (1, 0)), (False, (1, 1)), (False, (-1, -1)))
-    for picture, (causal, window) in zip(drawn, shown, strict=True):
-        expected = [["x" if sees(i, j, 3, 5, causal, window) else "." for j in range(5)] for i in range(3)]
+    drawn = [[row.split()[5 * block : 5 * block + 5] for row in lines] for block in range(5)]
+    shown = ((True, (-1, -1), 0), (False, (1, 0), 0), (False, (1, 1), 0), (False, (-1, -1), 0), (True, (-1, -1), 2))
+    for picture, (causal, window, chunk) in zip(drawn, shown, strict=True):
+        expected = [["x" if sees(i, j, 3, 5, causal, window, chunk) else "." for j in range(5)] for i in range(3)]
         assert expected == picture

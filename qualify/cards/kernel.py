@@ -154,7 +154,7 @@ class Claims(Card):
     batch: BatchClaim | None = None
     """limit of the batch; left out = none"""
     masks: Some[Mask]
-    """full, causal, window"""
+    """full, causal, window, band (a window open to later keys), chunked, spans (images whose tokens see each other)"""
     features: Several[Feature]
     """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), graph"""
     lse: LseClaim = LseClaim()

@@ -105,6 +105,11 @@ def load_models(extra: tuple[Path, ...] = ()) -> dict[str, LoadedModel]:
     return loaded
 
 
+def model_names(extra: tuple[Path, ...] = ()) -> list[str]:
+    """Names of all model cards, sorted, without loading them."""
+    return sorted(_model_paths(extra))
+
+
 def load_model(name: str, extra: tuple[Path, ...] = ()) -> LoadedModel:
     """One model card by name. Raises UsageError for an unknown name, CardError for a wrong card."""
     paths = _model_paths(extra)

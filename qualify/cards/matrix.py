@@ -95,7 +95,10 @@ class ModelEntry(Card):
         """The model card that an explicit geometry stands for; None where the name refers to a card."""
         if self.geometry is None:
             return None
-        return ModelCard(model=self.model, layers=self.geometry.layers, groups=self.geometry.groups)
+        written = self.geometry
+        return ModelCard(
+            model=self.model, hub=written.hub, pin=written.pin, layers=written.layers, groups=written.groups
+        )
 
 
 def _entry(value: object) -> object:

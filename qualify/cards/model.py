@@ -5,13 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from qualify.cards.words import Card, Count, Flag, Mask, Name, Positive, Some, Where, Whole, content_hash, refuse
+from qualify.cards.words import Card, Count, Flag, Name, Positive, Several, Some, Where, Whole, content_hash, refuse
+from qualify.facts.case import Phase
 
 Positions = Literal["none", "rope", "mrope", "alibi"]
+LayerMask = Literal["full", "causal", "window", "band", "chunked", "cross"]
+Stack = Literal["main", "encoder", "vision"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+SIZES: tuple[tuple[LayerMask, str, str], ...] = (
+    ("window", "window", "how many keys a query sees, itself included"),
+    ("band", "window", "how many keys a query sees, itself in their middle"),
+    ("chunked", "chunk", "how many tokens a chunk has"),
+    ("cross", "cross_keys", "how many keys the other sequence has"),
+)
+"""masks that need a size: its key, and what the key must say"""
 
 
 def _same_head_dim(data: Mapping[str, Any]) -> int:
@@ -35,10 +46,16 @@ class LayerGroup(Card):
     """elements per query and key vector"""
     head_dim_v: Count = Field(default_factory=_same_head_dim)
     """elements per value vector; left out = head_dim"""
-    mask: Mask
-    """full, causal or window"""
+    mask: LayerMask
+    """full, causal, window, band (a window on both sides), chunked, or cross (keys of another sequence)"""
     window: Count | None = None
-    """only and always with mask: window: keys that a query sees, itself included"""
+    """with mask: window and band: keys that a query sees, itself included"""
+    chunk: Count | None = None
+    """only and always with mask: chunked: tokens of a chunk; a query sees the earlier keys of its own"""
+    cross_keys: Count | None = None
+    """only and always with mask: cross: keys of each sequence, for example what an encoder gives"""
+    image_tokens: Count | None = None
+    """tokens of one image, which see each other whatever the mask says; prompts come with and without an image"""
     softcap: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """scores become softcap * tanh(score / softcap); 0 = off"""
     sinks: Flag = False
@@ -47,47 +64,84 @@ class LayerGroup(Card):
     """multiplies q·k; left out = 1 / sqrt(head_dim)"""
     positions: Positions = "none"
     """none, rope, mrope or alibi: what is applied before or inside the kernel"""
+    stack: Stack = "main"
+    """main, encoder or vision: which of the model's stacks the layer numbers belong to"""
+    phases: Several[Phase] = ()
+    """phases in which the layers make this call; left out = every phase"""
 
     @model_validator(mode="after")
     def _fits(self) -> LayerGroup:
         problems: list[tuple[Where, str]] = []
         if self.heads_q % self.heads_kv:
             problems.append((("heads_kv",), f"is {self.heads_kv} and does not divide heads_q = {self.heads_q}"))
-        if self.mask == "window" and self.window is None:
-            problems.append((("mask",), "is window, so window must say how many keys a query sees, itself included"))
-        if self.mask != "window" and self.window is not None:
-            problems.append((("window",), f"is used only with mask: window, and the mask is {self.mask}"))
+        for key in dict.fromkeys(key for _, key, _ in SIZES):
+            masks = {mask: meaning for mask, needed, meaning in SIZES if needed == key}
+            if self.mask in masks and getattr(self, key) is None:
+                problems.append((("mask",), f"is {self.mask}, so {key} must say {masks[self.mask]}"))
+            if self.mask not in masks and getattr(self, key) is not None:
+                words = " or ".join(masks)
+                problems.append(((key,), f"is used only with mask: {words}, and the mask is {self.mask}"))
+        if self.mask == "band" and self.window is not None and self.window % 2 == 0:
+            problems.append((("window",), f"is {self.window} and must be odd: as many keys before a query as after it"))
+        if self.image_tokens is not None and self.mask not in {"causal", "window"}:
+            message = f"is used only with mask: causal or window, and the mask is {self.mask}"
+            problems.append((("image_tokens",), message))
         refuse(problems)
         return self
 
 
 def _layer_problems(groups: tuple[LayerGroup, ...], layers: int) -> list[tuple[Where, str]]:
-    """Why the groups are not a partition of layers 0 to ``layers`` - 1."""
+    """Why the groups do not give each layer its attention.
+
+    In each phase a layer attends at most once to its own sequence and at most once to another one. The layers of the
+    main stack are 0 to ``layers`` - 1, those of another stack 0 to the highest that is named; none is left out.
+    """
     problems: list[tuple[Where, str]] = []
-    owner: dict[int, int] = {}
+    owner: dict[tuple[str, bool, str, int], int] = {}
+    named: dict[str, set[int]] = {"main": set()}
     for number, group in enumerate(groups):
         for index, layer in enumerate(group.layers):
             where = ("groups", number, "layers", index)
-            if layer >= layers:
+            places = [(group.stack, group.mask == "cross", phase, layer) for phase in group.phases or PHASES]
+            taken = [owner[place] for place in places if place in owner]
+            if group.stack == "main" and layer >= layers:
                 problems.append((where, f"is layer {layer}, but the layers are 0 to {layers - 1}"))
-            elif layer in owner:
-                problems.append((where, f"is layer {layer}, which groups[{owner[layer]}] has already"))
-            owner.setdefault(layer, number)
-    missing = list(islice((layer for layer in range(layers) if layer not in owner), 5))
-    if missing:
-        listed = ", ".join(map(str, missing))
-        problems.append((("groups",), f"leave out layers {listed}{' …' if len(missing) == 5 else ''} of {layers}"))
+            elif taken:
+                problems.append((where, f"is layer {layer}, which groups[{taken[0]}] has already"))
+            for place in places:
+                owner.setdefault(place, number)
+            named.setdefault(group.stack, set()).add(layer)
+    for stack, found in named.items():
+        count = layers if stack == "main" else max(found) + 1
+        missing = list(islice((layer for layer in range(count) if layer not in found), 5))
+        if missing:
+            listed = f"{', '.join(map(str, missing))}{' …' if len(missing) == 5 else ''} of {count}"
+            problems.append((("groups",), f"leave out layers {listed}{'' if stack == 'main' else f' ({stack})'}"))
     return problems
 
 
 Groups = Annotated[tuple[LayerGroup, ...], Field(min_length=1)]
 
 
+class Pin(Card):
+    """Which config.json a geometry was read from."""
+
+    config_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """sha256 over its canonical JSON: sorted keys, no spaces"""
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    """commit on the hub, where it came from there"""
+
+
 class Geometry(Card):
     """An attention geometry written into a matrix."""
 
+    hub: str = ""
+    """organisation/name on the Hugging Face hub"""
+    pin: Pin | None = None
+    """the config.json that it was read from"""
+
     groups: Groups
-    """layer groups; together they have the layers from 0 on, each once"""
+    """layer groups; together they have the layers from 0 on"""
 
     @model_validator(mode="after")
     def _fits(self) -> Geometry:
@@ -96,8 +150,8 @@ class Geometry(Card):
 
     @property
     def layers(self) -> int:
-        """Layers of the model: one more than the highest number."""
-        return max(layer for group in self.groups for layer in group.layers) + 1
+        """Layers of the main stack: one more than the highest number."""
+        return max((layer for group in self.groups if group.stack == "main" for layer in group.layers), default=0) + 1
 
 
 class ModelCard(Card):
@@ -109,10 +163,12 @@ class ModelCard(Card):
     """organisation/name on the Hugging Face hub"""
     model_type: str = ""
     """model_type of its config.json"""
+    pin: Pin | None = None
+    """the config.json that it was read from"""
     layers: Count
-    """number of layers"""
+    """number of layers, without those of an encoder or a vision tower"""
     groups: Groups
-    """layer groups; together they have the layers 0 to layers - 1, each once"""
+    """layer groups; together they have the layers 0 to layers - 1"""
 
     @model_validator(mode="after")
     def _fits(self) -> ModelCard:

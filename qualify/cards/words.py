@@ -17,7 +17,7 @@ Where = tuple[str | int, ...]
 INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
 
-Mask = Literal["full", "causal", "window"]
+Mask = Literal["full", "causal", "window", "band", "chunked", "spans"]
 AccuracyClass = Literal["fp32", "fp16", "bf16", "fp8kv", "lowp_scores", "fp8"]
 """What a kernel may round on the way (docs/numerics.md), tightest first."""
 

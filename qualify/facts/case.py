@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
@@ -10,6 +10,7 @@ Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
 Phase = Literal["prefill", "chunked", "varlen", "decode"]
 Level = Literal["smoke", "full"]
 DeviceKind = Literal["cpu", "cuda"]
+MaskKind = Literal["full", "causal", "window", "band", "chunked"]
 Descale = Literal["", "sequence", "head"]
 """What one fp8 descale factor covers: a KV head of one sequence, or a KV head of the whole batch; empty = no fp8."""
 
@@ -51,6 +52,10 @@ class Workload:
     """keys of each sequence of the batch"""
     page_size: int
     """keys per page of a paged KV cache; 0 = packed, no pages"""
+    chunk: int = 0
+    """positions per chunk, counted from the sequence's first key; a query sees only its own chunk; 0 = no chunks"""
+    spans: tuple[tuple[int, int, int], ...] = ()
+    """(sequence, start, end): keys from start to end - 1 see each other whatever the mask says, as images do"""
     descale: Descale = ""
     """fp8 only: what one descale factor covers; empty is read as ``sequence``"""
 
@@ -64,12 +69,28 @@ class Workload:
         """How keys and values are stored."""
         return "paged" if self.page_size else "packed"
 
+    def with_lengths(self, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> Workload:
+        """The workload with other sequences; of each image stays what lies within the keys of its sequence."""
+        spans = tuple(
+            (sequence, start, min(end, seqlens_k[sequence]))
+            for sequence, start, end in self.spans
+            if sequence < len(seqlens_k) and start < seqlens_k[sequence]
+        )
+        return replace(self, seqlens_q=seqlens_q, seqlens_k=seqlens_k, spans=spans)
+
     @property
-    def mask_kind(self) -> Literal["full", "causal", "window"]:
-        """The family of the mask, the word that cards use in ``claims.masks``."""
-        if self.window != (-1, -1):
-            return "window"
-        return "causal" if self.causal else "full"
+    def mask_kind(self) -> MaskKind:
+        """The family of the mask, the word that cards use in ``claims.masks``; spans are asked for beside it."""
+        return mask_kind(causal=self.causal, window=self.window, chunk=self.chunk)
+
+
+def mask_kind(*, causal: bool, window: tuple[int, int], chunk: int) -> MaskKind:
+    """The family of a mask; a window that is open to later keys is a band."""
+    if chunk:
+        return "chunked"
+    if window == (-1, -1):
+        return "causal" if causal else "full"
+    return "window" if causal or window[1] == 0 else "band"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

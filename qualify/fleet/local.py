@@ -7,7 +7,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,11 +15,13 @@ from pathlib import Path
 
 from qualify import __version__
 from qualify.errors import UsageError
+from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
 from qualify.fleet.probe import available_memory
 from qualify.fleet.request import Request
+from qualify.fleet.sharing import calls_of, first_of_each, shared
 from qualify.run.compile_ahead import Compiling, compile_ahead
 from qualify.run.repeats import Task, tasks_to_resume
 from qualify.run.setup import Settings
@@ -38,7 +40,7 @@ class Progress:
     """Where a run stands, for whoever shows it."""
 
     done: int
-    """cases with a final outcome"""
+    """calls with a final outcome; equal calls of several cases are one"""
     total: int
     case_id: str
     """empty while a worker starts"""
@@ -97,7 +99,7 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     tasks = _go_on(request, store, run) if resume else _begin(request, store, run)
     if resume:
         store.resume(run.id)
-    filing = _Filing(store, run, show, total=len(request.plan.cases), done=len(request.plan.cases) - len(tasks))
+    filing = _Filing(store, run, show, request.plan.cases, owed=len(tasks))
     settings = _settings(request, run)
     compiling = compile_ahead(settings, (task.case for task in tasks))
     events = Supervisor(settings, tasks).events()
@@ -126,7 +128,7 @@ def _write_plan(request: Request, store: Store, run: Run) -> list[Task]:
     plan = request.plan
     store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])
     store.add(run.id, _refusals(request))
-    return [Task(case=case) for case in plan.cases]
+    return [Task(case=case) for case in first_of_each(plan.cases)]
 
 
 def _refusals(request: Request) -> list[Record]:
@@ -151,7 +153,8 @@ def _go_on(request: Request, store: Store, run: Run) -> list[Task]:
         )
     unwritten = [record for record in records if record.case.id in refusals and isinstance(record.outcome, NotRun)]
     store.add(run.id, [refusals[record.case.id] for record in unwritten])
-    return tasks_to_resume(record for record in records if record.case.id not in refusals)
+    executed = {case.id for case in first_of_each(request.plan.cases)}
+    return tasks_to_resume(record for record in records if record.case.id in executed)
 
 
 def _refused_otherwise(record: Record, refusals: Mapping[str, Record]) -> bool:
@@ -203,12 +206,13 @@ def cache_folder() -> Path:
 class _Filing:
     """Takes events, commits records in groups, keeps count of what is committed."""
 
-    def __init__(self, store: Store, run: Run, show: Show, *, total: int, done: int) -> None:
+    def __init__(self, store: Store, run: Run, show: Show, cases: Sequence[Case], *, owed: int) -> None:
         self.store = store
         self.run = run
         self.show = show
-        self.total = total
-        self.before = done
+        self.calls = calls_of(cases)
+        self.total = len(self.calls)
+        self.before = self.total - owed
         self.final: set[str] = set()
         """cases that got their final outcome here; the loss of a CUDA context may take one back"""
         self.waiting: list[Done] = []
@@ -265,7 +269,8 @@ class _Filing:
     def commit(self) -> list[Done]:
         """Write what is waiting, in one transaction; returns it."""
         if self.waiting:
-            self.store.add(self.run.id, [event.record for event in self.waiting])
+            records = [record for event in self.waiting for record in shared(event.record, self.calls)]
+            self.store.add(self.run.id, records)
         written, self.waiting = self.waiting, []
         self.since = time.monotonic()
         return written

@@ -94,9 +94,11 @@ def _fewer_sequences(workload: Workload) -> Iterator[Smaller]:
 def _with_sequences(workload: Workload, kept: list[int]) -> Smaller:
     lengths_q = tuple(workload.seqlens_q[index] for index in kept)
     lengths_k = tuple(workload.seqlens_k[index] for index in kept)
+    place = {index: number for number, index in enumerate(kept)}
+    spans = tuple((place[owner], start, end) for owner, start, end in workload.spans if owner in place)
     return Smaller(
         what=f"batch {workload.batch} to {len(kept)}",
-        workload=replace(workload, seqlens_q=lengths_q, seqlens_k=lengths_k),
+        workload=replace(workload, seqlens_q=lengths_q, seqlens_k=lengths_k, spans=spans),
     )
 
 
@@ -136,7 +138,7 @@ def _scaled(workload: Workload, queries: Callable[[int], int], keys: Callable[[i
     before = f"{max(workload.seqlens_q)}x{max(workload.seqlens_k)}"
     return Smaller(
         what=f"{what} {before} to {max(lengths_q)}x{max(lengths_k)}",
-        workload=replace(workload, seqlens_q=lengths_q, seqlens_k=lengths_k),
+        workload=workload.with_lengths(lengths_q, lengths_k),
     )
 
 
@@ -174,5 +176,9 @@ def _fewer_features(workload: Workload) -> Iterator[Smaller]:
         yield Smaller(what="no softcap", workload=replace(workload, softcap=0.0))
     if workload.window != (-1, -1):
         yield Smaller(what="no window", workload=replace(workload, window=(-1, -1)))
+    if workload.chunk:
+        yield Smaller(what="no chunks", workload=replace(workload, chunk=0))
+    if workload.spans:
+        yield Smaller(what="no image spans", workload=replace(workload, spans=()))
     if workload.causal:
         yield Smaller(what="no causal mask", workload=replace(workload, causal=False))

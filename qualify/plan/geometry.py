@@ -9,7 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from qualify.cards.matrix import MatrixCard
-from qualify.cards.model import LayerGroup, ModelCard
+from qualify.cards.model import PHASES, LayerGroup, ModelCard
+from qualify.facts.case import Phase
+
+PROMPT: tuple[Phase, ...] = ("prefill", "chunked", "varlen")
+"""phases with more than one new token"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,24 +35,34 @@ class Geometry:
     sinks: bool
     scale: float
     refusals: tuple[str, ...]
-    """why the heads cannot be divided so"""
+    """why the heads cannot be divided so, or the call cannot be made at all"""
+    chunk: int = 0
+    cross_keys: int = 0
+    """keys of each sequence in cross-attention; 0 = those of the shape"""
+    image_tokens: int = 0
+    """tokens of the image in each sequence; 0 = text alone"""
+    phases: tuple[Phase, ...] = ()
+    """phases in which the call is made; empty = all"""
 
     @property
     def canonical(self) -> str:
         """What matters to a kernel, as canonical JSON, for the content hash."""
-        return json.dumps(
-            [
-                self.heads_q,
-                self.heads_kv,
-                self.head_dim,
-                self.head_dim_v,
-                self.causal,
-                self.window,
-                self.softcap,
-                self.sinks,
-                self.scale,
-            ]
-        )
+        usual: list[object] = [
+            self.heads_q,
+            self.heads_kv,
+            self.head_dim,
+            self.head_dim_v,
+            self.causal,
+            self.window,
+            self.softcap,
+            self.sinks,
+            self.scale,
+        ]
+        return json.dumps([*usual, self.chunk] if self.chunk else usual)
+
+    def has(self, phase: Phase) -> bool:
+        """Whether the call is made in a phase."""
+        return not self.phases or phase in self.phases
 
 
 def expand_geometries(card: MatrixCard, models: Mapping[str, ModelCard]) -> Iterator[Geometry]:
@@ -57,9 +71,10 @@ def expand_geometries(card: MatrixCard, models: Mapping[str, ModelCard]) -> Iter
         model = models[entry.model]
         for parallel in entry.tensor_parallel:
             found = [
-                divide(group, f"{model.model}.tp{parallel}", mask, parallel)
+                each
                 for group in model.groups
                 for mask in dict.fromkeys(_label(group, asked) for asked in card.masks)
+                for each in _prompts(divide(group, f"{model.model}.tp{parallel}", mask, parallel), group)
             ]
             yield from _distinct_labels(_merged(found))
 
@@ -74,6 +89,8 @@ def divide(group: LayerGroup, model: str, mask: str, parallel: int) -> Geometry:
         refusals.append(f"tensor_parallel={parallel} does not divide heads_q={group.heads_q}")
     if group.heads_kv % parallel and parallel % group.heads_kv:
         refusals.append(f"tensor_parallel={parallel} neither divides nor is divided by heads_kv={group.heads_kv}")
+    if group.positions == "alibi":
+        refusals.append("positions=alibi: a bias on the scores of each head, which the attention call cannot carry")
     label, causal, window = _mask(group, mask)
     return Geometry(
         model=model,
@@ -89,29 +106,53 @@ def divide(group: LayerGroup, model: str, mask: str, parallel: int) -> Geometry:
         sinks=group.sinks,
         scale=group.scale,
         refusals=tuple(refusals),
+        chunk=group.chunk if group.chunk and label == _own(group) else 0,
+        cross_keys=group.cross_keys or 0,
+        phases=group.phases,
     )
 
 
+def _own(group: LayerGroup) -> str:
+    """Label of the layers' own mask, with its size, and before it the stack, unless it is the main one."""
+    size = group.window or group.chunk or ""
+    return f"{'' if group.stack == 'main' else f'{group.stack}.'}{group.mask}{size}"
+
+
 def _label(group: LayerGroup, asked: str) -> str:
-    """The mask that is meant: ``model`` is the layers' own, which the matrix may name a second time."""
-    if asked != "model":
-        return asked
-    return f"window{group.window}" if group.mask == "window" else group.mask
+    """The mask that is meant: ``model`` is the layers' own, which the matrix may name a second time.
+
+    Another one is asked of the layers of the main stack and their own sequence; the rest has only its own.
+    """
+    only_own = asked == "model" or group.mask == "cross" or group.stack != "main"
+    return _own(group) if only_own else asked
 
 
 def _mask(group: LayerGroup, asked: str) -> tuple[str, bool, tuple[int, int]]:
-    """(label, causal, window) of a mask; W keys including the diagonal are W - 1 to the left."""
+    """(label, causal, window) of a mask; W keys including the diagonal are W - 1 to the left, half of it in a band."""
     label = _label(group, asked)
+    if label == _own(group):
+        size = group.window or 1
+        sides = {"window": (size - 1, 0), "band": (size // 2, size // 2)}
+        return label, group.mask in {"causal", "window", "chunked"}, sides.get(group.mask, (-1, -1))
     if label.startswith("window"):
         return label, True, (int(label.removeprefix("window")) - 1, 0)
     return label, label == "causal", (-1, -1)
 
 
+def _prompts(geometry: Geometry, group: LayerGroup) -> Iterator[Geometry]:
+    """The call on text, and on prompts with an image where its tokens see each other."""
+    yield geometry
+    phases: tuple[Phase, ...] = tuple(phase for phase in PROMPT if geometry.has(phase))
+    if group.image_tokens and phases and geometry.mask == _own(group):
+        label = f"{geometry.mask}.image{group.image_tokens}"
+        yield replace(geometry, mask=label, image_tokens=group.image_tokens, phases=phases)
+
+
 def _merged(found: list[Geometry]) -> list[Geometry]:
     """Groups that make the same call become one; their layers add up, and one refusal refuses them all."""
-    merged: dict[tuple[str, str], Geometry] = {}
+    merged: dict[tuple[object, ...], Geometry] = {}
     for geometry in found:
-        key = (geometry.mask, geometry.canonical)
+        key = (geometry.mask, geometry.canonical, geometry.cross_keys, geometry.image_tokens, geometry.phases)
         known = merged.get(key)
         if known is None:
             merged[key] = geometry
@@ -123,18 +164,26 @@ def _merged(found: list[Geometry]) -> list[Geometry]:
 
 def _distinct_labels(found: list[Geometry]) -> Iterator[Geometry]:
     """Groups that differ under one mask label get what differs appended, so that ids stay unique."""
-    labels = Counter(geometry.mask for geometry in found)
-    named = [
-        replace(geometry, mask=f"{geometry.mask}.{_detail(geometry)}") if labels[geometry.mask] > 1 else geometry
-        for geometry in found
-    ]
-    labels = Counter(geometry.mask for geometry in named)
+    labels = _labels(found)
+    named = [replace(each, mask=f"{each.mask}.{_detail(each)}") if _shared(each, labels) else each for each in found]
+    labels = _labels(named)
     for geometry in named:
-        if labels[geometry.mask] == 1:
-            yield geometry
-        else:  # they differ in digits that the label does not print
-            digest = hashlib.sha256(geometry.canonical.encode()).hexdigest()[:8]
+        if _shared(geometry, labels):  # they differ in digits that the label does not print
+            digest = hashlib.sha256(f"{geometry.canonical}{geometry.cross_keys}{geometry.phases}".encode()).hexdigest()[
+                :8
+            ]
             yield replace(geometry, mask=f"{geometry.mask}.x{digest}")
+        else:
+            yield geometry
+
+
+def _labels(found: list[Geometry]) -> Counter[tuple[str, Phase]]:
+    """How many geometries have a label in a phase; ids name both."""
+    return Counter((each.mask, phase) for each in found for phase in each.phases or PHASES)
+
+
+def _shared(geometry: Geometry, labels: Counter[tuple[str, Phase]]) -> bool:
+    return any(labels[geometry.mask, phase] > 1 for phase in geometry.phases or PHASES)
 
 
 def _detail(geometry: Geometry) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
+from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.errors import NothingSelected, UsageError
-from qualify.facts.case import INCIDENTS, Case, Dtype, Workload
+from qualify.facts.case import INCIDENTS, Case, Dtype, Phase, Workload
 from qualify.plan.geometry import Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
 from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
-from qualify.plan.shapes import Shape, count_shapes, expand_shapes
+from qualify.plan.shapes import Shape, against, count_shapes, expand_shapes, with_images
 from qualify.plan.workloads import geometry_of, shape_of
 
 
@@ -27,6 +28,11 @@ class Plan:
     matrix: str
     cases: tuple[Case, ...]
     refused: tuple[tuple[Case, tuple[str, ...]], ...]
+
+    @property
+    def calls(self) -> int:
+        """Different calls among the cases: equal ones run once."""
+        return len({case.content_hash for case in self.cases})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,15 +104,28 @@ def _chosen_kernels(
 def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
     """Count before expanding: a matrix of ten million cells is a mistake, not a plan."""
     card = matrix.card
-    groups = sum(len(matrix.models[entry.model].groups) * len(entry.tensor_parallel) for entry in card.models)
-    shapes = count_shapes(card.phases) if card.phases else 0
-    count = groups * len(card.masks) * shapes * len(card.dtypes) * kernels
+    shapes = count_shapes(card.phases) if card.phases else {}
+    count = sum(
+        len(entry.tensor_parallel) * _shapes_of(group, shapes)
+        for entry in card.models
+        for group in matrix.models[entry.model].groups
+    )
+    count *= len(card.masks) * len(card.dtypes) * kernels
     count += sum(len(incident.calls) * len(incident.dtypes) * kernels for incident in card.incidents)
     if count > card.policy.limit_cases:
         raise UsageError(
             f"{matrix.path}: expands to {count:,} cases, more than policy.limit_cases = {card.policy.limit_cases:,}. "
             "Shorten an axis, or raise the limit if you mean it."
         )
+
+
+def _shapes_of(group: LayerGroup, shapes: Mapping[Phase, int]) -> int:
+    """Shapes that a group of layers takes at most; prompts twice where they may hold an image."""
+    return sum(
+        count * (2 if group.image_tokens and phase != "decode" else 1)
+        for phase, count in shapes.items()
+        if not group.phases or phase in group.phases
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +146,15 @@ def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
     card, names = matrix.card, tuple(kernels)
     if card.phases is None:
         return
-    shapes = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in expand_shapes(card.phases)]
+    shapes = list(expand_shapes(card.phases))
+    common = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in shapes]
     for geometry in expand_geometries(card, matrix.models):
-        for shape, line, lengths in shapes:
+        own = common
+        if geometry.cross_keys or geometry.image_tokens:
+            own = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in _own_shapes(geometry, shapes)]
+        for shape, line, lengths in own:
+            if not geometry.has(shape.phase):
+                continue
             for dtype in card.dtypes:
                 yield _Cell(
                     id=f"{geometry.model}/{shape.phase}/{shape.label}/{dtype}/{geometry.mask}",
@@ -140,6 +165,14 @@ def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
                     line=line,
                     kernels=names,
                 )
+
+
+def _own_shapes(geometry: Geometry, shapes: list[Shape]) -> list[Shape]:
+    """The shapes of cross-attention, each once whatever the contexts, or of prompts that hold an image."""
+    if geometry.image_tokens:
+        return [found for shape in shapes if (found := with_images(shape, geometry.image_tokens))]
+    crossing = (against(shape, geometry.cross_keys) for shape in shapes)
+    return list({(shape.phase, shape.label): shape for shape in crossing}.values())
 
 
 def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
@@ -229,7 +262,8 @@ def _lengths(shape: Shape) -> str:
             runs[-1] = (pair, runs[-1][1] + 1)
         else:
             runs.append((pair, 1))
-    return f"{runs}p{shape.page_size}"
+    images = f"s{shape.spans}" if shape.spans else ""
+    return f"{runs}p{shape.page_size}{images}"
 
 
 def _descaled(workload: Workload, kernel: LoadedKernel) -> Workload:
@@ -252,4 +286,6 @@ def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:
         seqlens_q=shape.seqlens_q,
         seqlens_k=shape.seqlens_k,
         page_size=shape.page_size,
+        chunk=geometry.chunk,
+        spans=shape.spans,
     )

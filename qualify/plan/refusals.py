@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qualify.cards.kernel import KernelCard
+from qualify.facts.case import mask_kind
 from qualify.plan.geometry import Geometry
 from qualify.plan.shapes import Shape
 
@@ -20,7 +21,7 @@ def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
         reasons.append(f"head_dim={dim} ({name} claims multiples of {claims.head_dim.multiple_of})")
     if geometry.head_dim_v != dim and claims.head_dim_v == "same":
         reasons.append(f"head_dim_v={geometry.head_dim_v} ≠ head_dim={dim} ({name} claims equal ones)")
-    kind = "window" if geometry.window != (-1, -1) else "causal" if geometry.causal else "full"
+    kind = mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)
     if kind not in claims.masks:
         reasons.append(f"mask={kind} ({name} claims {', '.join(claims.masks)})")
     for feature, wanted, value in (
@@ -61,6 +62,8 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
     lengths = set(zip(shape.seqlens_q, shape.seqlens_k, strict=True))
     if not shape.page_size and "ragged" not in claims.features and len(lengths) > 1:
         reasons.append(f"{len(set(shape.seqlens_k))} different lengths in one batch ({name} does not claim ragged)")
+    if shape.spans and "spans" not in claims.masks:
+        reasons.append(f"{len(shape.spans)} image spans ({name} does not claim spans)")
     if "empty" not in claims.features and (0 in shape.seqlens_q or 0 in shape.seqlens_k):
         reasons.append(f"an empty sequence ({name} does not claim empty)")
     return reasons
@@ -68,7 +71,8 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
 
 def alignment_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[str]:
     """A mask aligned to the wrong corner, where the corner matters."""
-    if card.claims.alignment == "bottom_right" or not (geometry.causal or geometry.window != (-1, -1)):
+    masked = geometry.causal or geometry.window != (-1, -1) or geometry.chunk
+    if card.claims.alignment == "bottom_right" or not masked:
         return []
     for seqlen_q, seqlen_k in zip(shape.seqlens_q, shape.seqlens_k, strict=True):
         if seqlen_q != seqlen_k:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from qualify.cards.matrix import Phases
@@ -25,6 +25,8 @@ class Shape:
     """0 = packed"""
     where: tuple[str | int, ...]
     """way to the entry of the matrix file that asked for it"""
+    spans: tuple[tuple[int, int, int], ...] = ()
+    """(sequence, start, end) of images whose tokens see each other"""
 
 
 def expand_shapes(phases: Phases) -> Iterator[Shape]:
@@ -68,15 +70,34 @@ def varlen_label(lengths: tuple[int, ...]) -> str:
     return f"b{len(lengths)}.t{sum(lengths)}.x{digest}"
 
 
-def count_shapes(phases: Phases) -> int:
-    """How many shapes :func:`expand_shapes` yields, without making them."""
-    count = 0
+def count_shapes(phases: Phases) -> dict[Phase, int]:
+    """How many shapes :func:`expand_shapes` yields of each phase, without making them."""
+    counts: dict[Phase, int] = {}
     if phases.prefill:
-        count += len(phases.prefill.batch) * len(phases.prefill.seqlen)
+        counts["prefill"] = len(phases.prefill.batch) * len(phases.prefill.seqlen)
     if phases.chunked:
-        count += len(phases.chunked.batch) * len(phases.chunked.chunk) * len(phases.chunked.context)
+        counts["chunked"] = len(phases.chunked.batch) * len(phases.chunked.chunk) * len(phases.chunked.context)
     if phases.varlen:
-        count += len(phases.varlen.lengths)
+        counts["varlen"] = len(phases.varlen.lengths)
     if phases.decode:
-        count += len(phases.decode.batch) * len(phases.decode.context) * len(phases.decode.page_size)
-    return count
+        counts["decode"] = len(phases.decode.batch) * len(phases.decode.context) * len(phases.decode.page_size)
+    return counts
+
+
+def against(shape: Shape, keys: int) -> Shape:
+    """The same queries against another sequence of ``keys`` keys each, as cross-attention has them."""
+    label = shape.label.removesuffix(f".p{shape.page_size}")
+    if len(set(shape.seqlens_q)) == 1:
+        label = f"b{len(shape.seqlens_q)}.q{shape.seqlens_q[0]}"
+    pages = f".p{shape.page_size}" if shape.page_size else ""
+    return replace(shape, label=f"{label}.k{keys}{pages}", seqlens_k=(keys,) * len(shape.seqlens_q))
+
+
+def with_images(shape: Shape, tokens: int) -> Shape | None:
+    """The same lengths with an image in the middle of each sequence's new tokens; None where none has room for it."""
+    spans = []
+    for sequence, (seqlen_q, seqlen_k) in enumerate(zip(shape.seqlens_q, shape.seqlens_k, strict=True)):
+        if seqlen_q >= tokens:
+            start = seqlen_k - seqlen_q + (seqlen_q - tokens) // 2
+            spans.append((sequence, start, start + tokens))
+    return replace(shape, spans=tuple(spans)) if spans else None

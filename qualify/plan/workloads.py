@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from qualify.cards.incident import IncidentCall
 from qualify.cards.kernel import KernelCard
@@ -25,12 +26,14 @@ def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
         head_dim_v=workload.head_dim_v,
         causal=workload.causal,
         window=workload.window,
+        chunk=workload.chunk,
         softcap=workload.softcap,
         sinks=workload.sinks,
         scale=workload.scale,
         refusals=(),
     )
     shape = shape_of(workload.seqlens_q, workload.seqlens_k, workload.page_size, where=())
+    shape = replace(shape, spans=workload.spans)
     return [
         *geometry_refusals(card, geometry),
         *dtype_refusals(card, workload.dtype),

@@ -188,6 +188,8 @@ def workload_text(workload: Workload) -> str:
         f"{workload.batch} × q {_lengths(workload.seqlens_q)}, k {_lengths(workload.seqlens_k)}",
         "causal" if workload.causal else "",
         f"window ({window})" if workload.window != (-1, -1) else "",
+        f"chunks of {workload.chunk}" if workload.chunk else "",
+        f"{len(workload.spans)} image spans" if workload.spans else "",
         f"softcap {workload.softcap:g}" if workload.softcap else "",
         "sinks" if workload.sinks else "",
         f"scale {workload.scale:.6g}",

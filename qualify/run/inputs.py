@@ -52,6 +52,10 @@ def device_of(kind: str) -> torch.device:
     return torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
 
 
+def _spans(workload: Workload, device: torch.device) -> Tensor | None:
+    return torch.tensor(workload.spans, dtype=torch.int32, device=device) if workload.spans else None
+
+
 def _cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
@@ -101,6 +105,8 @@ def make_inputs(
         scale=workload.scale,
         causal=workload.causal,
         window=workload.window,
+        chunk=workload.chunk,
+        bidirectional_spans=_spans(workload, device),
         softcap=workload.softcap,
         sinks=sinks.bfloat16().float() if workload.sinks else None,
         **descales,
@@ -206,7 +212,10 @@ def with_tensors(
 def clone(inputs: Inputs) -> Inputs:
     """A deep copy: new allocations, equal bytes."""
     copy = with_tensors(inputs, q=inputs.q_whole.clone(), k=inputs.k_whole.clone(), v=inputs.v_whole.clone())
-    small = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "sinks", "q_descale", "k_descale", "v_descale")
+    small = (
+        *("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "sinks", "bidirectional_spans"),
+        *("q_descale", "k_descale", "v_descale"),
+    )
     present = {name: getattr(copy.call, name) for name in small if getattr(copy.call, name) is not None}
     fresh: dict[str, Any] = {name: tensor.clone() for name, tensor in present.items()}
     return replace(copy, call=replace(copy.call, **fresh))

@@ -217,7 +217,8 @@ def _seen(call: AttentionCall, members: list[int], rows: Tensor, bucket: _Bucket
     i = rows.view(1, -1, 1)
     j = torch.arange(bucket.seqlen_k, device=rows.device).view(1, 1, -1)
     lengths = (bucket.seqlen_q, bucket.seqlen_k)
-    seen: Tensor = visible(i, j, *lengths, causal=call.causal, window=call.window).expand(-1, len(rows), -1)
+    seen: Tensor = visible(i, j, *lengths, causal=call.causal, window=call.window, chunk=call.chunk)
+    seen = seen.expand(-1, len(rows), -1)
     if call.bidirectional_spans is None:
         return seen
     seen = seen.expand(len(members), -1, -1).clone()

@@ -75,6 +75,8 @@ def exact(call, sequence, query, head):
         seen &= key >= position - call.window[0]
     if call.window[1] >= 0:
         seen &= key <= position + call.window[1]
+    if call.chunk:
+        seen &= key // call.chunk == position // call.chunk
     for owner, start, stop in [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist():
         if owner == sequence and start <= position < stop:
             seen |= (key >= start) & (key < stop)

@@ -69,9 +69,10 @@ class Work:
 
 def work_of(workload: Workload) -> Work:
     """Operations and bytes that no correct kernel can avoid."""
-    causal, window = workload.causal, workload.window
+    mask: Any = {"causal": workload.causal, "window": workload.window, "chunk": workload.chunk}
     counted = Counter(zip(workload.seqlens_q, workload.seqlens_k, strict=True)).items()
-    visible = sum(count * pairs(*pair, causal=causal, window=window) for pair, count in counted)
+    visible = sum(count * pairs(*pair, **mask) for pair, count in counted)
+    visible += sum(_added_pairs(workload, *span) for span in workload.spans)
     keys = sum(count * _visible_keys(*pair, workload) for pair, count in counted)
     queries = sum(workload.seqlens_q)
     read = queries * workload.heads_q * workload.head_dim
@@ -84,12 +85,24 @@ def work_of(workload: Workload) -> Work:
     )
 
 
+def _added_pairs(workload: Workload, sequence: int, start: int, end: int) -> int:
+    """Pairs that are visible only because their tokens belong to one image."""
+    seqlen_q, seqlen_k = workload.seqlens_q[sequence], workload.seqlens_k[sequence]
+    mask: Any = {"causal": workload.causal, "window": workload.window, "chunk": workload.chunk}
+    added = 0
+    for query in range(max(0, start - (seqlen_k - seqlen_q)), end - (seqlen_k - seqlen_q)):
+        low, high = key_range(query, seqlen_q, seqlen_k, **mask)
+        added += (end - start) - max(0, min(high, end) - max(low, start))
+    return added
+
+
 def _visible_keys(seqlen_q: int, seqlen_k: int, workload: Workload) -> int:
     """Keys of a sequence that at least one query sees (masks are bands, so it is one range)."""
     if not seqlen_q or not seqlen_k:
         return 0
-    low, _ = key_range(0, seqlen_q, seqlen_k, causal=workload.causal, window=workload.window)
-    _, high = key_range(seqlen_q - 1, seqlen_q, seqlen_k, causal=workload.causal, window=workload.window)
+    mask: Any = {"causal": workload.causal, "window": workload.window, "chunk": workload.chunk}
+    low, _ = key_range(0, seqlen_q, seqlen_k, **mask)
+    _, high = key_range(seqlen_q - 1, seqlen_q, seqlen_k, **mask)
     return max(0, high - low)
 
 

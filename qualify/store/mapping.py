@@ -51,6 +51,7 @@ _WORKLOAD = (
     "scale",
     "page_size",
     "descale",
+    "chunk",
 )
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
 _COMPONENT = tuple(Component.__dataclass_fields__)
@@ -179,6 +180,7 @@ def case_row(case: Case, run_id: str, position: int) -> Row:
         "window_right": workload.window[1],
         "seqlens_q": lengths_to_text(workload.seqlens_q),
         "seqlens_k": lengths_to_text(workload.seqlens_k),
+        "spans": [list(span) for span in workload.spans],
     }
 
 
@@ -190,6 +192,7 @@ def case_from(row: RowMapping) -> Case:
         window=(row["window_left"], row["window_right"]),
         seqlens_q=lengths_from_text(row["seqlens_q"]),
         seqlens_k=lengths_from_text(row["seqlens_k"]),
+        spans=tuple((sequence, start, end) for sequence, start, end in row["spans"]),
     )
     return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
 

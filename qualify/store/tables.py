@@ -199,6 +199,8 @@ cases = Table(
     _words("seqlens_k"),
     _whole("page_size"),
     _words("descale"),
+    _whole("chunk"),
+    _json("spans"),
     UniqueConstraint("run_id", "case_id"),
     UniqueConstraint("run_id", "position"),
     Index(None, "case_id"),

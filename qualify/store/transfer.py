@@ -28,7 +28,7 @@ from qualify.facts.run import Record, Run
 from qualify.store import reading, writing
 from qualify.store.tables import runs
 
-VERSION = 1
+VERSION = 2
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
 _AGAIN = "Copy it again, or make it again: qualify db export RUN --out FILE"

@@ -39,6 +39,23 @@ def assert_equal(expected: Exact, actual: Golden, tolerance: float = 1e-11) -> N
         torch.testing.assert_close(ours, getattr(expected, name), rtol=tolerance, atol=tolerance + cancelled, msg=name)
 
 
+@pytest.mark.parametrize("chunk", [1, 3, 4, 100])
+@pytest.mark.parametrize("page_size", [0, 4])
+def test_golden_chunks_equal_attention_row_by_row(chunk: int, page_size: int) -> None:
+    """Chunks are counted from the first key of each sequence, empty and short ones among them."""
+    call = make_call(**AWKWARD, dtype="fp32", heads_q=4, heads_kv=2, chunk=chunk, page_size=page_size)
+    assert_equal(exact(call), golden(call, underflow=True, scores=True))
+
+
+def test_golden_images_equal_attention_row_by_row() -> None:
+    """A workload's spans reach the call, and its golden result."""
+    call = make_call(
+        seqlens_q=(9, 4), seqlens_k=(12, 4), dtype="fp32", window=(2, 0), spans=((0, 4, 10), (1, 0, 4)), head_dim=8
+    )
+    assert [[0, 4, 10], [1, 0, 4]] == call.bidirectional_spans.tolist()  # type: ignore[union-attr]
+    assert_equal(exact(call), golden(call, underflow=True, scores=True))
+
+
 @pytest.mark.parametrize(
     ("heads", "mask", "softcap", "sinks", "page_size", "head_dim_v"),
     list(product([(2, 2), (6, 2), (4, 1)], MASKS, [0.0, 5.0], [False, True], [0, 4], [8, 6])),

@@ -26,7 +26,7 @@ from qualify.store.transfer import FORMAT, Evidence, Moved
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
-SHAPES = {"qualify.export/1": "cf96ed445e2d"}
+SHAPES = {"qualify.export/1": "cf96ed445e2d", "qualify.export/2": "f91156423c62"}
 
 
 def _shape(kind: Any) -> Any:
@@ -142,8 +142,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut lines": (lambda file: file.write_bytes(gzip.compress(b"".join(_lines(file)[:-1]))), "digest"),
     "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
     "format": (
-        lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/2")),
-        "format qualify.export/2, and this qualify reads qualify.export/1",
+        lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
+        "format qualify.export/1, and this qualify reads qualify.export/2",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
     "no run": (lambda file: _changed(file, lambda lines: lines[0].pop("run")), "its records are none"),

@@ -85,7 +85,7 @@ class FlexAttention:
         Raises:
             LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
         """
-        refuse(call, LIBRARY, window=True, softcap=True, head_dim_v=True, fp32=True)
+        refuse(call, LIBRARY, window=True, chunk=True, softcap=True, head_dim_v=True, fp32=True)
         if not call.q.shape[0] or not call.k.shape[0]:
             return _nothing_visible(call)
         count, seqlen_q, seqlen_k = _dense_shape(call)
@@ -121,11 +121,12 @@ def mask_of(call: AttentionCall) -> MaskMod | None:
     """The mask of a packed call as FlexAttention wants it; None where every query sees every key."""
     count, seqlen_q, seqlen_k = _dense_shape(call)
     if count == len(call.cu_seqlens_q) - 1:
-        if not call.causal and call.window == (UNBOUNDED, UNBOUNDED):
+        if not call.causal and call.window == (UNBOUNDED, UNBOUNDED) and not call.chunk:
             return None
-        return _dense_mask(seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+        return _dense_mask(seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
     assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
-    return _document_mask(call.cu_seqlens_q, call.cu_seqlens_k, causal=call.causal, window=call.window)
+    sides: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
+    return _document_mask(call.cu_seqlens_q, call.cu_seqlens_k, **sides)
 
 
 def _dense_shape(call: AttentionCall) -> tuple[int, int, int]:
@@ -141,15 +142,15 @@ def _to_batch(packed: Tensor, count: int, length: int) -> Tensor:
     return packed.view(count, length, *packed.shape[1:]).transpose(1, 2)
 
 
-def _dense_mask(seqlen_q: int, seqlen_k: int, *, causal: bool, window: tuple[int, int]) -> MaskMod:
+def _dense_mask(seqlen_q: int, seqlen_k: int, *, causal: bool, window: tuple[int, int], chunk: int) -> MaskMod:
     def mask_mod(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=causal, window=window)
+        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=causal, window=window, chunk=chunk)
         return seen
 
     return mask_mod
 
 
-def _document_mask(bounds_q: Tensor, bounds_k: Tensor, *, causal: bool, window: tuple[int, int]) -> MaskMod:
+def _document_mask(bounds_q: Tensor, bounds_k: Tensor, *, causal: bool, window: tuple[int, int], chunk: int) -> MaskMod:
     """Rows and columns of the packed tensors see each other within their own sequence.
 
     ::
@@ -169,7 +170,7 @@ def _document_mask(bounds_q: Tensor, bounds_k: Tensor, *, causal: bool, window: 
     own_k: Any = lengths_k[sequence_q]
 
     def mask_mod(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = visible(index_q[i], index_k[j], own_q[i], own_k[i], causal=causal, window=window)
+        seen = visible(index_q[i], index_k[j], own_q[i], own_k[i], causal=causal, window=window, chunk=chunk)
         together: Tensor = (sequence_q[i] == sequence_k[j]) & seen
         return together
 

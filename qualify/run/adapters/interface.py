@@ -46,6 +46,8 @@ class AttentionCall:
     """aligned to the bottom right corner"""
     window: tuple[int, int] = (-1, -1)
     """(left, right) inclusive, -1 = unbounded"""
+    chunk: int = 0
+    """positions per chunk, counted from the sequence's first key; a query sees only its own chunk; 0 = no chunks"""
     softcap: float = 0.0
     """0.0 = off"""
     sinks: Tensor | None = None

@@ -89,7 +89,9 @@ def to_packed(dense: Tensor, starts: tuple[int, ...], lengths: tuple[int, ...], 
     return packed
 
 
-def boolean_mask(sequences: Sequences, *, causal: bool, window: tuple[int, int], device: torch.device) -> Tensor:
+def boolean_mask(
+    sequences: Sequences, *, causal: bool, window: tuple[int, int], chunk: int = 0, device: torch.device
+) -> Tensor:
     """True where a query sees a key, (sequences or 1, 1, longest q, longest k); padding keys are hidden.
 
     Rows of padding queries hold anything: whoever pads drops them.
@@ -99,7 +101,7 @@ def boolean_mask(sequences: Sequences, *, causal: bool, window: tuple[int, int],
         shapes = shapes[:1]
     i = torch.arange(max(sequences.q_lengths), device=device)[:, None]
     j = torch.arange(max(sequences.k_lengths), device=device)[None, :]
-    masks = [visible(i, j, q, k, causal=causal, window=window) for q, k in shapes]
+    masks = [visible(i, j, q, k, causal=causal, window=window, chunk=chunk) for q, k in shapes]
     return torch.stack([mask.expand(i.shape[0], j.shape[1]) for mask in masks])[:, None]
 
 
@@ -150,6 +152,7 @@ def refuse(
     *,
     paged: bool = False,
     window: bool = False,
+    chunk: bool = False,
     softcap: bool = False,
     sinks: bool = False,
     head_dim_v: bool = False,
@@ -173,6 +176,7 @@ def refuse(
         for wrong, text in (
             (call.block_table is not None and not paged, f"no paged cache: page_size={call.k.shape[1]}"),
             (call.window != (UNBOUNDED, UNBOUNDED) and not window, f"no window: window={call.window}"),
+            (bool(call.chunk) and not chunk, f"no chunks: chunk={call.chunk}"),
             (bool(call.softcap) and not softcap, f"no softcap: softcap={call.softcap}"),
             (call.sinks is not None and not sinks, f"no sinks: {call.q.shape[1]} given"),
             (spans is not None, f"no bidirectional spans: {0 if spans is None else len(spans)} given"),

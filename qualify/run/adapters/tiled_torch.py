@@ -157,7 +157,7 @@ class TiledTorch:
                 scores = call.softcap * torch.tanh(scores / call.softcap)
             i = torch.arange(start, stop, device=q.device).view(-1, 1)
             j = torch.arange(keys.start, keys.stop, device=q.device).view(1, -1)
-            seen = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+            seen = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
             for begin, end in sequence.spans:
                 position = i + (seqlen_k - seqlen_q)
                 seen = seen | ((position >= begin) & (position < end) & (j >= begin) & (j < end))
@@ -177,8 +177,9 @@ class TiledTorch:
         seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
         if sequence.spans:
             return 0, seqlen_k
-        low, _ = key_range(start, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
-        _, high = key_range(stop - 1, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+        mask: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
+        low, _ = key_range(start, seqlen_q, seqlen_k, **mask)
+        _, high = key_range(stop - 1, seqlen_q, seqlen_k, **mask)
         return low, high
 
     @staticmethod

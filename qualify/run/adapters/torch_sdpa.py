@@ -56,8 +56,9 @@ def attend(call):
     mask = {}
     if IS_CAUSAL:
         mask = {"is_causal": call.causal}
-    elif tuple(call.window) != (UNBOUNDED, UNBOUNDED) or live.ragged:
-        mask = {"attn_mask": boolean_mask(live, causal=call.causal, window=call.window, device=call.q.device)}
+    elif tuple(call.window) != (UNBOUNDED, UNBOUNDED) or call.chunk or live.ragged:
+        sides = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
+        mask = {"attn_mask": boolean_mask(live, **sides, device=call.q.device)}
     elif call.causal and seqlen_q > 1 and seqlen_q == seqlen_k:
         mask = {"is_causal": True}
     elif call.causal and seqlen_q > 1 and not call.q.is_cuda:
@@ -113,7 +114,7 @@ class TorchSdpa:
         Raises:
             LibraryRefusal: with the reasons that PyTorch gives in its warnings.
         """
-        refuse(call, self._name, window=True, head_dim_v=True, fp32=True)
+        refuse(call, self._name, window=True, chunk=True, head_dim_v=True, fp32=True)
         sequences = live_sequences(call)
         total, heads, dim = call.q.shape[0], call.q.shape[1], call.v.shape[-1]
         if not sequences.q_lengths:
@@ -141,18 +142,18 @@ class TorchSdpa:
 
     def _mask_arguments(self, call: AttentionCall, sequences: Sequences) -> dict[str, Any]:
         """The keywords that say the mask: none, ``is_causal`` or ``attn_mask``."""
-        windowed = call.window != (UNBOUNDED, UNBOUNDED)
+        windowed = call.window != (UNBOUNDED, UNBOUNDED) or bool(call.chunk)
         seqlen_q, seqlen_k = max(sequences.q_lengths), max(sequences.k_lengths)
         if self._is_causal:
             if windowed or sequences.ragged:
                 raise LibraryRefusal(
-                    f"{self._name}: is_causal excludes the boolean mask that window={call.window} or "
-                    f"lengths {sequences.q_lengths} x {sequences.k_lengths} need"
+                    f"{self._name}: is_causal excludes the boolean mask that window={call.window}, chunk={call.chunk} "
+                    f"or lengths {sequences.q_lengths} x {sequences.k_lengths} need"
                 )
             return {"is_causal": call.causal}
         if windowed or sequences.ragged:
-            mask = boolean_mask(sequences, causal=call.causal, window=call.window, device=call.q.device)
-            return {"attn_mask": mask}
+            sides: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
+            return {"attn_mask": boolean_mask(sequences, **sides, device=call.q.device)}
         if not call.causal or seqlen_q == 1:
             return {}
         if seqlen_q == seqlen_k:

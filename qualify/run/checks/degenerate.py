@@ -40,7 +40,7 @@ class Degenerate:
         for name, lengths in shapes(subject):
             if subject.card.claims.alignment == "top_left" and lengths[0] != lengths[1]:
                 continue  # another mask than the contract's
-            altered = replace(subject.workload, seqlens_q=lengths[0], seqlens_k=lengths[1])
+            altered = subject.workload.with_lengths(*lengths)
             try:
                 wrong = judge_lengths(replace(subject, workload=altered))
             except LibraryRefusal as refusal:

@@ -57,7 +57,7 @@ class Growth:
 
 def stretched(workload: Workload, length: int) -> Workload:
     """One sequence of that length."""
-    return replace(workload, seqlens_q=(length,), seqlens_k=(length,))
+    return workload.with_lengths((length,), (length,))
 
 
 def peak(subject: Subject) -> int:

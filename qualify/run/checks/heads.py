@@ -48,9 +48,7 @@ class Heads:
             workload = subject.workload
             seqlen_q = 1 if max(workload.seqlens_q) == 1 else SMALL_Q
             seqlen_k = seqlen_q if subject.card.claims.alignment == "top_left" else SMALL_K
-            small = replace(
-                workload, heads_kv=3, heads_q=3 * ratio, seqlens_q=(seqlen_q,) * 2, seqlens_k=(seqlen_k,) * 2
-            )
+            small = replace(workload, heads_kv=3, heads_q=3 * ratio).with_lengths((seqlen_q,) * 2, (seqlen_k,) * 2)
             try:
                 wrong = wrong_head(replace(subject, workload=small))
             except LibraryRefusal:

@@ -100,22 +100,20 @@ def shortened(workload: Workload) -> Workload:
     pairs = list(zip(workload.seqlens_q, workload.seqlens_k, strict=True))[:4]
     longest = max(key for _, key in pairs)
     if longest <= SHORT:
-        return replace(workload, seqlens_q=tuple(q for q, _ in pairs), seqlens_k=tuple(k for _, k in pairs))
+        return workload.with_lengths(tuple(q for q, _ in pairs), tuple(k for _, k in pairs))
     keys = tuple(-(-key * SHORT // longest) for _, key in pairs)
     queries = tuple(min(q, 1) if max(workload.seqlens_q) == 1 else -(-q * SHORT // longest) for q, _ in pairs)
-    return replace(workload, seqlens_q=queries, seqlens_k=keys)
+    return workload.with_lengths(queries, keys)
 
 
 def _longer(workload: Workload) -> Workload:
     queries = workload.seqlens_q if max(workload.seqlens_q) == 1 else tuple(q * 2 for q in workload.seqlens_q)
-    return replace(workload, seqlens_q=queries, seqlens_k=tuple(k * 2 for k in workload.seqlens_k))
+    return workload.with_lengths(queries, tuple(k * 2 for k in workload.seqlens_k))
 
 
 def _shorter(workload: Workload) -> Workload:
-    return replace(
-        workload,
-        seqlens_q=tuple(-(-q // 2) for q in workload.seqlens_q),
-        seqlens_k=tuple(-(-k // 2) for k in workload.seqlens_k),
+    return workload.with_lengths(
+        tuple(-(-q // 2) for q in workload.seqlens_q), tuple(-(-k // 2) for k in workload.seqlens_k)
     )
 
 
@@ -125,12 +123,12 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     yield "scale", replace(workload, scale=workload.scale * 0.375)
     yield "length (longer)", _longer(workload)
     yield "length (shorter)", _shorter(workload)
-    yield "batch", replace(workload, seqlens_q=workload.seqlens_q * 2, seqlens_k=workload.seqlens_k * 2)
+    yield "batch", workload.with_lengths(workload.seqlens_q * 2, workload.seqlens_k * 2)
     if subject.card.jit != "never":
         return  # what follows would be compiled
-    if workload.causal and "full" in claims.masks and workload.window == (-1, -1):
+    if workload.causal and "full" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
         yield "mask", replace(workload, causal=False)
-    if "window" in claims.masks:
+    if "window" in claims.masks and not workload.chunk:
         left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
         yield "window", replace(workload, causal=True, window=(left, 0))
     if "softcap" in claims.features:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -240,4 +240,4 @@ def paged_or_ragged(workload: Workload) -> Workload:
         max(min(length, query, 1), length - shrink[index % len(shrink)] - (1 if len(workload.seqlens_k) == 1 else 0))
         for index, (length, query) in enumerate(zip(workload.seqlens_k, workload.seqlens_q, strict=True))
     )
-    return replace(workload, seqlens_k=lengths)
+    return workload.with_lengths(workload.seqlens_q, lengths)

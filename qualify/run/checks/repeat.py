@@ -60,7 +60,7 @@ def _alone(subject: Subject, call: AttentionCall, whole: Result) -> Finding | No
     sequences = [index for index in range(workload.batch) if workload.seqlens_q[index]]
     for index in sequences[:SEQUENCES] if workload.batch > 1 else ():
         rows = slice(bounds_q[index], bounds_q[index + 1])
-        single = replace(workload, seqlens_q=(workload.seqlens_q[index],), seqlens_k=(workload.seqlens_k[index],))
+        single = _sequence(workload, index)
         own = _only(call, index, rows, slice(bounds_k[index], bounds_k[index + 1]), single)
         lse = None if whole.lse is None else whole.lse[:, rows].contiguous()
         alone = replace(subject, workload=single)
@@ -69,6 +69,14 @@ def _alone(subject: Subject, call: AttentionCall, whole: Result) -> Finding | No
             detail = f"sequence {index} alone differs from itself in the batch: {changed(found)}"
             return Finding(check="repeat", verdict="fail", detail=detail, values={"alone": index, **found})
     return None
+
+
+def _sequence(workload: Workload, index: int) -> Workload:
+    """One sequence of a workload, with its images."""
+    spans = tuple((0, start, end) for sequence, start, end in workload.spans if sequence == index)
+    return replace(
+        workload, seqlens_q=(workload.seqlens_q[index],), seqlens_k=(workload.seqlens_k[index],), spans=spans
+    )
 
 
 def _only(call: AttentionCall, index: int, rows: slice, keys: slice, single: Workload) -> AttentionCall:
@@ -84,6 +92,7 @@ def _only(call: AttentionCall, index: int, rows: slice, keys: slice, single: Wor
         cu_seqlens_q=torch.tensor([0, single.seqlens_q[0]], **bounds),
         max_seqlen_q=single.seqlens_q[0],
         max_seqlen_k=single.seqlens_k[0],
+        bidirectional_spans=torch.tensor(single.spans, **bounds) if single.spans else None,
         **descales,
     )
     if call.block_table is None:

@@ -155,7 +155,7 @@ def _late_keys(subject: Subject) -> Finding | None:
     workload = subject.workload
     if subject.card.jit == "never":  # a single KV head needs no other kernel
         workload = replace(workload, heads_q=workload.heads_q // workload.heads_kv, heads_kv=1)
-    late = replace(subject, workload=replace(workload, seqlens_q=(1,), seqlens_k=(MANY + PAST,)))
+    late = replace(subject, workload=workload.with_lengths((1,), (MANY + PAST,)))
     inputs = last_key_decides(late, late.inputs(seed=11))
     return _wrong(late, inputs.call, seed=11)
 
@@ -185,7 +185,7 @@ def _many_sequences(subject: Subject) -> Finding | None:
     queries = 1 if max(subject.workload.seqlens_q) == 1 else 3
     lengths_q = (0,) * (batch - live) + (queries,) * live
     lengths_k = (0,) * (batch - live) + (7,) * live
-    many = replace(subject, workload=replace(subject.workload, seqlens_q=lengths_q, seqlens_k=lengths_k))
+    many = replace(subject, workload=subject.workload.with_lengths(lengths_q, lengths_k))
     return _wrong(many, many.inputs(seed=12).call, seed=12)
 
 

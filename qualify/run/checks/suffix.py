@@ -30,9 +30,9 @@ class Suffix:
     def skips(self, subject: Subject) -> str:
         """Needs something that some row must not see."""
         workload = subject.workload
-        if workload.batch == 1 and not workload.causal and workload.window == (-1, -1):
+        if workload.batch == 1 and not (workload.causal or workload.chunk) and workload.window == (-1, -1):
             return "one sequence without a mask: every key is everybody's"
-        if workload.batch == 1 and max(workload.seqlens_q) == 1 and workload.window[0] == -1:
+        if workload.batch == 1 and max(workload.seqlens_q) == 1 and workload.window[0] == -1 and not workload.chunk:
             return "one query that sees every key"
         return ""
 
@@ -43,7 +43,7 @@ class Suffix:
         before = subject.run(inputs.call)
         rows = rows_of(workload, subject.device)
         asked = []
-        if workload.causal or workload.window[1] >= 0 or workload.window[0] >= 0:
+        if workload.causal or workload.chunk or workload.window[1] >= 0 or workload.window[0] >= 0:
             for share in SPLITS[subject.level]:
                 for name, keys, kept in self._splits(subject, rows, share):
                     found = self._difference(subject, inputs, before, keys, kept)
@@ -73,10 +73,10 @@ class Suffix:
         ends = torch.cumsum(lengths, 0)
         starts = ends - lengths
         owners = rows.sequence[at_split]
-        if workload.causal or workload.window[1] >= 0:
+        if workload.causal or workload.chunk or workload.window[1] >= 0:
             ends = ends.scatter(0, owners, (rows.first_key + high)[at_split])
             splits.append(("the future", position >= ends[owner], rows.query <= split))
-        if workload.window[0] >= 0:
+        if workload.window[0] >= 0 or workload.chunk:
             starts = starts.scatter(0, owners, (rows.first_key + low)[at_split])
             splits.append(("keys behind its window", position < starts[owner], rows.query >= split))
         return [(name, keys, kept) for name, keys, kept in splits if bool(keys.any())]

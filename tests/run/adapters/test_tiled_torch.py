@@ -66,6 +66,22 @@ def test_every_feature_against_row_by_row(
     assert_exact(call, tile_q=3, tile_k=4)
 
 
+@pytest.mark.parametrize("page_size", [0, 4])
+@pytest.mark.parametrize("chunk", [1, 3, 4, 100])
+def test_chunks_against_row_by_row(chunk: int, page_size: int) -> None:
+    """Chunks that divide neither the tiles nor the lengths, with queries that begin inside of one."""
+    call = make_call(**AWKWARD, dtype="fp32", heads_q=4, heads_kv=2, chunk=chunk, page_size=page_size)
+    assert_exact(call, tile_q=3, tile_k=4)
+
+
+def test_images_against_row_by_row() -> None:
+    """Tokens of an image see each other under a window, and a later token's window is as before."""
+    call = make_call(
+        seqlens_q=(9, 4), seqlens_k=(12, 4), dtype="fp32", window=(2, 0), spans=((0, 4, 10), (1, 0, 4)), head_dim=8
+    )
+    assert_exact(call, tile_q=3, tile_k=4)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     seqlen_q=st.integers(1, 20),

@@ -60,6 +60,8 @@ def sees(i: int, j: int, offset: int, call: AttentionCall) -> bool:
     """Whether query i sees key j, from the words of the contract."""
     distance = j - (i + offset)
     left, right = call.window
+    if call.chunk and (i + offset) // call.chunk != j // call.chunk:
+        return False
     return (not call.causal or distance <= 0) and (left < 0 or distance >= -left) and (right < 0 or distance <= right)
 
 
@@ -90,7 +92,7 @@ def run(options: dict[str, Any], call: AttentionCall) -> Tensor:
 @pytest.mark.parametrize("backend", ["flash", "math", "auto"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    "mask", [{}, {"causal": False}, {"window": (2, 0)}, {"causal": False, "window": (2, 1)}], ids=str
+    "mask", [{}, {"causal": False}, {"window": (2, 0)}, {"causal": False, "window": (2, 1)}, {"chunk": 4}], ids=str
 )
 def test_output_equals_attention_row_by_row(backend: str, shape: str, mask: dict[str, Any]) -> None:
     """Every shape and mask, with GQA, in float32; rows without a key give 0."""

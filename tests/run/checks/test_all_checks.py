@@ -29,8 +29,23 @@ WORKLOADS: list[dict[str, Any]] = [
     {"seqlens_q": (9, 3), "seqlens_k": (4, 3)},
     {"seqlens_q": (1,), "seqlens_k": (1,)},
     {"seqlens_q": (100,), "head_dim_v": 32},
+    {"seqlens_q": (64,), "seqlens_k": (70,), "heads_kv": 8, "head_dim": 192, "head_dim_v": 128},
+    {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "heads_kv": 1, "head_dim": 576, "head_dim_v": 512, "scale": 192**-0.5},
+    {"seqlens_q": (200,), "chunk": 64},
+    {"seqlens_q": (90, 5), "seqlens_k": (150, 130), "chunk": 64},
+    {"seqlens_q": (1, 1, 1), "seqlens_k": (130, 64, 129), "chunk": 64, "page_size": 16},
+    {"seqlens_q": (100,), "causal": False, "window": (20, 20)},
+    {"seqlens_q": (40,), "seqlens_k": (300,), "causal": False},
     {"seqlens_q": (100,), "head_dim": 16, "heads_q": 3, "heads_kv": 3},
 ]
+
+
+SPANS: list[dict[str, Any]] = [
+    {"seqlens_q": (120,), "spans": ((0, 40, 72),)},
+    {"seqlens_q": (120, 30), "window": (15, 0), "spans": ((0, 40, 48), (1, 0, 30))},
+    {"seqlens_q": (64,), "seqlens_k": (128,), "spans": ((0, 80, 112),)},
+]
+"""images whose tokens see each other"""
 
 
 def verdicts(**subject: Any) -> list[tuple[str, str, str]]:
@@ -47,6 +62,14 @@ def test_correct_kernels_pass_every_check(adapter: Any, workload: dict[str, Any]
     """No false alarm; what is not a pass is a note about NaN behind a window."""
     for check, verdict, detail in verdicts(adapter=adapter, **workload):
         assert verdict == "pass" or (verdict == "note" and check == "poison"), (check, detail)
+
+
+@pytest.mark.parametrize("level", ["smoke", "full"])
+@pytest.mark.parametrize("workload", SPANS, ids=str)
+def test_images_pass_every_check(workload: dict[str, Any], level: str) -> None:
+    """No false alarm on prompts with an image, under a causal mask and under a window."""
+    for check, verdict, detail in verdicts(level=level, **workload):
+        assert verdict == "pass" or (verdict == "note" and check in {"layout", "poison"}), (check, detail)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)

@@ -52,6 +52,12 @@ MASKS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "window one longer": (changed(window=(16, 0)), WINDOW, "a window of one key more on the left"),
     "window one shorter": (changed(window=(14, 0)), WINDOW, "a window of one key less on the left"),
     "window ignored": (changed(window=(-1, -1)), WINDOW, "the window being ignored"),
+    "chunks ignored": (changed(chunk=0), {"chunk": 16}, "the chunks being ignored"),
+    "images ignored": (
+        changed(bidirectional_spans=None),
+        {"spans": ((0, 20, 40),)},
+        "the image spans being ignored",
+    ),
     "no mask at all": (changed(causal=False), {}, "no mask at all"),
     "top left": (
         Dense(mask=top_left),

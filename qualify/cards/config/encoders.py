@@ -1,0 +1,80 @@
+"""Encoders, and models with an encoder: BERT and its relatives, ModernBERT, Whisper, Llama 3.2 Vision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qualify.cards.config.keys import Keys
+from qualify.cards.config.layers import WHOLE, group, heads, split
+from qualify.cards.model import LayerGroup, LayerMask
+
+PATCHES_PER_CLASS_TOKEN = 1
+"""Llama 3.2 Vision puts one class token before the patches of each tile"""
+
+
+def read_bert(keys: Keys) -> list[LayerGroup]:
+    """BERT, RoBERTa, ELECTRA: every token sees every other; with ``is_decoder`` only the earlier ones."""
+    count, layers = keys.count("num_attention_heads"), keys.count("num_hidden_layers")
+    layer = heads(keys, count, count, split(keys, keys.count("hidden_size"), count))
+    kind = keys.text("position_embedding_type")
+    if kind.startswith("relative"):
+        keys.wrong("position_embedding_type", f"is {kind}, which adds to the scores; such a call cannot be expressed")
+    if keys.flag("is_decoder", default=False):
+        return group((number, replace(layer, positions="none")) for number in range(layers))
+    layer = replace(layer, mask="full", positions="none", phases=WHOLE)
+    return group((number, layer) for number in range(layers))
+
+
+def read_distilbert(keys: Keys) -> list[LayerGroup]:
+    """DistilBERT: ``n_layers``, ``n_heads`` and ``dim``."""
+    count, layers = keys.count("n_heads"), keys.count("n_layers")
+    layer = heads(keys, count, count, split(keys, keys.count("dim"), count, "dim"))
+    layer = replace(layer, mask="full", positions="none", phases=WHOLE)
+    return group((number, layer) for number in range(layers))
+
+
+def read_modernbert(keys: Keys) -> list[LayerGroup]:
+    """ModernBERT: ``local_attention`` // 2 keys on each side, and full in every third layer from layer 0 on."""
+    count, layers = keys.count("num_attention_heads"), keys.count("num_hidden_layers")
+    layer = heads(keys, count, count, split(keys, keys.count("hidden_size"), count))
+    layer = replace(layer, mask="full", phases=WHOLE)
+    band = replace(layer, mask="band", size=keys.count("local_attention", default=128) // 2 * 2 + 1)
+    every = keys.count("global_attn_every_n_layers", default=3)
+    kinds = {"full_attention": layer, "sliding_attention": band}
+    listed = keys.words("layer_types", layers, kinds)
+    usual = ["sliding_attention" if number % every else "full_attention" for number in range(layers)]
+    return group((number, kinds[word]) for number, word in enumerate(listed or usual))
+
+
+def read_whisper(keys: Keys) -> list[LayerGroup]:
+    """Whisper: a decoder that also attends to the ``max_source_positions`` frames of its encoder."""
+    hidden = keys.count("d_model")
+    count, count_encoder = keys.count("decoder_attention_heads"), keys.count("encoder_attention_heads")
+    layers, layers_encoder = keys.count("decoder_layers"), keys.count("encoder_layers")
+    frames = keys.count("max_source_positions")
+    own = replace(heads(keys, count, count, split(keys, hidden, count, "d_model")), positions="none")
+    encoder = heads(keys, count_encoder, count_encoder, split(keys, hidden, count_encoder, "d_model"))
+    encoder = replace(encoder, mask="full", positions="none", stack="encoder", phases=WHOLE)
+    cross = replace(own, mask="cross", size=frames)
+    return [
+        *group((number, own) for number in range(layers)),
+        *group((number, cross) for number in range(layers)),
+        *group((number, encoder) for number in range(layers_encoder)),
+    ]
+
+
+def read_mllama(keys: Keys, vision: Keys | None) -> list[LayerGroup]:
+    """Llama 3.2 Vision: ``cross_attention_layers`` attend to the patches of ``max_num_tiles`` image tiles alone."""
+    count, layers = keys.count("num_attention_heads"), keys.count("num_hidden_layers")
+    own = heads(keys, count, keys.count("num_key_value_heads"), split(keys, keys.count("hidden_size"), count))
+    crossing = keys.numbers("cross_attention_layers", below=layers)
+    if crossing is None:
+        keys.count("cross_attention_layers")
+    if vision is None:
+        keys.wrong("cross_attention_layers", "needs vision_config, which says how many keys an image has")
+        return []
+    side = vision.count("image_size") // vision.count("patch_size")
+    patches = vision.count("max_num_tiles") * (side * side + PATCHES_PER_CLASS_TOKEN)
+    cross = replace(own, mask="cross", size=patches, positions="none")
+    masks: list[LayerMask] = ["cross" if number in (crossing or []) else "causal" for number in range(layers)]
+    return group((number, cross if mask == "cross" else own) for number, mask in enumerate(masks))

@@ -1,0 +1,166 @@
+"""Typed access to the keys of a config.json that remembers what is missing or wrong, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from qualify.cards.problems import Problem, shown
+from qualify.cards.source import Source, dotted
+from qualify.cards.words import INT32_MAX, Where
+
+NOTHING = 1
+"""stands for a count that could not be read, until the problems are raised"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """What a reader of the geometry should know about the config."""
+
+    kind: str
+    """names-code, unread or no-effect"""
+    where: str
+    """dotted way to the key"""
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keys:
+    """One mapping of a config.json. ``null`` is read as a missing key, unless said otherwise."""
+
+    source: Source
+    data: Mapping[str, Any]
+    where: Where = ()
+    problems: list[Problem] = field(default_factory=list)
+    """shared by all mappings of the file"""
+    findings: list[Finding] = field(default_factory=list)
+    """likewise"""
+
+    def has(self, name: str) -> bool:
+        """Whether the key is there and not null."""
+        return self.data.get(name) is not None
+
+    def way(self, name: str) -> str:
+        """The dotted way to a key, for messages."""
+        return dotted((*self.where, name))
+
+    def wrong(self, name: str, message: str) -> None:
+        """Remember a problem with a key."""
+        where = (*self.where, name)
+        self.problems.append((self.source.place(where), f"{dotted(where)}: {message}"))
+
+    def note(self, kind: str, name: str, detail: str) -> None:
+        """Remember a finding about a key."""
+        self.findings.append(Finding(kind=kind, where=self.way(name), detail=detail))
+
+    def inner(self, name: str) -> Keys | None:
+        """The mapping under a key; None where there is none."""
+        value = self.data.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.wrong(name, f"must be a mapping of keys and values, but is {shown(value)}")
+            return None
+        where = (*self.where, name)
+        return Keys(source=self.source, data=value, where=where, problems=self.problems, findings=self.findings)
+
+    def count(self, *names: str, default: int | None = None) -> int:
+        """A positive whole number under the first of the names that is there; without a default it must be."""
+        for name in names:
+            if self.has(name):
+                return self._whole(name, least=1)
+        if default is not None:
+            return default
+        looked = f"; looked for {', '.join(names)}" if len(names) > 1 else ""
+        self.wrong(names[0], f"is missing{looked}. Add it, or give the geometry in a matrix (docs/models.md)")
+        return NOTHING
+
+    def maybe(self, name: str, *, absent: int | None) -> int | None:
+        """A positive whole number, None where it is null, and ``absent`` where the key is not there."""
+        if name not in self.data:
+            return absent
+        return self._whole(name, least=1) if self.has(name) else None
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        value = self.data.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.wrong(name, f"must be true or false, but is {shown(value)}")
+            return default
+        return value
+
+    def number(self, name: str, *, default: float) -> float:
+        """A positive number."""
+        value = self.data.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            self.wrong(name, f"must be a number above 0, but is {shown(value)}")
+            return default
+        return float(value)
+
+    def text(self, name: str) -> str:
+        """Text; empty where there is none."""
+        value = self.data.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            self.wrong(name, f"must be text, but is {shown(value)}")
+            return ""
+        return value
+
+    def words(self, name: str, count: int, allowed: Iterable[str]) -> list[str] | None:
+        """A list of ``count`` of the allowed words; None where there is none."""
+        values = self._list(name)
+        if values is None:
+            return None
+        known = list(allowed)
+        for value in dict.fromkeys(map(str, values)):
+            if value not in known:
+                self.wrong(name, f"holds {shown(value)}, which is not read here; known are {', '.join(known)}")
+                return None
+        return self._right_length(name, values, count)
+
+    def flags(self, name: str, count: int) -> list[bool] | None:
+        """A list of ``count`` zeros and ones; None where there is none or it is empty."""
+        values = self._list(name)
+        if not values:
+            return None
+        if any(value not in (0, 1) for value in values):
+            self.wrong(name, "must be a list of 0 and 1, one for each layer")
+            return None
+        found = self._right_length(name, values, count)
+        return None if found is None else [bool(value) for value in found]
+
+    def numbers(self, name: str, below: int) -> list[int] | None:
+        """A list of different layer numbers; None where there is none."""
+        values = self._list(name)
+        if values is None:
+            return None
+        if not all(type(value) is int and 0 <= value < below for value in values) or len(set(values)) < len(values):
+            self.wrong(name, f"must be a list of different layer numbers from 0 to {below - 1}")
+            return None
+        return sorted(values)
+
+    def _list(self, name: str) -> list[Any] | None:
+        value = self.data.get(name)
+        if value is not None and not isinstance(value, list):
+            self.wrong(name, f"must be a list, but is {shown(value)}")
+            return None
+        return value
+
+    def _right_length(self, name: str, values: list[Any], count: int) -> list[Any] | None:
+        if len(values) != count:
+            self.wrong(name, f"has {len(values)} entries for {count} layers")
+            return None
+        return values
+
+    def _whole(self, name: str, least: int) -> int:
+        value = self.data[name]
+        if type(value) is not int or not least <= value <= INT32_MAX:
+            self.wrong(name, f"must be a whole number of at least {least}, but is {shown(value)}")
+            return NOTHING
+        return value

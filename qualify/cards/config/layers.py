@@ -1,0 +1,126 @@
+"""Layers to layer groups: what each layer of a stack computes, gathered into groups of equal calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from qualify.cards.config.keys import Keys
+from qualify.cards.model import LayerGroup, LayerMask, Positions, Stack
+from qualify.facts.case import Phase
+
+PROMPT: tuple[Phase, ...] = ("prefill", "chunked", "varlen")
+"""phases with more than one new token"""
+WHOLE: tuple[Phase, ...] = ("prefill", "varlen")
+"""phases of an encoder, which has no cache"""
+LAYER_TYPES: dict[str, LayerMask] = {
+    "full_attention": "causal",
+    "sliding_attention": "window",
+    "chunked_attention": "chunked",
+}
+"""words of ``layer_types`` in a decoder"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layer:
+    """What one layer computes; the fields are those of a layer group."""
+
+    heads_q: int
+    heads_kv: int
+    head_dim: int
+    head_dim_v: int
+    scale: float
+    mask: LayerMask = "causal"
+    size: int | None = None
+    """of the window, the chunk or the other sequence, where the mask has one"""
+    image_tokens: int | None = None
+    softcap: float = 0.0
+    sinks: bool = False
+    positions: Positions = "rope"
+    stack: Stack = "main"
+    phases: tuple[Phase, ...] = ()
+
+
+def heads(keys: Keys, count: int, count_kv: int, dim: int, scale: float | None = None) -> Layer:
+    """A layer of some heads, with the usual scale unless another is given."""
+    if count % count_kv:
+        keys.wrong("num_key_value_heads", f"{count_kv} KV heads do not divide {count} query heads")
+        count_kv = count
+    return Layer(heads_q=count, heads_kv=count_kv, head_dim=dim, head_dim_v=dim, scale=scale or 1.0 / math.sqrt(dim))
+
+
+def split(keys: Keys, hidden: int, count: int, name: str = "hidden_size") -> int:
+    """The head dimension that is not written down: hidden / heads. It must be a whole number."""
+    if hidden % count:
+        keys.wrong(name, f"is {hidden}, which {count} heads do not divide, and no head_dim is given")
+    return max(1, hidden // count)
+
+
+def group(numbered: Iterable[tuple[int, Layer]]) -> list[LayerGroup]:
+    """Layers that compute the same, together, in the order of their first."""
+    gathered: dict[Layer, list[int]] = {}
+    for number, layer in numbered:
+        gathered.setdefault(layer, []).append(number)
+    return [_group(layer, numbers) for layer, numbers in gathered.items()]
+
+
+def _group(layer: Layer, numbers: list[int]) -> LayerGroup:
+    return LayerGroup(
+        layers=tuple(numbers),
+        heads_q=layer.heads_q,
+        heads_kv=layer.heads_kv,
+        head_dim=layer.head_dim,
+        head_dim_v=layer.head_dim_v,
+        mask=layer.mask,
+        window=layer.size if layer.mask in {"window", "band"} else None,
+        chunk=layer.size if layer.mask == "chunked" else None,
+        cross_keys=layer.size if layer.mask == "cross" else None,
+        image_tokens=layer.image_tokens,
+        softcap=layer.softcap,
+        sinks=layer.sinks,
+        scale=layer.scale,
+        positions=layer.positions,
+        stack=layer.stack,
+        phases=layer.phases,
+    )
+
+
+Masks = Callable[[Keys, int], list[LayerMask]]
+"""The mask of each layer, where ``layer_types`` does not say it."""
+
+
+def causal(_keys: Keys, count: int) -> list[LayerMask]:
+    """Causal in all layers."""
+    return ["causal"] * count
+
+
+def window_if_given(absent: int | None = None) -> Masks:
+    """A window in all layers, unless ``sliding_window`` is null."""
+
+    def masks(keys: Keys, count: int) -> list[LayerMask]:
+        return ["window" if keys.maybe("sliding_window", absent=absent) else "causal"] * count
+
+    return masks
+
+
+def alternating(every: int, key: str = "") -> Masks:
+    """Windows, and a causal layer at the end of each ``every``; ``key`` may give another number."""
+
+    def masks(keys: Keys, count: int) -> list[LayerMask]:
+        step = keys.count(key, default=every) if key else every
+        return ["causal" if (layer + 1) % step == 0 else "window" for layer in range(count)]
+
+    return masks
+
+
+def with_masks(keys: Keys, layer: Layer, masks: list[LayerMask], window: int | None, chunk: int | None) -> list[Layer]:
+    """The layer under each mask, with the size that the mask needs."""
+    sizes = {"window": ("sliding_window", window), "chunked": ("attention_chunk_size", chunk)}
+    found = []
+    for mask in masks:
+        name, size = sizes.get(mask, ("", None))
+        if name and size is None:
+            keys.count(name)
+        found.append(replace(layer, mask=mask, size=size or (1 if name else None)))
+    return found

@@ -1,0 +1,87 @@
+"""``qualify model``: a config.json, from a path or the hub, becomes a model card with its pin and findings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from qualify.cards.config.families import read_groups
+from qualify.cards.config.hub import HubConfig, fetch, is_hub
+from qualify.cards.config.keys import Finding, Keys
+from qualify.cards.config.suspicion import suspicious
+from qualify.cards.model import ModelCard, Pin
+from qualify.cards.problems import in_order
+from qualify.cards.source import Source, read
+from qualify.cards.words import NAME
+from qualify.errors import CardError, UsageError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadModel:
+    """What a config.json says about attention."""
+
+    card: ModelCard
+    findings: tuple[Finding, ...]
+
+
+def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadModel:
+    """Read ``hf://organisation/name@revision``, a config.json, or a folder that holds one.
+
+    Args:
+        config: as it was typed.
+        name: what to call the model; empty = after the repository, or the folder of the file.
+        taken: names of models that have cards; one that is not asked for gets the beginning of the hash appended.
+
+    Raises:
+        CardError: the file cannot be read, its family is not known, or a key is missing or wrong.
+        UsageError: a wrong ``hf://`` reference or name.
+        InfrastructureError: the hub cannot be reached, or does not have the revision.
+    """
+    hub = fetch(config) if is_hub(config) else None
+    path = hub.path if hub else Path(config)
+    source = read(path / "config.json" if path.is_dir() else path)
+    data = source.data
+    if not isinstance(data, dict) or source.problems:
+        message = "must be a mapping of keys and values, as a config.json is"
+        raise CardError(list(source.problems) or [(source.place(()), message)])
+    keys = Keys(source=source, data=data)
+    groups = read_groups(keys)
+    if keys.problems:
+        raise CardError(in_order(keys.problems))
+    main = [layer for group in groups if group.stack == "main" for layer in group.layers]
+    digest = canonical_hash(data)
+    named = _name(name, hub, source)
+    card = ModelCard(
+        model=f"{named[:91]}-{digest[:8]}" if named in taken and not name else named,
+        hub=hub.repository if hub else "",
+        model_type=keys.text("model_type"),
+        layers=max(main) + 1,
+        groups=tuple(groups),
+        pin=Pin(config_sha256=digest, revision=hub.revision if hub else None),
+    )
+    return ReadModel(card=card, findings=(*suspicious(data), *keys.findings))
+
+
+def canonical_hash(data: object) -> str:
+    """sha256 over canonical JSON: sorted keys, no spaces, no escapes beyond JSON's own; notation does not matter."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _name(asked: str, hub: HubConfig | None, source: Source) -> str:
+    """The asked name, or one that the place of the file suggests."""
+    if asked:
+        if not re.fullmatch(NAME, asked) or len(asked) > 100:
+            raise UsageError(f"--name {asked}: must match {NAME} and have at most 100 characters")
+        return asked
+    if hub:
+        given = hub.repository.rpartition("/")[2]
+    else:
+        path = source.path.resolve()
+        given = path.parent.name if path.name == "config.json" else path.stem
+    plain = re.sub(r"[^a-z0-9.-]+", "-", given.lower()).strip("-.")[:100]
+    return plain or "model"

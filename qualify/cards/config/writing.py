@@ -1,0 +1,129 @@
+"""A geometry that was read, as text for people and as a matrix to start from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from qualify.cards.config.reading import ReadModel
+from qualify.cards.model import LayerGroup, ModelCard
+from qualify.errors import UsageError
+
+USUAL = (128, 2048)
+"""prompt lengths of a matrix to start from"""
+LONGEST_MASK = 32768
+"""a prompt of twice the window or chunk stands beside them, up to this size of it"""
+
+MATRIX = """\
+# Attention of {model}, read from its config.json by `qualify model`. Change the shapes to those that you serve:
+# docs/cards.md says what may stand here.
+matrix: {model}
+models:
+  - model: {model}
+    tensor_parallel: [1]
+    geometry:
+{origin}      pin: {pin}
+      groups:
+{groups}
+phases:
+{phases}
+dtypes: [bf16]
+kernels: ["*"]
+"""
+
+
+def to_data(read: ReadModel) -> dict[str, object]:
+    """What ``--json`` prints."""
+    card = read.card
+    assert card.pin is not None, "a card that was read is pinned"
+    return {
+        "model": card.model,
+        "content_hash": card.pin.config_sha256,
+        "hub": card.hub,
+        "revision": card.pin.revision,
+        "model_type": card.model_type,
+        "layers": card.layers,
+        "groups": [group.model_dump(mode="json") for group in card.groups],
+        "findings": [{"kind": each.kind, "where": each.where, "detail": each.detail} for each in read.findings],
+    }
+
+
+def to_lines(read: ReadModel) -> list[str]:
+    """The geometry in sentences, then the findings."""
+    card = read.card
+    assert card.pin is not None, "a card that was read is pinned"
+    lines = [f"{card.model}: {card.model_type}, {card.layers} layers, config sha256 {card.pin.config_sha256}"]
+    lines += [f"  {_numbers(group.layers):24} {described(group)}" for group in card.groups]
+    return lines + [f"finding: {each.where}: {each.detail}" for each in read.findings]
+
+
+def matrix_text(card: ModelCard) -> str:
+    """A matrix of the model alone, that ``qualify plan`` accepts."""
+    assert card.pin is not None, "a card that was read is pinned"
+    groups = [f"        - {json.dumps(group.model_dump(mode='json', exclude_defaults=True))}" for group in card.groups]
+    return MATRIX.format(
+        model=card.model,
+        origin=f"      hub: {json.dumps(card.hub)}\n" if card.hub else "",
+        pin=json.dumps(card.pin.model_dump(mode="json", exclude_none=True)),
+        groups="\n".join(groups),
+        phases="\n".join(_phases(card)),
+    )
+
+
+def write_matrix(card: ModelCard, path: Path) -> None:
+    """Write it to a new file. Raises UsageError where there is one already, or it cannot be written."""
+    try:
+        with path.open("x") as stream:
+            stream.write(matrix_text(card))
+    except FileExistsError:
+        raise UsageError(f"{path}: exists already; give another name, or remove it first") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _phases(card: ModelCard) -> list[str]:
+    """Shapes at which the masks of the model matter, for the phases that it has."""
+    sizes = {size for group in card.groups for size in (group.window, group.chunk) if size and size <= LONGEST_MASK}
+    lengths = [*USUAL, *sorted({2 * size for size in sizes} - set(USUAL))]
+    lines = {
+        "prefill": f"{{batch: [1], seqlen: {lengths}}}",
+        "chunked": "{chunk: 512, context: [1536]}",
+        "varlen": "{lengths: [[1, 17, 300, 1024]]}",
+        "decode": f"{{batch: [1, 32], context: {lengths[1:]}, page_size: [contiguous, 16]}}",
+    }
+    has = {phase for phase in lines for group in card.groups if not group.phases or phase in group.phases}
+    return [f"  {phase}: {shapes}" for phase, shapes in lines.items() if phase in has]
+
+
+def described(group: LayerGroup) -> str:
+    """One call in words, without its layers."""
+    dims = str(group.head_dim) if group.head_dim == group.head_dim_v else f"{group.head_dim}/{group.head_dim_v}"
+    size = group.window or group.chunk or group.cross_keys
+    parts = [
+        "" if group.stack == "main" else group.stack,
+        f"{group.heads_q} heads on {group.heads_kv}",
+        f"head_dim {dims}",
+        f"{group.mask}{f' {size}' if size else ''}",
+        f"images of {group.image_tokens} tokens" if group.image_tokens else "",
+        f"softcap {group.softcap:g}" if group.softcap else "",
+        "sinks" if group.sinks else "",
+        f"scale {group.scale:.6g}",
+        f"positions {group.positions}",
+        f"in {', '.join(group.phases)}" if group.phases else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _numbers(layers: Iterable[int]) -> str:
+    """Layer numbers with runs written as such: 0-3, 5."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and runs[-1][-1] == layer - 1:
+            runs[-1] = [runs[-1][0], layer]
+        else:
+            runs.append([layer])
+    text = ", ".join("-".join(map(str, run)) for run in runs)
+    return (
+        f"layers {text}" if len(text) <= 40 else f"{sum(1 for _ in layers)} layers: {text[:40].rpartition(',')[0]}, …"
+    )

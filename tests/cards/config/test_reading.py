@@ -1,0 +1,239 @@
+"""What can be wrong with a config, what is found in it, and what is written from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_kernel
+
+from qualify.cards.config.reading import canonical_hash, read_model
+from qualify.cards.config.writing import matrix_text, to_lines, write_matrix
+from qualify.cards.load import load_matrix
+from qualify.errors import CardError, UsageError
+from qualify.plan.plan import make_plan
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+}
+
+
+def problem(read: Any, data: Any) -> str:
+    """What reading it says."""
+    with pytest.raises(CardError) as caught:
+        read(data)
+    return str(caught.value)
+
+
+def test_an_unknown_family_is_an_error_that_names_what_was_looked_for(read: Any) -> None:
+    """Never a guess, though every usual key is there; the way out is named, with a file, a line and a column."""
+    text = problem(read, LLAMA | {"model_type": "lama"})
+    assert 'config.json:2:16: model_type: is "lama", a family that is not known; perhaps you meant llama' in text
+    for key in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window"):
+        assert key in text
+    assert "found num_hidden_layers = 2, num_attention_heads = 8, num_key_value_heads = 2, hidden_size = 512" in text
+    assert "geometry: {groups: [{layers:" in text
+
+
+def test_a_config_without_a_family(read: Any) -> None:
+    """An empty mapping, a wrapper that is not known, and something else than a mapping."""
+    assert "model_type: is missing. Looked for model_type" in problem(read, {})
+    text = problem(read, {"model_type": "my_vl", "text_config": LLAMA})
+    assert 'model_type: is "my_vl"' in text
+    assert 'text_config is "llama"' in text
+    assert "must be a mapping of keys and values, as a config.json is" in problem(read, [1])
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"num_attention_heads": None}, "num_attention_heads: is missing"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers: must be a whole number of at least 1, but is 0"),
+        ({"num_hidden_layers": True}, "num_hidden_layers: must be a whole number of at least 1, but is true"),
+        ({"num_hidden_layers": "2"}, 'num_hidden_layers: must be a whole number of at least 1, but is "2"'),
+        ({"num_attention_heads": 8.0}, "num_attention_heads: must be a whole number of at least 1, but is 8.0"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads: 3 KV heads do not divide 8 query heads"),
+        ({"hidden_size": 500}, "hidden_size: is 500, which 8 heads do not divide, and no head_dim is given"),
+        ({"layer_types": ["full_attention"]}, "layer_types: has 1 entries for 2 layers"),
+        ({"layer_types": ["linear_attention"] * 2}, 'layer_types: holds "linear_attention", which is not read here'),
+        ({"layer_types": "full_attention"}, "layer_types: must be a list"),
+        ({"layer_types": ["sliding_attention"] * 2}, "sliding_window: is missing"),
+        ({"is_causal": False}, "is_causal: is false, and this family is read as causal"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, which is known of Gemma"),
+        ({"model_type": 3}, "model_type: must be text, but is 3"),
+        ({"model_type": "gemma3"}, "text_config: is missing, and gemma3 has the keys of its text model there"),
+        ({"model_type": "gemma3", "text_config": 4}, "text_config: must be a mapping of keys and values, but is 4"),
+        ({"model_type": "qwen2", "use_sliding_window": 1}, "use_sliding_window: must be true or false, but is 1"),
+        ({"model_type": "granite", "attention_multiplier": -1}, "attention_multiplier: must be a number above 0"),
+        ({"model_type": "llama4_text", "no_rope_layers": [1, 2]}, "no_rope_layers: must be a list of 0 and 1"),
+        ({"model_type": "llama4_text", "no_rope_layers": [1]}, "no_rope_layers: has 1 entries for 2 layers"),
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type: is relative_key"),
+        ({"model_type": "deepseek_v3", "index_topk": 2048}, "index_topk: selects keys for each query"),
+        (
+            {"model_type": "deepseek_v3"},
+            "kv_lora_rank: is missing",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_and_missing_values(read: Any, change: dict[str, Any], expected: str) -> None:
+    """Each with its key and value, at its place."""
+    text = problem(read, LLAMA | change)
+    assert expected in text
+    assert "config.json:" in text
+
+
+def test_all_problems_are_reported_at_once(read: Any) -> None:
+    """Not one for each attempt."""
+    text = problem(read, {"model_type": "llama"})
+    missing = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    assert [f"{name}: is missing" in text for name in missing] == [True] * 3
+
+
+def test_a_place_that_holds_no_config(tmp_path: Path) -> None:
+    """A file that is not there, and an empty folder, say the path."""
+    for place in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(CardError, match="no such file"):
+            read_model(str(place))
+
+
+def test_a_folder_stands_for_its_config(read: Any, tmp_path: Path) -> None:
+    """As a download leaves it; the model is named after the folder."""
+    folder = tmp_path / "Some Model_V2"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert "some-model-v2" == read_model(str(folder)).card.model
+    assert "asked" == read_model(str(folder), "asked").card.model
+    with pytest.raises(UsageError, match="--name A b: must match"):
+        read_model(str(folder), "A b")
+
+
+def test_a_name_that_has_a_card_gets_the_hash_appended(tmp_path: Path) -> None:
+    """So that the matrix of it does not collide with the shipped card."""
+    path = tmp_path / "llama.json"
+    path.write_text(json.dumps(LLAMA))
+    read = read_model(str(path), "", ["llama"])
+    assert read.card.pin is not None
+    assert f"llama-{read.card.pin.config_sha256[:8]}" == read.card.model
+
+
+def test_the_content_hash_is_of_the_values(tmp_path: Path) -> None:
+    """Order and white space do not matter, any value does; the hash of a known text is its sha256."""
+    assert "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a" == canonical_hash({})
+    assert canonical_hash({"a": 1, "b": [1.5, "é"]}) == canonical_hash({"b": [1.5, "é"], "a": 1})
+    assert canonical_hash({"a": 1}) != canonical_hash({"a": 1.0})
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    one.write_text(json.dumps(LLAMA))
+    other.write_text(json.dumps(dict(reversed(LLAMA.items())), indent=3))
+    assert read_model(str(one)).card.pin == read_model(str(other)).card.pin
+
+
+SUSPICIOUS = [
+    ({"auto_map": {"AutoModel": "modeling_x.Model"}}, "auto_map"),
+    ({"_attn_implementation": "org/kernels:attend"}, "_attn_implementation"),
+    ({"attn_implementation": "eager"}, "attn_implementation"),
+    ({"_attn_implementation_internal": "sdpa"}, "_attn_implementation_internal"),
+    ({"_experts_implementation": "x"}, "_experts_implementation"),
+    ({"attn_config": {"attn_impl": "triton"}}, "attn_config.attn_impl"),
+    ({"text_config": {"auto_map": {}}}, "text_config.auto_map"),
+    ({"a": [{"b": {"trust_remote_code": True}}]}, "a[0].b.trust_remote_code"),
+    ({"custom_pipelines": {"x": {"impl": "pipe.Pipe"}}}, "custom_pipelines"),
+    ({"code_revision": "main"}, "code_revision"),
+    ({"hidden_act": "org/repo--module.Class"}, "hidden_act"),
+    ({"hidden_act": "org/repo@main:function"}, "hidden_act"),
+    ({"loader": "weights.pkl"}, "loader"),
+    ({"plugin": "plugin.py"}, "plugin"),
+    ({"note": "__import__('os').system('id')"}, "note"),
+    ({"__class__": "x"}, "__class__"),
+    ({"attention_kernel": "x"}, "attention_kernel"),
+]
+
+
+@pytest.mark.parametrize(("more", "where"), SUSPICIOUS, ids=[where for _, where in SUSPICIOUS])
+def test_keys_that_name_code_are_findings(read: Any, more: dict[str, Any], where: str) -> None:
+    """At any depth; the geometry is read all the same, and nothing is imported."""
+    found = read(LLAMA | more)
+    assert [("names-code", where)] == [(each.kind, each.where) for each in found.findings]
+    assert read(LLAMA).card.groups == found.card.groups
+    assert any(f"finding: {where}:" in line for line in to_lines(found))
+
+
+def test_usual_keys_are_no_findings(read: Any) -> None:
+    """What every published config has."""
+    usual = {
+        "architectures": ["LlamaForCausalLM"],
+        "_name_or_path": "meta-llama/Llama-3.1-8B",
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.43.0.dev0",
+        "hidden_act": "silu",
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0},
+        "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "fp8"},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "use_cache": True,
+        "id2label": {"0": "LABEL_0"},
+        "auto_map": None,
+    }
+    assert () == read(LLAMA | usual).findings
+
+
+def test_an_unknown_tower_is_said_and_left_out(read: Any) -> None:
+    """The text model is still there."""
+    config = {"model_type": "mistral3", "text_config": LLAMA, "vision_config": {"model_type": "new_vit", "depth": 3}}
+    found = read(config)
+    assert [("unread", "vision_config.model_type")] == [(each.kind, each.where) for each in found.findings]
+    assert ["main"] == [group.stack for group in found.card.groups]
+
+
+def test_a_window_that_hides_nothing_is_said(read: Any) -> None:
+    """Phi-4-mini has a window of 262144 keys and 131072 positions."""
+    config = LLAMA | {"model_type": "phi3", "sliding_window": 262144, "max_position_embeddings": 131072}
+    found = read(config)
+    assert [("no-effect", "sliding_window")] == [(each.kind, each.where) for each in found.findings]
+    assert [("window", 262144)] == [(group.mask, group.window) for group in found.card.groups]
+
+
+MATRICES: dict[str, dict[str, Any]] = {
+    "causal": LLAMA,
+    "window": LLAMA | {"model_type": "mistral", "sliding_window": 4096},
+    "chunked": LLAMA | {"model_type": "llama4_text", "attention_chunk_size": 64, "no_rope_layers": [1, 0]},
+    "encoder": LLAMA | {"model_type": "bert"},
+    "cross": {"model_type": "whisper", "d_model": 128, "encoder_layers": 1, "decoder_layers": 1}
+    | {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_source_positions": 1500},
+    "latent": LLAMA
+    | {"model_type": "deepseek_v3", "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}
+    | {"v_head_dim": 128},
+}
+
+
+@pytest.mark.parametrize("config", MATRICES.values(), ids=MATRICES)
+def test_the_written_matrix_is_planned(read: Any, config: dict[str, Any], tmp_path: Path) -> None:
+    """It loads without a change, has the same groups and pin, and no call of it is refused by a kernel of all."""
+    made = read(config).card
+    path = tmp_path / "out.yaml"
+    write_matrix(made, path)
+    loaded = load_matrix(str(path))
+    (card,) = loaded.models.values()
+    assert (made.model, made.groups, made.pin) == (card.model, card.groups, card.pin)
+    plan = make_plan(loaded, {"under-test": make_kernel(head_dim={"max": 1024})})
+    assert [] == [reasons for _, reasons in plan.refused]
+    assert {mask for case in plan.cases for mask in [case.mask]}
+    assert made.pin is not None
+    assert made.pin.config_sha256 in matrix_text(made)
+
+
+def test_a_matrix_is_never_overwritten(read: Any, tmp_path: Path) -> None:
+    """What stands there may have been changed by hand."""
+    path = tmp_path / "out.yaml"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        write_matrix(read(LLAMA).card, path)
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_matrix(read(LLAMA).card, tmp_path / "none" / "out.yaml")
+    assert "mine" == path.read_text()
