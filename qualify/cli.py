@@ -189,7 +189,7 @@ def _emit_json(kind: str, data: dict[str, Any]) -> None:
     """One strict JSON object, versioned by ``schema``; not-a-number and infinities become null."""
     from qualify.facts import codec
 
-    emit(json.dumps(codec.strict({"schema": f"qualify.{kind}/1", **data}), indent=1, allow_nan=False))
+    emit(codec.to_json({"schema": f"qualify.{kind}/1", **data}))
 
 
 def _open(db: str, *, create: bool) -> Store:
@@ -388,6 +388,7 @@ def gate(
 
 def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], now: datetime) -> None:
     """Print the verdict in one format."""
+    from qualify.facts import codec
     from qualify.report.annotations import to_github
     from qualify.report.attestation import to_statement
     from qualify.report.judged import to_data
@@ -408,7 +409,7 @@ def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], 
             workspace = os.environ.get("GITHUB_WORKSPACE")
             emit(to_github(judged, now, Path(workspace) if workspace else None))
         case GateFormat.in_toto:
-            emit(json.dumps(to_statement(judged, subjects), indent=1))
+            emit(codec.to_json(to_statement(judged, subjects)))
 
 
 @dataclass(frozen=True, kw_only=True)
