@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
-from qualify.report import render_html, report_context, to_json
+from qualify.report.context import report_context
 from qualify.report.detection import sentence
+from qualify.report.document import to_json
+from qualify.report.page import render_html
 from qualify.report.selftest import to_data, to_text, write_selftest
 
 
