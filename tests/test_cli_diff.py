@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from builders import make_evidence, make_witness
 from cli_process import call
-from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, store_run, write_waivers
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_run, make_stack, store_run, write_waivers
 
 from qualify.facts.outcome import Measured, NotRun, Refused
 from qualify.store.store import Store
@@ -119,6 +119,94 @@ def test_what_is_not_there(folder: Path, arguments: list[str], code: int, messag
     assert (code, "", 1, True) == (ended.code, ended.out, len(ended.err.splitlines()), message in ended.err)
 
 
+TAKE_A_RUN = {
+    "gate": ("gate", "--run"),
+    "against": ("gate", "--against"),
+    "diff": ("diff",),
+    "diff to": ("diff", "latest"),
+    "bisect": ("bisect", "--plan", "latest"),
+    "accept": ("baseline", "accept", "--by", "jane", "--reason", "x"),
+    "report": ("report",),
+    "export": ("db", "export", "--out", "x.gz"),
+}
+
+
+@pytest.mark.parametrize("command", TAKE_A_RUN.values(), ids=TAKE_A_RUN)
+def test_a_run_that_is_unknown_or_means_several(folder: Path, command: tuple[str, ...]) -> None:
+    """Exit 2, with the runs that may be meant; nothing is written."""
+    stored(folder, hours=2)
+    stored(folder, hours=1)
+    shared = f"{datetime.now(UTC):%Y}"
+    for asked, message in (("nonsense", "no run 'nonsense' in evidence.db"), (shared, "may be any of 2: ")):
+        ended = ask(folder, *command, asked)
+        assert (2, "", 1) == (ended.code, ended.out, len(ended.err.splitlines()))
+        assert message in ended.err
+    assert {"evidence.db", "serving.yaml"} == {path.name for path in folder.iterdir()}
+
+
+def test_runs_of_two_matrices(folder: Path) -> None:
+    """They can be compared, with a caveat, in the cases that both have; a baseline of one is none of the other."""
+    first = stored(folder, hours=3)
+    assert 0 == accept(folder, first).code
+    (folder / "serving.yaml").write_text(MATRIX.replace("matrix: serving", "matrix: other").replace("- 9", "- 10"))
+    second = stored(folder, failing, hours=1)
+    caveat = "the runs are of two matrices, serving and other: only cases with equal ids are compared"
+    text = ask(folder, "diff", first, second)
+    assert (0, f"caveat: {caveat}") == (text.code, text.out.splitlines()[1])
+    data = ask(folder, "diff", first, second, "--json").data
+    assert caveat in data["caveats"]
+    assert {(IDS[0], "regression")} == {
+        (item["id"], item["bucket"]) for item in data["verdicts"] if "absent" not in (item["from"], item["to"])
+    }
+    none = ask(folder, "gate", "--against", "baseline")
+    assert (5, True) == (none.code, "no baseline of other on Test CPU" in none.err)
+    assert caveat in ask(folder, "gate", "--against", first).out
+    shown = ask(folder, "baseline", "show", "other")
+    assert (5, True) == (shown.code, "there is one of serving on Test CPU. Accept" in shown.err)
+    listed = [ask(folder, "baseline", "list", "--matrix", name).out for name in ("other", "serving")]
+    assert ("no baseline\n", "current  serving") == (listed[0], listed[1][:16])
+
+
+def test_the_json_names_the_page_beside_it(two: tuple[Path, str, str]) -> None:
+    """With --out and --json: the path of the page, and else what its twin holds."""
+    folder, before, after = two
+    data = ask(folder, "diff", before, after, "--out", "pages", "--json").data
+    twin = json.loads((folder / "pages" / f"{before}..{after}" / "diff.json").read_text())
+    assert str(Path("pages") / f"{before}..{after}" / "diff.html") == data.pop("report")
+    assert data == twin
+
+
+def test_everything_on_both_databases(address: str, folder: Path) -> None:
+    """Accept, list, show, judge against it, compare, blame, and prune what nobody accepted."""
+
+    def on(*arguments: object) -> Any:
+        ended = call(*arguments, "--db", address, "--json", cwd=folder)
+        assert "" == ended.err or arguments[:2] == ("db", "prune")
+        return ended
+
+    with Store.open(address) as store:
+        began = NOW - datetime.now(UTC)
+        path = folder / "serving.yaml"
+        old = make_stack(vllm="0.23.0")
+        stray = store_run(store, path, age=began + timedelta(days=3), stack=old).id
+        before = store_run(store, path, age=began + timedelta(days=2), stack=old).id
+        after = store_run(store, path, changed, age=began + timedelta(hours=1), stack=NEW).id
+    assert before == on("baseline", "accept", before, "--by", "jane", "--reason", "release 7").data["run"]
+    assert [(before, True)] == [(it["run"], it["current"]) for it in on("baseline", "list").data["baselines"]]
+    assert ["PASS"] == [item["verdict"] for item in on("baseline", "show", "serving").data["baselines"]]
+    gate = on("gate", "--matrix", "serving.yaml", "--against", "baseline")
+    assert (1, before, [IDS[0]]) == (
+        gate.code,
+        gate.data["against"]["run"],
+        [item["id"] for item in gate.data["against"]["verdicts"]],
+    )
+    diff = on("diff", "baseline", after).data
+    assert (1, 1) == (diff["buckets"]["regression"], diff["buckets"]["suspicious"])
+    assert ["torch", "vllm"] == on("bisect", before, after, "--plan").data["candidates"]
+    pruned = on("db", "prune", "--keep-days", "1", "--yes").data
+    assert ([stray], [before]) == (pruned["removed"], pruned["held"])
+
+
 def test_an_empty_name_is_refused(folder: Path) -> None:
     """Both stay with the baseline for ever."""
     ended = ask(folder, "baseline", "accept", stored(folder), "--by", " ", "--reason", "x")
@@ -213,6 +301,25 @@ def test_bisect_plans_and_uses_what_is_stored(two: tuple[Path, str, str]) -> Non
     assert found.out.endswith("to blame: vllm, where one component alone is to blame\n")
     data = ask(folder, "bisect", before, after, "--plan", "--json").data
     assert ("vllm", [], "verdicts") == (data["blame"], data["tests"], data["symptom"]["topic"])
+
+
+def test_bisect_of_cases_that_do_not_exist(two: tuple[Path, str, str]) -> None:
+    """A mistyped glob is not "nothing got worse": exit 3; a glob of good cases is."""
+    folder, before, after = two
+    ended = ask(folder, "bisect", before, after, "--plan", "--select", "*/fp64/*")
+    assert (3, "", True) == (ended.code, ended.out, "--select '*/fp64/*' matches no case of the two runs" in ended.err)
+    good = ask(folder, "bisect", before, after, "--plan", "--select", IDS[1])
+    assert (0, True) == (good.code, "nothing got worse between the runs" in good.out)
+
+
+def test_bisect_needs_both_stacks(folder: Path) -> None:
+    """Where a first worker never began, nothing can be blamed: no verdict."""
+    before = stored(folder, hours=3)
+    with Store.open(str(folder / "evidence.db")) as store:
+        lost = make_run(id="20261121T020000Z-00dead", stack=None, state="interrupted")
+        store.begin(lost)
+    ended = ask(folder, "bisect", before, lost.id, "--plan")
+    assert (5, "", True) == (ended.code, ended.out, "the stack of one of the runs is unknown" in ended.err)
 
 
 def test_bisect_of_what_did_not_get_worse(folder: Path) -> None:

@@ -116,14 +116,42 @@ def test_a_matrix_is_judged_on_fresh_evidence(folder: Path) -> None:
         (["--matrix", "serving.yaml", "--stack", "ffff"], 5, "no run of serving on the stack ffff; there is one on"),
         (["--matrix", "serving.yaml", "--stack", "here"], 5, "no run of serving on this machine's stack ("),
         (["--matrix", "smoke"], 5, "no run of smoke in evidence.db yet. Make one: qualify run smoke"),
+        (["--matrix", "other.yaml"], 5, "no run of other in evidence.db yet. Make one: qualify run other.yaml"),
+        (["--matrix", "nothing.yaml"], 2, "nothing.yaml: no such file"),
+        (["--run", ""], 2, "--run is empty: the variable that it comes from is probably not set"),
+        (["--matrix", ""], 2, "--matrix is empty"),
+        (["--matrix", "serving.yaml", "--stack", ""], 2, "--stack is empty"),
+        (["--max-age", ""], 2, "--max-age is empty"),
+        (["--against", ""], 2, "--against is empty"),
+        (["--subject", "image@sha256:" + "0" * 64], 2, "--subject needs --format in-toto"),
+        (["--format", "in-toto", "--subject", "image@sha256:" + "0" * 63], 2, "give NAME@sha256:HEX with 64"),
+        (["--format", "in-toto", "--subject", "image@sha256:" + "G" * 64], 2, "give NAME@sha256:HEX with 64"),
+        (["--format", "in-toto", "--subject", "image:latest"], 2, "give NAME@sha256:HEX with 64"),
+        (["--format", "in-toto"], 5, "knows no file with a digest to state anything about"),
+        (["--format", "xml"], 2, "'xml' is not one of 'text', 'json', 'junit', 'markdown', 'github', 'in-toto'"),
     ],
 )
 def test_what_the_gate_refuses(folder: Path, arguments: list[str], code: int, message: str) -> None:
     """One line on stderr, its exit code, and nothing on stdout."""
+    (folder / "other.yaml").write_text(MATRIX.replace("serving", "other"))
     stored(folder)
     ended = gate(folder, *arguments)
     assert (code, "", 1) == (ended.code, ended.out, len(ended.err.splitlines()))
     assert message in ended.err
+
+
+def test_a_part_of_a_matrix_is_no_reason_to_promote(folder: Path) -> None:
+    """A run that --select narrowed qualifies as far as it goes; the text says so, and no statement is made of it."""
+    stored(folder, select="*q8*")
+    ended = gate(folder)
+    lines = ended.out.splitlines()
+    assert 0 == ended.code
+    assert lines[0].startswith("serving: qualified, of the part of the matrix that was selected (")
+    whole = f"qualify gate --matrix {folder}/serving.yaml"
+    assert f"do: promote nothing on a part of the matrix; judge all of it: {whole}" in lines
+    assert [] == [line for line in lines if line.startswith("do: promote;") or line == "do: promote"]
+    stated = gate(folder, "--format", "in-toto", "--subject", "image@sha256:" + "0" * 64)
+    assert (5, "", True) == (stated.code, stated.out, f"Judge all of it: {whole} --format in-toto" in stated.err)
 
 
 def check(folder: Path, *arguments: str) -> Any:
@@ -153,6 +181,48 @@ def test_waiver_check_of_a_file_and_of_a_matrix(folder: Path) -> None:
         wrong.out,
         wrong.err.startswith("qualify: waivers.yaml:5:12: waivers[0].owner"),
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"created": "2026-09-01", "expires": "2026-12-31"},
+            "9:14: waivers[0].expires: is 2026-12-31, 121 days after created; at most 90 are allowed, until 2026-11-30",
+        ),
+        ({"expires": "2026-10-01"}, "9:14: waivers[0].expires: is 2026-10-01, before created = 2026-11-01"),
+        (
+            {"expires": "2026-02-30"},
+            "9:14: waivers[0].expires: must be a day that exists (day is out of range for month)",
+        ),
+        ({"checks": ["cenus"]}, 'but is "cenus"; perhaps you meant census'),
+        ({"checks": []}, "4:13: waivers[0].checks: must hold at least 1 value"),
+        ({"link": "soon"}, "7:11: waivers[0].link: must be a URL like https://…, or owner/repository#number, but is"),
+        ({"stack": {"torch": ">=two"}}, "10:22: waivers[0].stack.torch: must be a glob like 2.11.*, or a"),
+        ({"onwer": "joe"}, "10:5: waivers[0].onwer: unknown key; perhaps you meant owner"),
+    ],
+)
+def test_a_wrong_waiver_is_named_by_its_place(folder: Path, change: dict[str, Any], message: str) -> None:
+    """`waiver check` and the gate say the same: exit 2, file, line and column, the value; nothing is judged."""
+    stored(folder)
+    write_waivers(folder / "waivers.yaml", change)
+    for ended, path in ((check(folder, "waivers.yaml"), "waivers.yaml"), (gate(folder), f"{folder}/waivers.yaml")):
+        assert (2, "", True) == (ended.code, ended.out, ended.err.startswith(f"qualify: {path}:"))
+        assert message in ended.err
+
+
+def test_waiver_check_of_what_is_none(folder: Path) -> None:
+    """A missing file, a folder, a matrix without waivers, and a name that nothing has."""
+    (folder / "bare.yaml").write_text(MATRIX)
+    none = check(folder, "bare.yaml")
+    assert (0, "serving: no waivers\n") == (none.code, none.out)
+    for target, message in (
+        ("nothing.yaml", "nothing.yaml: no such file"),
+        (".", "."),
+        ("nothing", "no matrix is called 'nothing'"),
+    ):
+        ended = check(folder, target)
+        assert (2, "", True) == (ended.code, ended.out, message in ended.err)
 
 
 def test_the_report_shows_the_waivers(folder: Path) -> None:

@@ -45,6 +45,12 @@ def _condition(value: str) -> str:
     return value
 
 
+def _link(value: str) -> str:
+    if not re.fullmatch(LINK, value):
+        raise ValueError("must be a URL like https://…, or owner/repository#number")
+    return value
+
+
 Day = Annotated[date, BeforeValidator(_day, json_schema_input_type=str), Field(json_schema_extra={"pattern": DAY})]
 Condition = Annotated[Text, AfterValidator(_condition)]
 
@@ -62,7 +68,7 @@ class WaiverCard(Card):
     """who answers for it"""
     reason: Text
     """why it is acceptable for now"""
-    link: Annotated[str, Field(pattern=LINK, max_length=1000)]
+    link: Annotated[Text, AfterValidator(_link), Field(json_schema_extra={"pattern": LINK})]
     """where it is tracked: a URL, or owner/repository#number"""
     created: Day
     """first day on which it holds, UTC"""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
+
+HALVES = re.compile("[\ud800-\udfff]")
+"""halves of characters, which undecodable bytes in a name become: neither UTF-8 nor every reader of JSON takes them"""
 
 
 @lru_cache(maxsize=64)
@@ -31,16 +35,23 @@ def from_data(kind: Any, data: object) -> Any:
 
 
 def to_json(data: Any) -> str:
-    """Strict JSON of dictionaries, lists, strings and numbers; not-a-number and infinities become null."""
+    """Strict JSON of dictionaries, lists, strings and numbers, as :func:`strict` makes them."""
     return json.dumps(strict(data), indent=1, allow_nan=False)
 
 
 def strict(data: Any) -> Any:
-    """The same data for strict JSON, which knows neither NaN nor infinities: they become None."""
+    """The same data for strict JSON: NaN and infinities, which it does not know, become None; half a character text."""
+    if isinstance(data, str):
+        return whole(data)
     if isinstance(data, dict):
-        return {key: strict(value) for key, value in data.items()}
+        return {whole(key): strict(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [strict(value) for value in data]
     if isinstance(data, float) and not math.isfinite(data):
         return None
     return data
+
+
+def whole(text: str) -> str:
+    """The text with every half of a character written out, as Python writes it in a literal."""
+    return text if text.isascii() else HALVES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

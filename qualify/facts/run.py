@@ -46,6 +46,11 @@ class Run:
     """None until the first worker has reported"""
     ceilings: Ceilings | None
 
+    @property
+    def narrowed(self) -> bool:
+        """Whether it is about a part of the matrix only."""
+        return bool(self.select or self.kernel)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:

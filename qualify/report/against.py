@@ -95,7 +95,7 @@ def why_not(judged: Judged) -> str:
     run = judged.run
     if run.state != "completed":
         return f"the run is {'not finished' if run.state == 'running' else run.state}"
-    if run.select or run.kernel:
+    if run.narrowed:
         return "the run was narrowed by --select or --kernel, and a baseline stands for the whole matrix"
     if run.check_version != CHECK_VERSION:
         return f"it was made with check version {run.check_version}, this qualify has {CHECK_VERSION}"

@@ -77,7 +77,7 @@ def _all(judged: Judged, now: datetime, root: Path | None) -> Iterator[Annotatio
             level="error", path=matrix, line=trouble.line, title=f"FAIL {trouble.first}", message=f"{reasons}{more}"
         )
     for use in judged.conclusion.waivers:
-        if note := waiver_note(use, now, partial=bool(judged.run.select or judged.run.kernel)):
+        if note := waiver_note(use, now, partial=judged.run.narrowed):
             waiver = use.waiver
             yield Annotation(
                 level="error" if use.state == "expired" and use.failing else "warning",

@@ -7,6 +7,7 @@ mapped, each with its sha256. The statement is not signed; signing it is the pip
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,9 +46,14 @@ def to_statement(judged: Judged, given: Sequence[Subject] = ()) -> dict[str, Any
     """The statement. A verdict that is not given is FAILED: in-toto knows no third state, and it never passes.
 
     Raises:
-        NoVerdict: nothing was named, and no file of the stack has a digest.
+        NoVerdict: the run was narrowed; or nothing was named, and no file of the stack has a digest.
     """
     run, conclusion = judged.run, judged.conclusion
+    if run.narrowed:
+        raise NoVerdict(
+            f"run {run.id} was narrowed by --select or --kernel, and a statement stands for the whole matrix. Judge "
+            f"all of it: {shlex.join(['qualify', 'gate', '--matrix', run.matrix_path, '--format', 'in-toto'])}"
+        )
     subjects = list(given) or _mapped(judged)
     if not subjects:
         raise NoVerdict(

@@ -33,10 +33,10 @@ def current_of(store: Store, matrix: str, variant: str) -> list[Baseline]:
         item for item, current in marked(store.baselines(matrix)) if current and fnmatchcase(item.variant, variant)
     ]
     if not found:
-        known = ", ".join(sorted({item.matrix for item in store.baselines()})) or "no matrix"
+        known = ", ".join(sorted({f"{item.matrix} on {item.variant}" for item in store.baselines()})) or "no matrix"
         raise NoVerdict(
-            f"no baseline of {matrix} on {variant} in {store.where}; there is one of {known}. Accept a run that "
-            "qualified: qualify baseline accept RUN --by NAME --reason TEXT"
+            f"no baseline of {matrix} on {variant} in {store.where}; there is one of {one_line(known)}. Accept a run "
+            "that qualified: qualify baseline accept RUN --by NAME --reason TEXT"
         )
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qualify.cards.load import LoadedKernel
-from qualify.errors import NoVerdict
+from qualify.errors import NothingSelected, NoVerdict
 from qualify.facts.comparison import Comparison
 from qualify.facts.outcome import NotRun
 from qualify.report.against import side_of
@@ -47,11 +47,15 @@ def plan_bisection(
 
     Raises:
         NoVerdict: a stack is unknown.
+        NothingSelected: neither run has a case that ``select`` matches.
     """
     if comparison.before.stack is None or comparison.after.stack is None:
         raise NoVerdict(
             "the stack of one of the runs is unknown: its first worker never began, so nothing can be blamed"
         )
+    known = store.done(comparison.before.id) | store.done(comparison.after.id)
+    if not any(fnmatchcase(name, select) for name in known):
+        raise NothingSelected(f"--select {select!r} matches no case of the two runs. See them: qualify plan MATRIX")
     changed = {change.id for _, changes in comparison.topics() for change in changes}
     symptom = symptom_of(comparison, (name for name in changed if fnmatchcase(name, select)))
     parts = parts_of(comparison.stack)

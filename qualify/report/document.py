@@ -7,6 +7,7 @@ from typing import Any
 
 import pydantic_core
 
+from qualify.facts import codec
 from qualify.report.context import ReportContext
 from qualify.report.detection import summary
 from qualify.report.incidents import incidents_data
@@ -18,7 +19,7 @@ SCHEMA = "qualify.report/1"
 
 
 def to_json(context: ReportContext) -> str:
-    """One strict JSON object; a number that JSON cannot hold (NaN, infinity) is null."""
+    """One strict JSON object; a number that JSON cannot hold (NaN, infinity) is null, half a character is text."""
     run, conclusion = context.run, context.conclusion
     document = {
         "schema": SCHEMA,
@@ -47,7 +48,11 @@ def to_json(context: ReportContext) -> str:
         "shapes": conclusion.cells,
         "cases": [_case(view) for view in context.views],
     }
-    return pydantic_core.to_json(document, inf_nan_mode="null").decode()
+    try:
+        return pydantic_core.to_json(document, inf_nan_mode="null").decode()
+    except pydantic_core.PydanticSerializationError:
+        # Half a character somewhere. To look for them in every text first would take longer than all the rest.
+        return codec.to_json(pydantic_core.to_jsonable_python(document))
 
 
 def _without(record: Any, *names: str) -> dict[str, Any]:

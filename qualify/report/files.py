@@ -65,11 +65,14 @@ def check_folder(directory: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Writes a file beside its place and renames it there, so that it is whole or absent."""
+    """Writes a file beside its place and renames it there, so that it is whole or absent.
+
+    Half a character, which UTF-8 cannot hold, is written out.
+    """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
         temporary.chmod(READABLE)
         temporary.replace(path)

@@ -7,10 +7,12 @@ the level. The newest outcome counts, whatever it says. A case without one is no
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from qualify.assets import shipped
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
 from qualify.cards.matrix import Policy
 from qualify.errors import NoVerdict, UsageError
@@ -62,7 +64,7 @@ def gather(
     """
     plan = make_plan(matrix, dict(kernels))
     runs = [run for run in store.runs(plan.matrix, limit=LOOKED_AT) if run.stack is not None]
-    stack, others = _stack(store, plan.matrix, runs, wanted)
+    stack, others = _stack(store, matrix, runs, wanted)
     own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
     rejects: list[tuple[Run, str]] = []
     usable = []
@@ -99,11 +101,12 @@ def gather(
     )
 
 
-def _stack(store: Store, matrix: str, runs: Sequence[Run], wanted: Fresh) -> tuple[Stack, list[str]]:
+def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fresh) -> tuple[Stack, list[str]]:
     """The stack whose evidence counts, and a note where other stacks have fresh evidence too."""
+    matrix, make = loaded.card.matrix, shlex.join(["qualify", "run", _typed(loaded)])
     stacks = {run.stack.fingerprint: run.stack for run in runs if run.stack}
     if not stacks:
-        raise NoVerdict(f"no run of {matrix} in {store.where} yet. Make one: qualify run {matrix}")
+        raise NoVerdict(f"no run of {matrix} in {store.where} yet. Make one: {make}")
     if not wanted.stack:
         chosen = next(iter(stacks.values()))
         fresh = [run.stack for run in runs if run.stack and wanted.now - run.started_at <= wanted.max_age]
@@ -118,10 +121,15 @@ def _stack(store: Store, matrix: str, runs: Sequence[Run], wanted: Fresh) -> tup
         asked = f"the stack {wanted.stack[:12]}"
     if not matching:
         known = ", ".join(name[:12] for name in list(stacks)[:5])
-        raise NoVerdict(f"no run of {matrix} on {asked}; there is one on {known}. Run it there: qualify run {matrix}")
+        raise NoVerdict(f"no run of {matrix} on {asked}; there is one on {known}. Run it there: {make}")
     if not all(stack.agrees_with(matching[0]) for stack in matching):
         raise UsageError(f"--stack {wanted.stack}: {len(matching)} stacks begin so; type more of the fingerprint")
     return matching[0], []
+
+
+def _typed(matrix: LoadedMatrix) -> str:
+    """What names the matrix on a command line."""
+    return matrix.card.matrix if matrix.path.is_relative_to(shipped("matrices")) else str(matrix.path)
 
 
 def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:

@@ -105,7 +105,7 @@ def rules_of(
     return Rules(
         matrix=card,
         patterns={name: kernel.card.witness.must_match for name, kernel in kernels.items()},
-        partial=bool(run.select or run.kernel),
+        partial=run.narrowed,
         waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
     )
 

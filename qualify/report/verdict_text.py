@@ -49,6 +49,8 @@ def verdict_line(judged: Judged) -> str:
         verdict += f", and the run is {'not finished' if run.state == 'running' else run.state}"
     if judged.stale:
         verdict += ", and the evidence is stale"
+    if run.narrowed:
+        verdict += ", of the part of the matrix that was selected"
     counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
     served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
     proven = sum(bool(cell.proven_by) for cell in served)
@@ -103,6 +105,9 @@ def forbidden_lines(against: Against) -> list[str]:
 def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     """What to do now, the first thing first; every command can be typed as it stands."""
     run, verdict = judged.run, judged.conclusion.verdict
+    if verdict == "PASS" and run.narrowed:
+        whole = shlex.join(["qualify", "gate", "--matrix", run.matrix_path])
+        return [f"promote nothing on a part of the matrix; judge all of it: {whole}"]
     if verdict == "PASS":
         waived = judged.conclusion.counts["verdicts"]["WAIVED"]
         return [f"promote; waived failures that go with it: {waived}" if waived else "promote"]
@@ -141,8 +146,7 @@ def _against_actions(judged: Judged, against: Against) -> list[str]:
 
 def notes(judged: Judged, now: datetime) -> list[str]:
     """What a reader must know beside the verdict: the evidence's limits, then the state of the waivers."""
-    partial = bool(judged.run.select or judged.run.kernel)
-    told = (waiver_note(use, now, partial=partial) for use in judged.conclusion.waivers)
+    told = (waiver_note(use, now, partial=judged.run.narrowed) for use in judged.conclusion.waivers)
     return [*judged.notes, *(note for note in told if note)]
 
 

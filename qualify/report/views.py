@@ -17,7 +17,8 @@ SEVERITY: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "PASS", "NOT_
 
 def anchor(kind: str, name: str) -> str:
     """A fragment that stays the same in every report: it depends on the name alone."""
-    return f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()
+    return f"{kind}-{digest[:12]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from qualify.facts.run import Conclusion
 from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.plan.plan import make_plan
 from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
 from qualify.verdict.waivers import Waivers
 
 WORDS = {
@@ -92,7 +93,7 @@ def to_lines(checked: Checked) -> list[str]:
     ordered = sorted(checked.waivers, key=lambda item: item.days)
     lines = [f"{_state(item):26} {item.waiver.place}: {item.waiver.id} ({item.waiver.owner})" for item in ordered]
     expired = sum(item.expired for item in checked.waivers)
-    return [*lines, f"{checked.path}: {len(lines)} waivers, {expired} expired"]
+    return [*lines, f"{checked.path}: {counted(len(lines), 'waiver')}, {expired} expired"]
 
 
 def _state(item: CheckedWaiver) -> str:

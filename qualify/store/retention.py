@@ -51,11 +51,17 @@ def old_runs(connection: Connection, before: datetime, keep_last: int) -> list[R
     return old[::-1]
 
 
+def lock(connection: Connection, run_id: str) -> bool:
+    """Until the transaction ends, nobody else removes the run, begins to hold it or goes on with it; False: it is gone.
+
+    SQLite needs no such lock: there is one writer at a time.
+    """
+    return connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update()).first() is not None
+
+
 def remove(connection: Connection, run_id: str) -> bool:
     """Removes the run with all that belongs to it; False where it is held, or gone already."""
-    # Nobody can begin to hold it, or go on with it, between the question and the removal.
-    locked = connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update()).first()
-    if locked is None or run_id in held(connection):
+    if not lock(connection, run_id) or run_id in held(connection):
         return False
     keys = select(cases.c.key).where(cases.c.run_id == run_id)
     ids = select(outcomes.c.id).where(outcomes.c.case_key.in_(keys))

@@ -184,8 +184,12 @@ class Store:
             return found[0], record
 
     def accept(self, baseline: Baseline) -> None:
-        """Adds a baseline, which is the current one of its matrix and variant from now on."""
+        """Adds a baseline, which is the current one of its matrix and variant from now on.
+
+        Raises UsageError, and adds nothing, where the run has been removed meanwhile.
+        """
         with self._database.writing() as connection:
+            retention.lock(connection, baseline.run_id)
             self._check_run(connection, baseline.run_id)
             insert_baseline(connection, baseline)
 

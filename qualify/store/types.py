@@ -106,7 +106,13 @@ def _encoded(value: Any) -> str | None:
 def _decoded(value: str | None) -> Any:
     if value == "{}":
         return {}
-    return None if value is None else _DECODER.decode(value)
+    if value is None:
+        return None
+    # decode() would look for blanks around the value first, which costs as much as the value.
+    data, end = _DECODER.raw_decode(value)
+    if end != len(value):
+        raise ValueError(f"{value[:80]!r} holds more than one JSON value")
+    return data
 
 
 class UtcTime(TypeDecorator[datetime]):

@@ -137,6 +137,12 @@ def test_strict_replaces_what_json_does_not_know() -> None:
     json.dumps(strict(data), allow_nan=False)
 
 
+def test_strict_writes_half_a_character_out() -> None:
+    """As text, in keys and values; whole characters beyond ASCII, and the text of an escape, stay."""
+    data = {"k\udcff": ["a\ud800b", "µ \N{SNOWMAN} \U0001f600", "\\udcff"]}
+    assert {"k\\udcff": ["a\\ud800b", "µ \N{SNOWMAN} \U0001f600", "\\udcff"]} == strict(data)
+
+
 def test_findings_and_evidence_of_every_outcome() -> None:
     """Crashes keep what was found before them; refusals have nothing."""
     assert [1, 0, 1, 1, 0, 0] == [len(findings_of(example)) for example in EXAMPLES]

@@ -12,7 +12,7 @@ from report_examples import make_finding
 
 from qualify.facts.outcome import Measured, Witness
 from qualify.facts.run import Record
-from qualify.report import report_context
+from qualify.report.context import report_context
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.views import anchor
 

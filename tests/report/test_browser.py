@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qualify.report import write_report
+from qualify.report.files import write_report
 from qualify.report.views import anchor
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

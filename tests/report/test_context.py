@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from qualify.report import figures, inventory, report_context, sections
+from qualify.report import figures, inventory, sections
 from qualify.report.columns import Column, Limited
-from qualify.report.context import ABSENT, COMPONENTS, repeat_command
+from qualify.report.context import ABSENT, COMPONENTS, repeat_command, report_context
 from qualify.report.names import short_name
 from qualify.report.questions import fallback, gains, kernels, packing, tolerance
 from qualify.units import UNITS

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from qualify.report import report_context, to_json
+from qualify.report.context import report_context
+from qualify.report.document import to_json
 
 
 @pytest.fixture

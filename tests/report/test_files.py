@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,7 @@ from typing import Any
 import pytest
 
 from qualify.errors import InfrastructureError
-from qualify.report import write_report
-from qualify.report.files import replace_text
+from qualify.report.files import replace_text, write_report
 
 
 def test_write_report_makes_both_files_and_nothing_else(facts: Any, tmp_path: Path) -> None:
@@ -47,12 +47,17 @@ def test_a_place_that_cannot_be_written_is_named(facts: Any, tmp_path: Path) -> 
 
 
 def test_a_failed_write_leaves_the_former_file(tmp_path: Path) -> None:
-    """Text that cannot be encoded leaves the old file whole and no temporary file."""
+    """Where there is no room for the new text, the old file stays whole, and no temporary file is left."""
     path = tmp_path / "report.html"
     replace_text(path, "old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    with pytest.raises(UnicodeEncodeError):
-        replace_text(path, "new \udc80")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            replace_text(path, "new" * (1 << 16))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     assert "old" == path.read_text(encoding="utf-8")
     assert [path] == list(tmp_path.iterdir())

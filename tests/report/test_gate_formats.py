@@ -15,19 +15,23 @@ from typing import Any
 
 import pytest
 from builders import make_evidence, make_finding, make_witness
+from cli_process import refuse_constant
 from jsonschema import Draft7Validator
 from junitparser import Error, Failure, JUnitXml, Skipped
 from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
 from qualify.errors import NoVerdict, UsageError
-from qualify.facts.outcome import Crashed, Measured
+from qualify.facts import codec
+from qualify.facts.outcome import Crashed, Measured, evidence_of
 from qualify.facts.run import CellJudgement
 from qualify.facts.stack import Component
 from qualify.report.against import compare_with
 from qualify.report.annotations import MOST, to_github, worst_annotations
 from qualify.report.attestation import parse_subject, to_statement
 from qualify.report.contract import gate_schema
+from qualify.report.diff_page import write_diff
 from qualify.report.differences import to_text as diff_text
+from qualify.report.files import write_report
 from qualify.report.judged import Judged, judge, to_data
 from qualify.report.junit import to_junit
 from qualify.report.markdown import LIMIT_BYTES, escaped, to_markdown
@@ -43,6 +47,7 @@ HOSTILE = (
     "50%0A::error::owned",
     "`<script>alert(1)</script>` | [x](http://evil) @team ![i](http://e/i.png) www.evil.example *b* _i_ $x$",
     "nul\x00esc\x1b[31m del\x7f surrogate\udcff nel\x85 ls\u2028 bom\ufffe",
+    "void k<\ud800>(half\udfff)",
     "&amp;&lt;",
     "\r\nserving: qualified (",
 )
@@ -103,6 +108,17 @@ def evil(request: pytest.FixtureRequest, store: Store, path: Path) -> Judged:
     return compare_with(store, judged, before.id, shipped_kernels(), now=NOW)
 
 
+class Tags(HTMLParser):
+    """Counts the elements that a reader of HTML sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = Counter[str]()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.seen[tag] += 1
+
+
 def suites(text: str) -> JUnitXml:
     """What a real parser makes of the document."""
     return JUnitXml.fromstring(text.encode())
@@ -148,19 +164,10 @@ def test_junit_names_are_unique_and_hostile_ones_are_text(evil: Judged) -> None:
 
 def test_markdown_holds_no_markup_of_others(evil: Judged) -> None:
     """No tag, link, mention, image or line break but ours."""
-
-    class Tags(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: set[str] = set()
-
-        def handle_starttag(self, tag: str, attrs: Any) -> None:
-            self.seen.add(tag)
-
     text = to_markdown(evil, NOW)
     tags = Tags()
     tags.feed(text)
-    assert tags.seen <= {"code"}
+    assert {"code"} >= set(tags.seen)
     outside = re.sub(r"&#\d+;", "", text)
     assert [] == [mark for mark in ("`", "](", "@", "://", "www.", "![", "$", "\x1b", "\x00") if mark in outside]
     assert [] == [line for line in text.splitlines() if line.startswith(("::", "serving: qualified"))]
@@ -288,6 +295,58 @@ def test_a_wrong_subject_is_refused(text: str) -> None:
     """A digest is never guessed."""
     with pytest.raises(UsageError, match="give NAME@sha256:HEX"):
         parse_subject(text)
+
+
+def test_pages_and_their_twins_take_every_name(evil: Judged, tmp_path: Path) -> None:
+    """Both files are whole UTF-8; the page has no element that a name brought along, the twin every character."""
+    assert evil.against is not None
+    report = write_report(tmp_path, evil.run, evil.records, evil.conclusion)
+    diff = write_diff(tmp_path, evil.against.comparison)
+    for page, scripts in ((report, 1), (diff, 0)):
+        tags = Tags()
+        tags.feed(page.read_text(encoding="utf-8"))
+        assert (scripts, 0, 0) == tuple(tags.seen[name] for name in ("script", "img", "testcase"))
+        twin = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"), parse_constant=refuse_constant)
+        assert codec.whole(launched(evil)) in [*texts(twin)]
+
+
+def launched(judged: Judged) -> str:
+    """The name of the kernel that the last case launched."""
+    evidence = evidence_of(judged.records[-1].outcome)
+    assert evidence is not None
+    return evidence.witness.attention_names[0]
+
+
+def texts(data: Any) -> Iterator[str]:
+    """Every text in JSON."""
+    if isinstance(data, dict | list):
+        for item in data.values() if isinstance(data, dict) else data:
+            yield from texts(item)
+    elif isinstance(data, str):
+        yield data
+
+
+def test_json_for_machines_is_whole_utf8(evil: Judged) -> None:
+    """Readers that refuse half a character, as PostgreSQL and Rust's do, read the gate's JSON and the statement."""
+    subject = parse_subject(f"x@sha256:{DIGEST}")
+    for data in (to_data(evil), to_statement(evil, [subject])):
+        text = codec.to_json(data)
+        back = json.loads(text, parse_constant=refuse_constant)
+        assert text.encode()
+        for each in texts(back):
+            each.encode()
+
+
+def test_a_report_with_half_a_character_is_like_any_other(store: Store, path: Path, tmp_path: Path) -> None:
+    """The twin that had to be written in another way differs in that text alone."""
+    judged = judged_run(store, path, named("x"))
+    odd = [replace(record, outcome=named("\udcff")) for record in judged.records]
+    twins = []
+    for name, records in (("plain", judged.records), ("odd", odd)):
+        page = write_report(tmp_path / name, judged.run, records, judged.conclusion)
+        text = (page.parent / "report.json").read_text(encoding="utf-8")
+        twins.append(json.loads(text.replace("\\\\udcff", "x")))
+    assert twins[0] == twins[1]
 
 
 def test_the_json_keeps_its_contract(mixed: Judged, evil: Judged) -> None:

@@ -191,7 +191,7 @@ def test_an_ambiguous_or_unknown_stack(store: Store, path: Path) -> None:
 
 def test_an_empty_store_is_no_verdict(store: Store, path: Path) -> None:
     """And the message says what to type."""
-    with pytest.raises(NoVerdict, match=r"no run of serving in .* yet\. Make one: qualify run serving"):
+    with pytest.raises(NoVerdict, match=r"no run of serving in .* yet\. Make one: qualify run /.*/serving.yaml$"):
         gate(store, path)
 
 

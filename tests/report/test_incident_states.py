@@ -12,7 +12,8 @@ from report_examples import make_run
 
 from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Refused, TimedOut
 from qualify.facts.run import Record
-from qualify.report import report_context, to_json
+from qualify.report.context import report_context
+from qualify.report.document import to_json
 from qualify.report.incidents import STATES
 from qualify.report.page import render_html
 from qualify.verdict.gate import conclude

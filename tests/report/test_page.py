@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from qualify.facts.outcome import Crashed, Refused
-from qualify.report import render_html, report_context
+from qualify.report.context import report_context
+from qualify.report.page import render_html
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 SHAPES = {"path", "rect"}

@@ -11,8 +11,10 @@ import pytest
 from qualify.assets import released_selftest
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
-from qualify.report import render_html, report_context, to_json
+from qualify.report.context import report_context
 from qualify.report.detection import sentence, summary
+from qualify.report.document import to_json
+from qualify.report.page import render_html
 from qualify.report.selftest import to_data, to_text, write_selftest
 
 

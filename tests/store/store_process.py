@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from pathlib import Path
 
 import store_examples as examples
 
 import qualify
+from qualify.errors import UsageError
+from qualify.facts.baseline import Baseline
 from qualify.facts.case import Case
 from qualify.facts.outcome import Measured, Witness
 from qualify.facts.run import Record
@@ -71,10 +74,46 @@ def judge_all(address: str, runs: int) -> None:
     print(sum(one.conclusion.counts["outcomes"]["measured"] for one in judged))
 
 
+def _wait() -> None:
+    """Until all processes are ready."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def accept_all(address: str, runs: int) -> None:
+    """Accepts every run as a baseline; says of each whether it was still there."""
+    with Store.open(address) as store:
+        _wait()
+        for number in range(1, runs + 1):
+            run = examples.run(number)
+            baseline = Baseline(
+                matrix=run.matrix,
+                variant="CPU",
+                run_id=run.id,
+                accepted_by="jane",
+                reason="r",
+                accepted_at=examples.STARTED,
+            )
+            try:
+                store.accept(baseline)
+            except UsageError:
+                print("gone", flush=True)
+            else:
+                print("accepted", flush=True)
+
+
+def prune_all(address: str, runs: int) -> None:
+    """Removes every run that nothing holds, from the other end; says of each whether it went."""
+    with Store.open(address) as store:
+        _wait()
+        for number in range(runs, 0, -1):
+            print("gone" if store.remove_run(examples.run(number).id) else "accepted", flush=True)
+
+
 def main() -> None:
     """Parses and acts."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("write", "read", "judge"))
+    parser.add_argument("what", choices=("write", "read", "judge", "accept", "prune"))
     parser.add_argument("address")
     parser.add_argument("number", type=int)
     parser.add_argument("count", type=int, nargs="?", default=0)
@@ -86,6 +125,10 @@ def main() -> None:
             read(given.address, given.number)
         case "judge":
             judge_all(given.address, given.number)
+        case "accept":
+            accept_all(given.address, given.number)
+        case "prune":
+            prune_all(given.address, given.number)
 
 
 if __name__ == "__main__":

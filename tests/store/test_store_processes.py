@@ -19,12 +19,14 @@ from qualify.store import Store
 SCRIPT = Path(__file__).with_name("store_process.py")
 COUNT = 60
 WRITERS = 8
+RUNS = 40
 
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(qualify.__file__).parents[1])}
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 
 
 def test_eight_writers_while_gates_and_reports_read(address: str, tmp_path: Path) -> None:
@@ -44,6 +46,29 @@ def test_eight_writers_while_gates_and_reports_read(address: str, tmp_path: Path
         assert [] == [number for number in range(1, WRITERS + 1) if repr(store.records(_id(number))) != expected]
         uuids = [run.stack.device.uuid for run in store.runs() if run.stack]
     assert [f"GPU-{number}" for number in range(WRITERS, 0, -1)] == uuids
+
+
+def test_a_run_is_removed_or_accepted_and_never_both(address: str) -> None:
+    """One process accepts all runs, another removes them from the other end: both say the same of each, so it is."""
+    with Store.open(address) as store:
+        for number in range(1, RUNS + 1):
+            store.begin(examples.run(number))
+            store.add_cases(_id(number), examples.cases(3))
+            store.add(_id(number), [examples.simple(case) for case in examples.cases(3)])
+    with ExitStack() as started:
+        both = [started.enter_context(_start(what, address, RUNS)) for what in ("accept", "prune")]
+        assert ["ready\n"] * 2 == [process.stdout.readline() for process in both if process.stdout]
+        for process in both:
+            print("go", file=process.stdin, flush=True)
+        ended = [(*process.communicate(), process.returncode) for process in both]
+    assert [("", 0), ("", 0)] == [(err, code) for _, err, code in ended]
+    accepting, pruning = (out.split() for out, _, _ in ended)
+    assert (RUNS, accepting) == (len(accepting), pruning[::-1])
+    kept = [_id(number) for number, word in enumerate(accepting, 1) if word == "accepted"]
+    with Store.open(address, create=False) as store:
+        assert kept == [baseline.run_id for baseline in reversed(store.baselines())]
+        assert set(kept) == {run.id for run in store.runs(limit=2 * RUNS)}
+        assert [3] * len(kept) == [len(store.done(run_id)) for run_id in kept]
 
 
 def _id(number: int) -> str:

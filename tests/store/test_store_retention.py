@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from cli_process import call
 from sqlalchemy import Column, ForeignKey, Table, Text, create_engine, func, insert, inspect, select
 from sqlalchemy.exc import IntegrityError
 
-from qualify.store import Store
+from qualify.errors import UsageError
+from qualify.facts.baseline import Baseline
+from qualify.store import Store, retention
+from qualify.store.baselines import insert_baseline
 from qualify.store.database import parse
 from qualify.store.retention import holds
 from qualify.store.tables import metadata, runs
@@ -116,6 +120,51 @@ def test_the_database_refuses_as_well(store: Store, address: str, signed: Table)
         with pytest.raises(IntegrityError):
             connection.execute(runs.delete())
     engine.dispose()
+
+
+def _baseline(run_id: str) -> Baseline:
+    return Baseline(matrix="m", variant="CPU", run_id=run_id, accepted_by="jane", reason="r", accepted_at=NOW)
+
+
+def test_a_baseline_that_is_being_accepted_holds_its_run(store: Store) -> None:
+    """A removal that begins meanwhile waits, sees the baseline, and removes nothing."""
+    run_id = _ended(store, 1, 40)
+    with ThreadPoolExecutor() as pool:
+        with store._database.writing() as connection:
+            assert retention.lock(connection, run_id)
+            removing = pool.submit(store.remove_run, run_id)
+            with pytest.raises(TimeoutError):
+                removing.result(timeout=0.3)
+            insert_baseline(connection, _baseline(run_id))
+        assert removing.result(timeout=20) is False
+    assert [run_id] == [run.id for run in store.runs()]
+
+
+def test_a_run_that_is_being_removed_cannot_be_accepted(store: Store) -> None:
+    """An acceptance that begins meanwhile waits, and is told that there is no such run any more."""
+    run_id = _ended(store, 1, 40)
+    with ThreadPoolExecutor() as pool:
+        with store._database.writing() as connection:
+            assert retention.remove(connection, run_id)
+            accepting = pool.submit(store.accept, _baseline(run_id))
+            with pytest.raises(TimeoutError):
+                accepting.result(timeout=0.3)
+        with pytest.raises(UsageError, match=f"no run '{run_id}'"):
+            accepting.result(timeout=20)
+    assert ([], []) == (store.runs(), store.baselines())
+
+
+def test_prune_keeps_baselines(address: str, tmp_path: Path) -> None:
+    """The command lists an accepted run as held, an earlier baseline too, and removes the others."""
+    with Store.open(address) as store:
+        ids = [_ended(store, number, 40) for number in (1, 2, 3)]
+        for run_id in ids[:2]:
+            store.accept(_baseline(run_id))
+    done = call("db", "prune", "--db", address, "--keep-days", "30", "--yes", "--json", cwd=tmp_path)
+    assert (0, ids[2:], ids[:2]) == (done.code, done.data["removed"], done.data["held"])
+    assert ids[:2] == [line.split()[1] for line in done.err.splitlines() if line.startswith("held ")]
+    with Store.open(address) as store:
+        assert ids[:2] == sorted(run.id for run in store.runs())
 
 
 def test_every_reference_to_a_run_belongs_to_it_or_holds_it(address: str) -> None:
