@@ -28,8 +28,9 @@ FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def to_junit(judged: Judged) -> str:
     """One document; the names of its test cases are unique."""
-    told = [*judged.conclusion.judgements, *judged.conclusion.cells]
-    room = min(LONGEST_BYTES, LIMIT_BYTES // (1 + sum(item.verdict != "PASS" for item in told)))
+    conclusion = judged.conclusion
+    verdicts = [item.verdict for item in conclusion.judgements] + [cell.verdict for cell in conclusion.cells]
+    room = min(LONGEST_BYTES, LIMIT_BYTES // (1 + sum(verdict != "PASS" for verdict in verdicts)))
     suites = [_gate(judged), _shapes(judged, room), *_models(judged, room), *_drift(judged, room)]
     root = Element("testsuites", {"name": f"qualify {judged.run.matrix}", **_counts(suites)})
     root.extend(suites)
@@ -77,7 +78,7 @@ def _case(
     more: str = "",
 ) -> Element:
     case = Element("testcase", {"name": xml_text(name), "classname": xml_text(group), "time": f"{seconds:.3f}"})
-    told = [xml_text(reason) for reason in reasons]
+    told = [xml_text(reason[:room]) for reason in reasons]
     tag = {"FAIL": "failure", "INCONCLUSIVE": "error", "WAIVED": "skipped", "NOT_REQUIRED": "skipped"}.get(verdict)
     if tag:
         message = f"{verdict}: {told[0] if told else WORDS.get(verdict, verdict)}"
@@ -139,7 +140,7 @@ def _models(judged: Judged, room: int) -> list[Element]:
                 judgement.reasons,
                 room=room,
                 seconds=evidence.wall_s if evidence else 0.0,
-                more=told,
+                more=told[:room],
             )
         )
     return [_suite(model, cases, judged) for model, cases in suites.items()]

@@ -169,7 +169,7 @@ def test_junit_names_are_unique_and_hostile_ones_are_text(evil: Judged) -> None:
 
 def test_junit_of_thousands_of_failures(store: Store, path: Path) -> None:
     """5,000 failures with long reasons: below the 30 MB that CI servers take, read by a real parser, names unique."""
-    long = make_finding("fail", "β < 1 " * 10_000)
+    long = make_finding("fail", "β < 1 " * 500)
     judged = judged_run(store, path, Measured(evidence=make_evidence(*[long] * 5)))
     record, item = judged.records[0], judged.conclusion.judgements[0]
     cases = [replace(record.case, id=f"toy/prefill/{number}/fp32/causal/k") for number in range(5000)]
