@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-from common import evidence, machine, show, small
+from common import evidence, machine, show, small, timed
 from sqlalchemy import Connection, Table, create_engine, func, insert, literal, select
 
 from qualify.store import tables
@@ -41,13 +36,17 @@ def main() -> None:
             for number in range(1, runs):
                 _copy(connection, "full", f"copy-{number:06}")
             stored = connection.execute(select(func.count()).select_from(tables.outcomes)).scalar_one()
-        figures = {count: _gate(folder, label) for label, count in (("part", fewer), ("full", cases))}
+        figures = {
+            count: timed("gate", "--run", label, "--db", "bench.db", folder=folder, repeats=REPEATS)
+            for label, count in (("part", fewer), ("full", cases))
+        }
         size = (folder / "bench.db").stat().st_size
     machine()
     show("outcomes in the store", stored, "")
     show("size of the store", size / 1e9, "GB")
-    for count, seconds in figures.items():
-        show(f"qualify gate --run, {count:,} cases, median of {REPEATS} processes", seconds, "s")
+    for count, (wall, cpu) in figures.items():
+        show(f"qualify gate --run, {count:,} cases", wall, "s")
+        show(f"qualify gate --run, {count:,} cases: CPU", cpu, "s")
 
 
 @contextmanager
@@ -83,18 +82,6 @@ def _copy_rows(connection: Connection, table: Table, changes: dict[str, object],
 def _span(connection: Connection, table: Table, column: str) -> tuple[int, int]:
     """The smallest and the largest key of a table."""
     return connection.execute(select(func.min(table.c[column]), func.max(table.c[column]))).one()
-
-
-def _gate(folder: Path, run_id: str) -> float:
-    """Seconds that the command takes from its start to its end."""
-    environment = {name: value for name, value in os.environ.items() if name != "QUALIFY_DB"}
-    command = [sys.executable, "-m", "qualify", "gate", "--run", run_id, "--db", "bench.db"]
-    seconds = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, env=environment, check=True)
-        seconds.append(time.perf_counter() - began)
-    return median(seconds)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""The report of 5,000 cases: judging, rendering, size."""
+"""The report of 5,000 cases: judging, rendering, size, and the whole command."""
 
 from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from common import evidence, machine, peak_bytes, show, small
+from common import evidence, machine, peak_bytes, show, small, timed
 
 from qualify.cards.load import parse_matrix
 from qualify.report.files import write_report
+from qualify.store.store import Store
 from qualify.verdict.gate import conclude
 from qualify.verdict.policy import Rules
+
+REPEATS = 5
 
 
 def main() -> None:
@@ -27,9 +31,16 @@ def main() -> None:
         page = write_report(folder / "out", run, records, conclusion)
         done = time.perf_counter()
         sizes = page.stat().st_size, (page.parent / "report.json").stat().st_size
+        with Store.open(str(folder / "bench.db")) as store:
+            store.begin(replace(run, id="bench"))
+            store.add_cases("bench", [record.case for record in records])
+            store.add("bench", records)
+        wall, cpu = timed("report", "bench", "--db", "bench.db", folder=folder, repeats=REPEATS)
     machine()
     show(f"judging {count:,} cases", judged - began, "s")
     show("writing report.html and report.json", done - judged, "s")
+    show(f"qualify report, {count:,} cases", wall, "s")
+    show(f"qualify report, {count:,} cases: CPU", cpu, "s")
     show("report.html", sizes[0] / 1e6, "MB")
     show("report.json", sizes[1] / 1e6, "MB")
     show("peak memory of the process", peak_bytes() / 1e6, "MB")

@@ -7,9 +7,11 @@ import platform
 import resource
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from statistics import median
 
 from qualify.facts.run import Record, Run
 from qualify.store.store import Store
@@ -51,6 +53,24 @@ def qualify(*arguments: str, folder: Path) -> None:
         stderr=subprocess.DEVNULL,
         env={name: value for name, value in os.environ.items() if name != "QUALIFY_DB"},
     )
+
+
+def timed(*arguments: str, folder: Path, repeats: int) -> tuple[float, float]:
+    """Wall and CPU seconds of the whole process, from its start to its end; the medians of several.
+
+    Exit codes of verdicts are fine: a benchmark may compare runs that fail.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "QUALIFY_DB"}
+    command = [sys.executable, "-m", "qualify", *arguments]
+    walls, cpus = [], []
+    for _ in range(repeats):
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        code = subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
+        walls.append(time.perf_counter() - began)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpus.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert code in {0, 1, 5}, f"{' '.join(arguments)} ended with {code}"
+    return median(walls), median(cpus)
 
 
 def evidence(count: int, folder: Path) -> tuple[Run, list[Record]]:

@@ -138,7 +138,7 @@ def test_own_kernel_is_qualified_and_its_fault_is_found(workplace, tmp_path):
 def test_every_example_card_is_valid(workplace):
     """Matrices, models and kernel cards in the documents load."""
     for path, text in blocks("yaml"):
-        if path and text.startswith("matrix:"):
+        if path and re.search(r"^matrix:", text, re.MULTILINE):
             folder = (workplace / path).parent
             cards = (workplace / "mykernels",) if path == "my-matrix.yaml" else (folder,)
             assert load_matrix(str(workplace / path), cards).card.matrix

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.sax.saxutils import escape
 
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Verdict
@@ -18,16 +19,19 @@ from qualify.report.judged import Judged
 from qualify.report.verdict_text import WORDS, verdict_line
 
 LIMIT_BYTES = 20_000_000
-"""of all details together; CI servers refuse files of 30 MB"""
-LONGEST = 4000
-"""characters of one case's details"""
+"""of all messages and details together; CI servers refuse files of 30 MB"""
+LONGEST_BYTES = 8000
+"""of one case's message and details"""
 FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """what XML 1.0 cannot hold, not even as a reference"""
 
 
 def to_junit(judged: Judged) -> str:
     """One document; the names of its test cases are unique."""
-    suites = [_gate(judged), _shapes(judged), *_models(judged), *_drift(judged)]
+    conclusion = judged.conclusion
+    verdicts = [item.verdict for item in conclusion.judgements] + [cell.verdict for cell in conclusion.cells]
+    room = min(LONGEST_BYTES, LIMIT_BYTES // (1 + sum(verdict != "PASS" for verdict in verdicts)))
+    suites = [_gate(judged), _shapes(judged, room), *_models(judged, room), *_drift(judged, room)]
     root = Element("testsuites", {"name": f"qualify {judged.run.matrix}", **_counts(suites)})
     root.extend(suites)
     document: bytes = tostring(root, encoding="us-ascii", xml_declaration=True)
@@ -37,6 +41,14 @@ def to_junit(judged: Judged) -> str:
 def xml_text(text: str) -> str:
     """The text with everything escaped that XML cannot hold."""
     return FORBIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def clipped(text: str, limit: int) -> str:
+    """As much of the text as makes no more than that many bytes of XML."""
+    text = text[:limit]
+    while (size := len(escape(text).encode("ascii", "xmlcharrefreplace"))) > limit:
+        text = text[: len(text) * limit // size]
+    return text
 
 
 def _suite(name: str, cases: Iterable[Element], judged: Judged) -> Element:
@@ -56,17 +68,24 @@ def _counts(suites: list[Element]) -> dict[str, str]:
 
 
 def _case(
-    name: str, group: str, verdict: Verdict, reasons: Iterable[str], *, seconds: float = 0.0, more: str = ""
+    name: str,
+    group: str,
+    verdict: Verdict,
+    reasons: Iterable[str],
+    *,
+    room: int = LONGEST_BYTES,
+    seconds: float = 0.0,
+    more: str = "",
 ) -> Element:
     case = Element("testcase", {"name": xml_text(name), "classname": xml_text(group), "time": f"{seconds:.3f}"})
-    told = [xml_text(reason) for reason in reasons]
+    told = [xml_text(reason[:room]) for reason in reasons]
     tag = {"FAIL": "failure", "INCONCLUSIVE": "error", "WAIVED": "skipped", "NOT_REQUIRED": "skipped"}.get(verdict)
     if tag:
-        message = f"{verdict}: {told[0] if told else WORDS.get(verdict, verdict)}"[:LONGEST]
-        found = SubElement(case, tag, {"message": message})
+        message = f"{verdict}: {told[0] if told else WORDS.get(verdict, verdict)}"
+        found = SubElement(case, tag, {"message": clipped(message, room // 4)})
         if tag != "skipped":
             found.set("type", verdict)
-        found.text = "\n".join(filter(None, [*told, xml_text(more)]))[:LONGEST]
+        found.text = clipped("\n".join(filter(None, [*told, xml_text(more)])), room * 3 // 4)
     return case
 
 
@@ -89,23 +108,21 @@ def _gate(judged: Judged) -> Element:
     return suite
 
 
-def _shapes(judged: Judged) -> Element:
+def _shapes(judged: Judged, room: int) -> Element:
     """One test for each production shape: does it have its proven path?"""
     return _suite(
         "production shapes",
         [
-            _case(f"{cell.cell} has its proven path", "shapes", cell.verdict, cell.reasons)
+            _case(f"{cell.cell} has its proven path", "shapes", cell.verdict, cell.reasons, room=room)
             for cell in judged.conclusion.cells
         ],
         judged,
     )
 
 
-def _models(judged: Judged) -> list[Element]:
+def _models(judged: Judged, room: int) -> list[Element]:
     """One suite for each model, one test for each case."""
     verdicts = {item.case_id: item for item in judged.conclusion.judgements}
-    troubled = sum(item.verdict in {"FAIL", "INCONCLUSIVE"} for item in verdicts.values())
-    share = LIMIT_BYTES // max(1, troubled) // 4  # a character may become a reference of several
     suites: dict[str, list[Element]] = {}
     for record in judged.records:
         case, judgement = record.case, verdicts[record.case.id]
@@ -121,19 +138,22 @@ def _models(judged: Judged) -> list[Element]:
                 case.model,
                 judgement.verdict,
                 judgement.reasons,
+                room=room,
                 seconds=evidence.wall_s if evidence else 0.0,
-                more=told[:share],
+                more=told[:room],
             )
         )
     return [_suite(model, cases, judged) for model, cases in suites.items()]
 
 
-def _drift(judged: Judged) -> list[Element]:
+def _drift(judged: Judged, room: int) -> list[Element]:
     """Changes against the baseline that the matrix forbids."""
     if not judged.against or not judged.against.forbidden:
         return []
     cases = [
-        _case(f"{change.id} has the {topic} of the baseline", "baseline", "FAIL", [change_text(topic, change)])
+        _case(
+            f"{change.id} has the {topic} of the baseline", "baseline", "FAIL", [change_text(topic, change)], room=room
+        )
         for topic, change in judged.against.forbidden
     ]
     return [_suite("baseline", cases, judged)]

@@ -44,13 +44,14 @@ class CaseView:
     @property
     def timing(self) -> Timing | None:
         """Its time, where it was taken."""
-        return self.evidence.timing if self.evidence else None
+        evidence = self.evidence
+        return evidence.timing if evidence else None
 
     @property
     def attention(self) -> tuple[Launch, ...]:
         """The attention kernels that were launched."""
-        launches = self.evidence.witness.launches if self.evidence else ()
-        return tuple(launch for launch in launches if launch.role == "attention")
+        evidence = self.evidence
+        return tuple(launch for launch in evidence.witness.launches if launch.role == "attention") if evidence else ()
 
     @property
     def ran(self) -> bool:

@@ -16,6 +16,11 @@ from typing import Any
 import pytest
 from builders import make_evidence, make_finding, make_witness
 from cli_process import refuse_constant
+from google.protobuf import json_format
+from in_toto_attestation.predicates.test_result.v0.test_result_pb2 import TestResult as ResultMessage
+from in_toto_attestation.v1.resource_descriptor import ResourceDescriptor
+from in_toto_attestation.v1.statement import Statement
+from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 from jsonschema import Draft7Validator
 from junitparser import Error, Failure, JUnitXml, Skipped
 from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
@@ -162,6 +167,26 @@ def test_junit_names_are_unique_and_hostile_ones_are_text(evil: Judged) -> None:
     assert "owned" not in {case.name for case in found}
 
 
+def test_junit_of_thousands_of_failures(store: Store, path: Path) -> None:
+    """5,000 failures with long reasons: below the 30 MB that CI servers take, read by a real parser, names unique."""
+    long = make_finding("fail", "β < 1 " * 500)
+    judged = judged_run(store, path, Measured(evidence=make_evidence(*[long] * 5)))
+    record, item = judged.records[0], judged.conclusion.judgements[0]
+    cases = [replace(record.case, id=f"toy/prefill/{number}/fp32/causal/k") for number in range(5000)]
+    many = replace(
+        judged,
+        records=[replace(record, case=case) for case in cases],
+        conclusion=replace(
+            judged.conclusion, judgements=tuple(replace(item, case_id=case.id, verdict="FAIL") for case in cases)
+        ),
+    )
+    text = to_junit(many)
+    assert len(text) < 30_000_000
+    found = suites(text)
+    names = [(case.classname, case.name) for suite in found for case in suite]
+    assert 5001 <= found.failures <= len(names) == len(set(names)) == found.tests
+
+
 def test_markdown_holds_no_markup_of_others(evil: Judged) -> None:
     """No tag, link, mention, image or line break but ours."""
     text = to_markdown(evil, NOW)
@@ -288,6 +313,25 @@ def test_subjects_of_the_stack(store: Store, path: Path) -> None:
     files = [Component(kind="binary", name=name, version="", digest=DIGEST) for name in ("a.so", "a.so", "b.so")]
     judged = judged_run(store, path, stack=replace(stack, components=(*stack.components, *files)))
     assert ["a.so", "b.so"] == [item["name"] for item in to_statement(judged)["subject"]]
+
+
+def test_the_statement_has_the_published_shape(evil: Judged, mixed: Judged) -> None:
+    """in-toto's own messages take every field, know every name, and their own validation has nothing to say."""
+    for judged in (evil, mixed):
+        text = codec.to_json(to_statement(judged, [parse_subject(f"registry.example/image@sha256:{DIGEST}")]))
+        message = json_format.Parse(text, StatementMessage())
+        Statement.copy_from_pb(message).validate()
+        predicate = json_format.Parse(json.dumps(json.loads(text)["predicate"]), ResultMessage())
+        assert predicate.result in {"PASSED", "WARNED", "FAILED"}
+        assert len(predicate.configuration) == 2
+        for part in predicate.configuration:
+            ResourceDescriptor.copy_from_pb(part).validate()
+        assert [judged.run.matrix_hash, DIGEST] == [
+            item.digest["sha256"] for item in (predicate.configuration[0], message.subject[0])
+        ]
+        told = [*predicate.passed_tests, *predicate.warned_tests, *predicate.failed_tests]
+        required = [item for item in judged.conclusion.judgements if item.verdict != "NOT_REQUIRED"]
+        assert len(told) == len(set(told)) == len(required) + len(judged.conclusion.cells)
 
 
 @pytest.mark.parametrize("text", ["image", "image@sha256:abc", f"@sha256:{DIGEST}", f"a b@sha256:{DIGEST}", "x@md5:1"])
