@@ -8,7 +8,6 @@ the case is repeated in a fresh process and, after three attempts, UNPROVEN. A t
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from bisect import bisect_left, bisect_right
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic_core import from_json
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
@@ -50,9 +50,12 @@ class Trace:
 
 
 def trace(
-    launches: Sequence[Callable[[], Any]], device: torch.device, announce: Callable[[int], None] | None = None
+    launches: Sequence[Callable[[], Any]],
+    device: torch.device,
+    announce: Callable[[int], None] | None = None,
+    calls: int = CALLS,
 ) -> list[Trace]:
-    """Run each callable ``CALLS`` times in one profiler session and tell what each launched.
+    """Run each callable ``calls`` times in one profiler session and tell what each launched.
 
     Args:
         announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
@@ -65,7 +68,7 @@ def trace(
         for index, launch in enumerate(launches):
             if announce:
                 announce(index)
-            for number in range(CALLS):
+            for number in range(calls):
                 with record_function(f"qualify#{index}#{number}"):
                     launch()
             if cuda:
@@ -76,8 +79,9 @@ def trace(
     with tempfile.TemporaryDirectory(prefix="qualify-trace-") as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    return read_trace(events, count=len(launches), cuda=cuda)
+        # A trace on the CPU has megabytes: the standard library's parser takes ten times as long as the call did.
+        events = from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
+    return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
 
 
 def _mark(name: str, tensor: torch.Tensor) -> None:
@@ -85,7 +89,7 @@ def _mark(name: str, tensor: torch.Tensor) -> None:
         torch.sin(tensor)
 
 
-def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool) -> list[Trace]:
+def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: int = CALLS) -> list[Trace]:
     """Assign the events of a session to its ranges.
 
     A range is defective if a launch has no device record, a record has no time, or nothing was launched; every
@@ -96,7 +100,7 @@ def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool) -> list[
     lost = [name for name in ("open", "close") if not session.sentinel_seen(name, cuda=cuda)]
     traces = []
     for index in range(count):
-        spans = [session.ranges.get(f"qualify#{index}#{number}") for number in range(CALLS)]
+        spans = [session.ranges.get(f"qualify#{index}#{number}") for number in range(calls)]
         if lost or not all(spans):
             defect = f"the profiler lost the session's {' and '.join(lost) or 'ranges'}"
             traces.append(Trace(calls=(), defect=defect, peak_bytes=None))
@@ -105,7 +109,7 @@ def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool) -> list[
         names = [Counter({launch.name: launch.count for launch in launches}) for launches, _, _ in parts]
         defects = [defect for _, defect, _ in parts if defect]
         if not defects and any(other != names[0] for other in names):
-            defects = [f"the {CALLS} traced calls launched different kernels"]
+            defects = [f"the {calls} traced calls launched different kernels"]
         traces.append(
             Trace(
                 calls=tuple(launches for launches, _, _ in parts),
