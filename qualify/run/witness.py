@@ -8,7 +8,6 @@ the case is repeated in a fresh process and, after three attempts, UNPROVEN. A t
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from bisect import bisect_left, bisect_right
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic_core import from_json
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
@@ -79,7 +79,8 @@ def trace(
     with tempfile.TemporaryDirectory(prefix="qualify-trace-") as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
+        # A trace on the CPU has megabytes: the standard library's parser takes ten times as long as the call did.
+        events = from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
     return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import gc
 import multiprocessing
 import os
 import time
@@ -141,8 +142,12 @@ def answers(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
 
 
 def _begin() -> None:
-    """One thread per process, and no chatter of the profiler on stderr; errors come back with the future."""
+    """One thread per process, and no chatter of the profiler on stderr; errors come back with the future.
+
+    What torch and the checks have built so far stays for ever: no collection of garbage need look through it.
+    """
     torch.set_num_threads(1)
+    gc.freeze()
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 2)
     os.close(silent)
