@@ -143,6 +143,19 @@ class Decode(Card):
     """keys per page of the cache, or contiguous"""
 
 
+class Verify(Card):
+    """Drafted tokens checked in one call, as speculative decoding does: seqlen_q = draft + 1."""
+
+    draft: Some[Count]
+    """drafted tokens of each sequence; the token before them is computed with them"""
+    context: Some[Count]
+    """keys of each sequence, those of the drafted tokens not included: seqlen_k = context + draft"""
+    batch: Some[Count] = (1,)
+    """sequences in one call"""
+    page_size: Some[PageSize] = (0,)
+    """keys per page of the cache, or contiguous"""
+
+
 class Phases(Card):
     """The shapes of each phase; at least one phase."""
 
@@ -156,11 +169,13 @@ class Phases(Card):
     """packed batches of different lengths"""
     decode: Decode | None = None
     """one token at a time"""
+    verify: Verify | None = None
+    """tokens that a draft model proposed, checked together"""
 
     @model_validator(mode="after")
     def _fits(self) -> Phases:
-        if not (self.prefill or self.chunked or self.varlen or self.decode):
-            refuse([((), "has no phase; give at least one of prefill, chunked, varlen, decode")])
+        if not (self.prefill or self.chunked or self.varlen or self.decode or self.verify):
+            refuse([((), "has no phase; give at least one of prefill, chunked, varlen, decode, verify")])
         return self
 
 

@@ -14,7 +14,7 @@ from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.errors import NothingSelected, UsageError
 from qualify.facts.case import INCIDENTS, Case, Dtype, Phase, Workload
-from qualify.plan.geometry import Geometry, expand_geometries
+from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
 from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
 from qualify.plan.shapes import Shape, against, count_shapes, expand_shapes, with_images
@@ -122,7 +122,7 @@ def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
 def _shapes_of(group: LayerGroup, shapes: Mapping[Phase, int]) -> int:
     """Shapes that a group of layers takes at most; prompts twice where they may hold an image."""
     return sum(
-        count * (2 if group.image_tokens and phase != "decode" else 1)
+        count * (2 if group.image_tokens and phase in PROMPT else 1)
         for phase, count in shapes.items()
         if not group.phases or phase in group.phases
     )

@@ -100,7 +100,7 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"phases": {}}, "phases: has no phase; give at least one of prefill, chunked, varlen, decode"),
         ({"phases.prefill": None}, "phases: has no phase"),
         ({"phases.prefil": {}}, "phases.prefil: unknown key; perhaps you meant prefill"),
-        ({"phases.verify": {}}, "phases.verify: unknown key. Allowed here: prefill, chunked, varlen, decode"),
+        ({"phases.draft": {}}, "phases.draft: unknown key. Allowed here: prefill, chunked, varlen, decode, verify"),
         ({"phases.prefill.seqlen": 0}, "phases.prefill.seqlen: must be at least 1, but is 0"),
         ({"phases.prefill.seqlen": [4, 2**31]}, "phases.prefill.seqlen[1]: must be at most 2147483647"),
         ({"phases.prefill.seqlen": [4, 4]}, "phases.prefill.seqlen[1]: repeats entry 0"),
