@@ -233,7 +233,15 @@ def _repeated_incidents(incidents: tuple[Incident, ...]) -> list[tuple[Where, st
 class MatrixCard(Card):
     """What shall be qualified: models, phases and dtypes, or incidents to replay, or both."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": list(PRODUCT)}, {"required": ["incidents"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": list(PRODUCT)},
+                {"required": ["traffic" if name == "phases" else name for name in PRODUCT]},
+                {"required": ["incidents"]},
+            ]
+        }
+    )
 
     matrix: Name
     """name of the matrix"""
@@ -260,14 +268,17 @@ class MatrixCard(Card):
     """how cases are run and judged"""
     waivers: Text | None = None
     """file of accepted failures, relative to this one"""
+    traffic: Text | None = None
+    """file that says how often production makes which calls, relative to this one; they are planned too"""
 
     @model_validator(mode="wrap")
     @classmethod
     def _complete(cls, data: Any, handler: ModelWrapValidatorHandler[MatrixCard]) -> MatrixCard:
-        """Models need phases and dtypes, and the other way round; a matrix of incidents alone needs none of them."""
+        """Models need phases (or traffic) and dtypes, and back; a matrix of incidents alone needs none of them."""
         found: list[InitErrorDetails] = []
         if isinstance(data, dict) and (not data.get("incidents") or any(name in data for name in PRODUCT)):
-            found = [InitErrorDetails(type="missing", loc=(name,), input=data) for name in PRODUCT if name not in data]
+            needed = [name for name in PRODUCT if name != "phases" or "traffic" not in data]
+            found = [InitErrorDetails(type="missing", loc=(name,), input=data) for name in needed if name not in data]
         try:
             card = handler(data)
         except ValidationError as error:
@@ -290,5 +301,7 @@ class MatrixCard(Card):
                 earlier = first[entry.model]
                 problems.append((where, f"names {entry.model} again, after models[{earlier}]; keep one"))
             first.setdefault(entry.model, index)
+        if self.traffic is not None and self.masks != ("model",):
+            problems.append((("masks",), "must be model where there is traffic: it weighs each layer's own mask"))
         refuse(problems)
         return self

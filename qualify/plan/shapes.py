@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from qualify.cards.matrix import Phases
+from qualify.cards.traffic import TrafficCard
 from qualify.facts.case import Phase
 
 LONGEST_LABEL = 48
@@ -52,6 +53,12 @@ def expand_shapes(phases: Phases) -> Iterator[Shape]:
         axes = product(verify.batch, verify.draft, enumerate(verify.context), verify.page_size)
         for batch, draft, (index, context), page_size in axes:
             yield _even("verify", batch, draft + 1, context + draft, page_size, ("context", index))
+
+
+def bucket_shapes(traffic: TrafficCard) -> list[Shape]:
+    """The shape of each bucket, in the file's order."""
+    made = (expand_shapes(bucket.phases) for bucket in traffic.buckets)
+    return [replace(shape, where=("traffic",)) for shapes in made for shape in shapes]
 
 
 def _even(phase: Phase, batch: int, seqlen_q: int, seqlen_k: int, page_size: int, inside: tuple[str, int]) -> Shape:

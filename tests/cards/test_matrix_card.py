@@ -129,7 +129,7 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"policy": {"reference": "fp65"}}, "policy.reference: must be one of fp64, fp32"),
         ({"policy": {"drift": {"times": "fail"}}}, "policy.drift.times: unknown key. Allowed here: kernels, numbers"),
         ({"policy": {"performance": {}}}, "policy.performance: unknown key"),
-        ({"traffic": "x"}, "traffic: unknown key"),
+        ({"traffic": ""}, "traffic: must not be empty"),
         ({"waivers": ""}, "waivers: must not be empty"),
         ({"matrix": "a b"}, "matrix: must match"),
     ],
