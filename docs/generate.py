@@ -46,7 +46,7 @@ TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
 COMMANDS = (
     *("run", "plan", "gate", "report", "repro", "model", "kernels", "doctor", "selftest", "schema"),
-    *("db upgrade", "db export", "db import", "db prune"),
+    *("traffic import", "db upgrade", "db export", "db import", "db prune"),
 )
 LOCK_HEADER = """\
 # The exact versions that `make run`, `make test` and CI install, as pip constraints.

@@ -64,6 +64,11 @@ app.add_typer(waiver_app, name="waiver")
 baseline_app = typer.Typer(help="Evidence that somebody accepted.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(baseline_app, name="baseline")
 
+traffic_app = typer.Typer(
+    help="Which calls production makes, and how often.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(traffic_app, name="traffic")
+
 DEFAULT_DB = ".qualify/evidence.db"
 DEFAULT_AGE = "24h"
 
@@ -109,6 +114,7 @@ class SchemaKind(str, Enum):
     matrix = "matrix"
     model = "model"
     waivers = "waivers"
+    traffic = "traffic"
     gate = "gate"
 
 
@@ -817,6 +823,29 @@ def waiver_check(
     else:
         emit("\n".join(to_lines(checked)))
     raise typer.Exit(NOT_QUALIFIED if checked.expired else QUALIFIED)
+
+
+@traffic_app.command("import")
+def traffic_import(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="CSV or JSONL, one line for each request.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new traffic file.")],
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Sequences decoded together: the log does not say it.")
+    ] = 1,
+    page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page of the cache; 0 = contiguous.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a histogram of calls from a log with the tokens of prompts and answers; a matrix names it as traffic."""
+    from qualify.cards.request_log import read_log, traffic_name, write_traffic
+
+    histogram = read_log(log)
+    name = traffic_name(out)
+    buckets = write_traffic(histogram, name=name, log=log.name, batch=batch, page_size=page_size, out=out)
+    if as_json:
+        counts = {"requests": histogram.requests, "left_out": histogram.empty, "buckets": buckets}
+        _emit_json("traffic", {"traffic": name, "file": str(out), **counts})
+    else:
+        emit(f"{out}: {buckets} buckets from {histogram.requests} requests; in a matrix: traffic: {out}")
 
 
 @db_app.command("upgrade")

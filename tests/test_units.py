@@ -16,6 +16,8 @@ DIMENSIONLESS = {
     "heads_kv": "a number of heads",
     "head_dim": "a number of elements",
     "head_dim_v": "a number of elements",
+    "chunk": "a number of positions",
+    "spans": "sequences and positions",
     "window": "a distance in keys",
     "softcap": "a score",
     "scale": "a factor of scores",

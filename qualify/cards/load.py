@@ -19,6 +19,7 @@ from qualify.cards.model import ModelCard
 from qualify.cards.problems import Problem, in_order, meant, validate
 from qualify.cards.references import reference_problems
 from qualify.cards.source import LIMIT_BYTES, Source, parse, read
+from qualify.cards.traffic import TrafficCard, load_traffic
 from qualify.cards.waivers import beside, load_waivers
 from qualify.cards.words import Where, content_hash
 from qualify.errors import CardError, Place, UsageError
@@ -54,13 +55,17 @@ class LoadedMatrix:
     source: str
     """the text as it was read"""
     content_hash: str
-    """sha256 of the text"""
+    """sha256 of the text, and of the traffic file's where there is one"""
     models: Mapping[str, ModelCard]
     """geometry of each model that the matrix names, explicit geometries included"""
     lines: Mapping[Where, int]
     """line of every value in the file, from 1"""
     waivers: tuple[Waiver, ...] = ()
     """accepted failures of the file that the matrix names"""
+    traffic: TrafficCard | None = None
+    """what the file of traffic says that the matrix names"""
+    traffic_source: str = ""
+    """its text as it was read"""
 
     def line(self, where: Where) -> int:
         """Line of a value, or of what encloses it: ``line(("phases", "prefill", "seqlen", 2))``."""
@@ -135,15 +140,18 @@ def load_matrix(name_or_path: str, extra: tuple[Path, ...] = ()) -> LoadedMatrix
     if problems := reference_problems(card, source, kernels, sorted(models)):
         raise CardError(in_order(problems))
     waivers = _waivers(card, source)
+    traffic, traffic_source = _traffic(card, source)
     geometries = {entry.model: entry.card() or _model(models[entry.model]).card for entry in card.models}
     return LoadedMatrix(
         card=card,
         path=source.path,
         source=source.text,
-        content_hash=hashlib.sha256(source.text.encode()).hexdigest(),
+        content_hash=hashlib.sha256(f"{source.text}{traffic_source}".encode()).hexdigest(),
         models=MappingProxyType(geometries),
         lines=MappingProxyType({where: line for where, (line, _) in source.values.items()}),
         waivers=waivers,
+        traffic=traffic,
+        traffic_source=traffic_source,
     )
 
 
@@ -155,6 +163,16 @@ def _waivers(card: MatrixCard, source: Source) -> tuple[Waiver, ...]:
         message = f"waivers: no such file {path}; the path counts from the matrix's own folder"
         raise CardError([(source.place(("waivers",)), message)])
     return load_waivers(path)
+
+
+def _traffic(card: MatrixCard, source: Source) -> tuple[TrafficCard | None, str]:
+    if card.traffic is None:
+        return None, ""
+    path = beside(source.path, card.traffic)
+    if not path.exists():
+        message = f"traffic: no such file {path}; the path counts from the matrix's own folder"
+        raise CardError([(source.place(("traffic",)), message)])
+    return load_traffic(path)
 
 
 def parse_matrix(text: str, path: str) -> MatrixCard:

@@ -143,6 +143,19 @@ class Decode(Card):
     """keys per page of the cache, or contiguous"""
 
 
+class Verify(Card):
+    """Drafted tokens checked in one call, as speculative decoding does: seqlen_q = draft + 1."""
+
+    draft: Some[Count]
+    """drafted tokens of each sequence; the token before them is computed with them"""
+    context: Some[Count]
+    """keys of each sequence, those of the drafted tokens not included: seqlen_k = context + draft"""
+    batch: Some[Count] = (1,)
+    """sequences in one call"""
+    page_size: Some[PageSize] = (0,)
+    """keys per page of the cache, or contiguous"""
+
+
 class Phases(Card):
     """The shapes of each phase; at least one phase."""
 
@@ -156,11 +169,13 @@ class Phases(Card):
     """packed batches of different lengths"""
     decode: Decode | None = None
     """one token at a time"""
+    verify: Verify | None = None
+    """tokens that a draft model proposed, checked together"""
 
     @model_validator(mode="after")
     def _fits(self) -> Phases:
-        if not (self.prefill or self.chunked or self.varlen or self.decode):
-            refuse([((), "has no phase; give at least one of prefill, chunked, varlen, decode")])
+        if not (self.prefill or self.chunked or self.varlen or self.decode or self.verify):
+            refuse([((), "has no phase; give at least one of prefill, chunked, varlen, decode, verify")])
         return self
 
 
@@ -218,7 +233,15 @@ def _repeated_incidents(incidents: tuple[Incident, ...]) -> list[tuple[Where, st
 class MatrixCard(Card):
     """What shall be qualified: models, phases and dtypes, or incidents to replay, or both."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": list(PRODUCT)}, {"required": ["incidents"]}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": list(PRODUCT)},
+                {"required": ["traffic" if name == "phases" else name for name in PRODUCT]},
+                {"required": ["incidents"]},
+            ]
+        }
+    )
 
     matrix: Name
     """name of the matrix"""
@@ -245,14 +268,17 @@ class MatrixCard(Card):
     """how cases are run and judged"""
     waivers: Text | None = None
     """file of accepted failures, relative to this one"""
+    traffic: Text | None = None
+    """file that says how often production makes which calls, relative to this one; they are planned too"""
 
     @model_validator(mode="wrap")
     @classmethod
     def _complete(cls, data: Any, handler: ModelWrapValidatorHandler[MatrixCard]) -> MatrixCard:
-        """Models need phases and dtypes, and the other way round; a matrix of incidents alone needs none of them."""
+        """Models need phases (or traffic) and dtypes, and back; a matrix of incidents alone needs none of them."""
         found: list[InitErrorDetails] = []
         if isinstance(data, dict) and (not data.get("incidents") or any(name in data for name in PRODUCT)):
-            found = [InitErrorDetails(type="missing", loc=(name,), input=data) for name in PRODUCT if name not in data]
+            needed = [name for name in PRODUCT if name != "phases" or "traffic" not in data]
+            found = [InitErrorDetails(type="missing", loc=(name,), input=data) for name in needed if name not in data]
         try:
             card = handler(data)
         except ValidationError as error:
@@ -275,5 +301,7 @@ class MatrixCard(Card):
                 earlier = first[entry.model]
                 problems.append((where, f"names {entry.model} again, after models[{earlier}]; keep one"))
             first.setdefault(entry.model, index)
+        if self.traffic is not None and self.masks != ("model",):
+            problems.append((("masks",), "must be model where there is traffic: it weighs each layer's own mask"))
         refuse(problems)
         return self

@@ -14,6 +14,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
 from qualify.cards.problems import meant
+from qualify.cards.traffic import TrafficCard
 from qualify.cards.waivers import WaiversCard
 from qualify.errors import UsageError
 
@@ -23,6 +24,7 @@ KINDS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("matrix", MatrixCard),
     ("model", ModelCard),
     ("waivers", WaiversCard),
+    ("traffic", TrafficCard),
 )
 
 

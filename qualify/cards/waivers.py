@@ -126,7 +126,7 @@ def load_waivers(path: Path) -> tuple[Waiver, ...]:
 
 
 def beside(matrix: Path, name: str) -> Path:
-    """The file that a matrix names with its key waivers: relative to the matrix's own folder."""
+    """A file that a matrix names with its keys waivers or traffic: relative to the matrix's own folder."""
     return matrix.parent / name
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
 """Element type of q, k and v. ``fp8_e4m3`` comes with descale factors, and its output is bf16."""
-Phase = Literal["prefill", "chunked", "varlen", "decode"]
+Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
 Level = Literal["smoke", "full"]
 DeviceKind = Literal["cpu", "cuda"]
 MaskKind = Literal["full", "causal", "window", "band", "chunked"]

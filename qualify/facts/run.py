@@ -45,6 +45,8 @@ class Run:
     stack: Stack | None
     """None until the first worker has reported"""
     ceilings: Ceilings | None
+    traffic_source: str = ""
+    """the YAML of the matrix's traffic file as it was; empty where it names none"""
 
     @property
     def narrowed(self) -> bool:

@@ -65,6 +65,7 @@ def new_run(request: Request) -> Run:
         matrix_hash=request.matrix.content_hash,
         matrix_source=request.matrix.source,
         matrix_path=str(request.matrix.path),
+        traffic_source=request.matrix.traffic_source,
         level=request.level,
         device=request.device,
         select=request.selection.select,

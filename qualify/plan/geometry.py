@@ -13,7 +13,7 @@ from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.facts.case import Phase
 
 PROMPT: tuple[Phase, ...] = ("prefill", "chunked", "varlen")
-"""phases with more than one new token"""
+"""phases that read a prompt, in which an image may be"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,10 +15,10 @@ from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.errors import NothingSelected, UsageError
 from qualify.facts.case import INCIDENTS, Case, Dtype, Phase, Workload
-from qualify.plan.geometry import Geometry, expand_geometries
+from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
 from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
-from qualify.plan.shapes import Shape, against, count_shapes, expand_shapes, with_images
+from qualify.plan.shapes import Shape, against, bucket_shapes, count_shapes, expand_shapes, with_images
 from qualify.plan.workloads import geometry_of, shape_of
 
 
@@ -104,7 +105,8 @@ def _chosen_kernels(
 def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
     """Count before expanding: a matrix of ten million cells is a mistake, not a plan."""
     card = matrix.card
-    shapes = count_shapes(card.phases) if card.phases else {}
+    shapes = Counter(count_shapes(card.phases) if card.phases else {})
+    shapes.update(bucket.phase for bucket in (matrix.traffic.buckets if matrix.traffic else ()))
     count = sum(
         len(entry.tensor_parallel) * _shapes_of(group, shapes)
         for entry in card.models
@@ -122,7 +124,7 @@ def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
 def _shapes_of(group: LayerGroup, shapes: Mapping[Phase, int]) -> int:
     """Shapes that a group of layers takes at most; prompts twice where they may hold an image."""
     return sum(
-        count * (2 if group.image_tokens and phase != "decode" else 1)
+        count * (2 if group.image_tokens and phase in PROMPT else 1)
         for phase, count in shapes.items()
         if not group.phases or phase in group.phases
     )
@@ -144,9 +146,7 @@ class _Cell:
 def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
     """The production shapes: models x phases x shapes x dtypes x masks."""
     card, names = matrix.card, tuple(kernels)
-    if card.phases is None:
-        return
-    shapes = list(expand_shapes(card.phases))
+    shapes = _shapes(matrix)
     common = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in shapes]
     for geometry in expand_geometries(card, matrix.models):
         own = common
@@ -165,6 +165,14 @@ def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
                     line=line,
                     kernels=names,
                 )
+
+
+def _shapes(matrix: LoadedMatrix) -> list[Shape]:
+    """The shapes of the phases, then those that only the traffic has."""
+    shapes = list(expand_shapes(matrix.card.phases)) if matrix.card.phases else []
+    known = {(shape.phase, shape.label) for shape in shapes}
+    buckets = bucket_shapes(matrix.traffic) if matrix.traffic else []
+    return shapes + [shape for shape in buckets if (shape.phase, shape.label) not in known]
 
 
 def _own_shapes(geometry: Geometry, shapes: list[Shape]) -> list[Shape]:

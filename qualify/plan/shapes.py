@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from qualify.cards.matrix import Phases
+from qualify.cards.traffic import TrafficCard
 from qualify.facts.case import Phase
 
 LONGEST_LABEL = 48
@@ -47,6 +48,17 @@ def expand_shapes(phases: Phases) -> Iterator[Shape]:
         decode = phases.decode
         for batch, (index, context), page_size in product(decode.batch, enumerate(decode.context), decode.page_size):
             yield _even("decode", batch, 1, context, page_size, ("context", index))
+    if phases.verify:
+        verify = phases.verify
+        axes = product(verify.batch, verify.draft, enumerate(verify.context), verify.page_size)
+        for batch, draft, (index, context), page_size in axes:
+            yield _even("verify", batch, draft + 1, context + draft, page_size, ("context", index))
+
+
+def bucket_shapes(traffic: TrafficCard) -> list[Shape]:
+    """The shape of each bucket, in the file's order."""
+    made = (expand_shapes(bucket.phases) for bucket in traffic.buckets)
+    return [replace(shape, where=("traffic",)) for shapes in made for shape in shapes]
 
 
 def _even(phase: Phase, batch: int, seqlen_q: int, seqlen_k: int, page_size: int, inside: tuple[str, int]) -> Shape:
@@ -81,6 +93,9 @@ def count_shapes(phases: Phases) -> dict[Phase, int]:
         counts["varlen"] = len(phases.varlen.lengths)
     if phases.decode:
         counts["decode"] = len(phases.decode.batch) * len(phases.decode.context) * len(phases.decode.page_size)
+    if phases.verify:
+        verify = phases.verify
+        counts["verify"] = len(verify.batch) * len(verify.draft) * len(verify.context) * len(verify.page_size)
     return counts
 
 

@@ -20,6 +20,7 @@ from qualify.report.incidents import Replay, counted_states, incidents_table, re
 from qualify.report.inventory import inventory
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.sections import Section, section
+from qualify.report.traffic import Traffic, weigh
 from qualify.report.views import SEVERITY, CaseView, by_model, join
 from qualify.report.waivers import waivers_table
 
@@ -86,6 +87,8 @@ class ReportContext:
     """replayed incidents; no rows where the matrix has none"""
     incident_counts: str
     replays: tuple[Replay, ...]
+    traffic: Traffic | None
+    """what the traffic makes of the evidence; None where the matrix names none"""
     inventory: AnyTable
     """every launched kernel with its raw name"""
     components: AnyTable
@@ -136,6 +139,7 @@ def report_context(
         incidents=incidents_table(replayed),
         incident_counts=counted_states(replayed),
         replays=replayed,
+        traffic=weigh(run, models),
         inventory=inventory(views),
         components=Table(caption="Components", columns=COMPONENTS, rows=run.stack.components if run.stack else ()),
         ceilings=_ceilings(run),

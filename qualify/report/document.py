@@ -13,6 +13,7 @@ from qualify.report.detection import summary
 from qualify.report.incidents import incidents_data
 from qualify.report.judged import waiver_data
 from qualify.report.questions import QUESTIONS, Answer
+from qualify.report.traffic import traffic_data
 from qualify.report.views import CaseView
 
 SCHEMA = "qualify.report/1"
@@ -43,6 +44,7 @@ def to_json(context: ReportContext) -> str:
             }
             for model in context.models
         ],
+        "traffic": traffic_data(context.traffic),
         "incidents": incidents_data(context.replays),
         "waivers": [waiver_data(use) for use in conclusion.waivers],
         "shapes": conclusion.cells,

@@ -82,6 +82,7 @@ def gather(
         matrix_source=matrix.source,
         matrix_hash=matrix.content_hash,
         matrix_path=str(matrix.path),
+        traffic_source=matrix.traffic_source,
         select="",
         kernel="",
         state="completed",

@@ -10,7 +10,7 @@ from qualify.facts.case import Case, Phase
 from qualify.facts.outcome import Evidence, Finding, Launch, NotRun, Outcome, Refused, Timing, evidence_of, findings_of
 from qualify.facts.run import CellJudgement, Conclusion, Record, Verdict
 
-PHASES: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode")
+PHASES: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode", "verify")
 SEVERITY: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "PASS", "NOT_REQUIRED")
 """what a reader must see first"""
 

@@ -130,6 +130,7 @@ runs = Table(
     _words("matrix_hash"),
     _words("matrix_source"),
     _words("matrix_path"),
+    _words("traffic_source"),
     _words("level"),
     _words("device"),
     _words("select"),

@@ -133,7 +133,7 @@ GEOMETRIES: list[tuple[str, str, str, int, list[tuple[Any, ...]]]] = [
         "deepseek-v3", "deepseek-ai/DeepSeek-V3", "deepseek_v3", 61,
         [
             plain(range(61), (128, 128), 192, dim_v=128, scale=DEEPSEEK, phases=PROMPT),
-            plain(range(61), (128, 1), 576, dim_v=512, scale=DEEPSEEK, phases=("decode",)),
+            plain(range(61), (128, 1), 576, dim_v=512, scale=DEEPSEEK, phases=("decode", "verify")),
         ],
     ),
     (

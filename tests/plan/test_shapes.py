@@ -19,6 +19,7 @@ PHASES = st.fixed_dictionaries(
         "prefill": st.fixed_dictionaries({"batch": AXIS, "seqlen": AXIS}),
         "chunked": st.fixed_dictionaries({"batch": AXIS, "chunk": AXIS, "context": AXIS}),
         "varlen": st.fixed_dictionaries({"lengths": st.lists(LENGTHS, min_size=1, max_size=3, unique_by=tuple)}),
+        "verify": st.fixed_dictionaries({"batch": AXIS, "draft": AXIS, "context": AXIS}),
         "decode": st.fixed_dictionaries(
             {"batch": AXIS, "context": AXIS, "page_size": st.sampled_from([["contiguous"], [16, "contiguous", 256]])}
         ),
@@ -39,6 +40,7 @@ def test_labels_as_documented() -> None:
     assert ["decode/b32.q1.k8192", "decode/b32.q1.k8192.p16"] == labels(
         decode={"batch": 32, "context": 8192, "page_size": ["contiguous", 16]}
     )
+    assert ["verify/b8.q5.k8196.p16"] == labels(verify={"batch": 8, "draft": 4, "context": 8192, "page_size": 16})
 
 
 def test_a_shape_knows_its_lengths_and_its_place_in_the_file() -> None:

@@ -294,3 +294,13 @@ def test_an_allowed_substitution_is_told_and_not_held_against_the_model(facts: A
 
     assert "1 substitution in 25 traced cases, none of them forbidden" == found.headline
     assert lines(found)[0].startswith("flash-attn-3 became | ")
+
+
+def test_checking_drafted_tokens_is_generation(facts: Any, build: Callable[..., Any]) -> None:
+    """A gain in verify is no gain in prefill."""
+    rest = keep(facts, build, lambda record: record.case.phase == "decode" and "gemma" in record.case.model)
+    moved = [replace(record, case=replace(record.case, phase="verify")) for record in rest.records]
+    found = answer(build(moved), "gemma-2-9b.tp1", "gains")
+
+    assert "prefill is not compared" in found.headline
+    assert "verify" in lines(found)[0]

@@ -26,7 +26,7 @@ from qualify.store.transfer import FORMAT, Evidence, Moved
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
-SHAPES = {"qualify.export/1": "cf96ed445e2d", "qualify.export/2": "f91156423c62"}
+SHAPES = {"qualify.export/1": "cf96ed445e2d", "qualify.export/2": "259e21ba5529"}
 
 
 def _shape(kind: Any) -> Any:

@@ -11,7 +11,9 @@ from qualify.cards.model import LayerGroup, LayerMask, Positions, Stack
 from qualify.facts.case import Phase
 
 PROMPT: tuple[Phase, ...] = ("prefill", "chunked", "varlen")
-"""phases with more than one new token"""
+"""phases that read a prompt"""
+TOKENS: tuple[Phase, ...] = ("decode", "verify")
+"""phases that make tokens"""
 WHOLE: tuple[Phase, ...] = ("prefill", "varlen")
 """phases of an encoder, which has no cache"""
 LAYER_TYPES: dict[str, LayerMask] = {

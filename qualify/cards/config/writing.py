@@ -91,6 +91,7 @@ def _phases(card: ModelCard) -> list[str]:
         "chunked": "{chunk: 512, context: [1536]}",
         "varlen": "{lengths: [[1, 17, 300, 1024]]}",
         "decode": f"{{batch: [1, 32], context: {lengths[1:]}, page_size: [contiguous, 16]}}",
+        "verify": f"{{draft: [4], context: {lengths[-1:]}, page_size: [contiguous, 16]}}",
     }
     has = {phase for phase in lines for group in card.groups if not group.phases or phase in group.phases}
     return [f"  {phase}: {shapes}" for phase, shapes in lines.items() if phase in has]

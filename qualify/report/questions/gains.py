@@ -17,6 +17,8 @@ from qualify.report.views import CaseView, ModelView, ShapeView
 DEFAULT_KERNEL = "torch-sdpa"
 """what a model gets where nobody chose a kernel"""
 NEXT_KERNEL = "next kernel"
+GENERATION: frozenset[Phase] = frozenset({"decode", "verify"})
+"""phases that make tokens, where the others read prompts"""
 MIN_EFFECT = 0.02
 """a median ratio below 1 + this is no gain"""
 
@@ -167,13 +169,13 @@ def _gain(phase: Phase, shapes: Sequence[ShapeView]) -> Gain | None:
 
 def _headline(rows: dict[Phase, Gain]) -> str:
     gained = {phase for phase, row in rows.items() if row.ratio >= 1 + MIN_EFFECT}
-    decode = "decode" in gained
-    prefill = bool(gained - {"decode"})
+    decode = bool(gained & GENERATION)
+    prefill = bool(gained - GENERATION)
     if decode and prefill:
         return "In both"
-    if "decode" not in rows:
+    if not set(rows) & GENERATION:
         return "In prefill; decode is not compared" if prefill else "None in prefill; decode is not compared"
-    if not set(rows) - {"decode"}:
+    if not set(rows) - GENERATION:
         return "In decode; prefill is not compared" if decode else "None in decode; prefill is not compared"
     if not gained:
         return "In neither"

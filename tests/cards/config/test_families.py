@@ -275,7 +275,7 @@ CONFIGS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
         {"model_type": "deepseek_v3", "num_hidden_layers": 61, "num_attention_heads": 128, "rope_scaling": YARN} | MLA,
         [
             expect(range(61), (128, 128), 192, "causal", dim_v=128, scale=DEEPSEEK_SCALE, phases=PROMPT),
-            expect(range(61), (128, 1), 576, "causal", dim_v=512, scale=DEEPSEEK_SCALE, phases=("decode",)),
+            expect(range(61), (128, 1), 576, "causal", dim_v=512, scale=DEEPSEEK_SCALE, phases=("decode", "verify")),
         ],
     ),
     (
@@ -283,7 +283,7 @@ CONFIGS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
         {"model_type": "deepseek_v2", "num_hidden_layers": 27, "num_attention_heads": 16, "rope_scaling": None} | MLA,
         [
             expect(range(27), (16, 16), 192, "causal", dim_v=128, phases=PROMPT),
-            expect(range(27), (16, 1), 576, "causal", dim_v=512, scale=192**-0.5, phases=("decode",)),
+            expect(range(27), (16, 1), 576, "causal", dim_v=512, scale=192**-0.5, phases=("decode", "verify")),
         ],
     ),
     (

@@ -1,0 +1,180 @@
+"""A log of requests to a histogram of calls: ``qualify traffic import``.
+
+Each request is one prompt and its answer. The prompt is one call of the phase prefill; every further token of the
+answer is one step of decode, over a context that grows by one. Lengths are rounded up to powers of two, because the
+kernels choose their tiles and splits by such steps, and because a longer call is never faster.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qualify.cards.words import INT32_MAX, NAME
+from qualify.errors import CardError, Place, UsageError
+
+PROMPT = ("prompt_tokens", "ContextTokens", "input_tokens", "input_length", "prompt_len", "input_len")
+"""columns for the tokens of the prompt, the first that a row has: usage of APIs, Azure's traces, Mooncake's traces"""
+OUTPUT = ("completion_tokens", "GeneratedTokens", "output_tokens", "output_length", "output_len", "completion_len")
+"""columns for the tokens of the answer, in the same order"""
+SHORTEST = 16
+"""upper end of the first bucket, tokens"""
+PROBLEMS = 20
+"""wrong lines that are reported before reading stops"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Histogram:
+    """What a log holds, in buckets."""
+
+    requests: int
+    prompts: Counter[int]
+    """requests by the upper end of the prompt's bucket"""
+    steps: Counter[int]
+    """decode steps by the upper end of the context's bucket"""
+    empty: int
+    """requests without a prompt, which were left out"""
+
+
+def read_log(path: Path) -> Histogram:
+    """The histogram of a CSV or JSONL file.
+
+    Raises:
+        CardError: lines without usable lengths, each with its number.
+        UsageError: the file cannot be read, or has no requests.
+    """
+    prompts: Counter[int] = Counter()
+    steps: Counter[int] = Counter()
+    requests = empty = 0
+    problems: list[tuple[Place, str]] = []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            for line, row in _rows(path, stream):
+                try:
+                    prompt, output = _length(row, PROMPT), _length(row, OUTPUT)
+                except ValueError as error:
+                    problems.append((Place(path=str(path), line=line, column=1), str(error)))
+                    if len(problems) >= PROBLEMS:
+                        break
+                    continue
+                if not prompt:
+                    empty += 1
+                    continue
+                requests += 1
+                prompts[upper(prompt)] += 1
+                steps.update(_steps(prompt, output))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"{path}: cannot be read as a log of requests: {reason}") from error
+    if problems:
+        raise CardError(problems)
+    if not requests:
+        raise UsageError(f"{path}: holds no request. One line for each is expected, after a header where it is CSV.")
+    return Histogram(requests=requests, prompts=prompts, steps=steps, empty=empty)
+
+
+def upper(length: int) -> int:
+    """Upper end of the bucket of a length: the next power of two."""
+    return max(SHORTEST, 1 << (length - 1).bit_length())
+
+
+def _steps(prompt: int, output: int) -> Counter[int]:
+    """Decode steps of one request by bucket: contexts from prompt + 1 to prompt + output - 1, ends included.
+
+    The first token of an answer comes out of the prompt's own call.
+    """
+    steps: Counter[int] = Counter()
+    first, last = prompt + 1, prompt + output - 1
+    while first <= last:
+        end = upper(first)
+        steps[end] += min(end, last) - first + 1
+        first = end + 1
+    return steps
+
+
+def _rows(path: Path, stream: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """(line number, row) of each request."""
+    if path.suffix in {".jsonl", ".ndjson"}:
+        for line, text in enumerate(stream, 1):
+            if text.strip():
+                yield line, _json_row(text)
+    elif path.suffix == ".csv":
+        reader = csv.DictReader(stream)
+        for row in reader:
+            yield reader.line_num, row
+    else:
+        raise UsageError(f"{path}: must be a .csv or .jsonl file; its name says which it is")
+
+
+def _json_row(text: str) -> Mapping[str, Any]:
+    """The fields of a line; those of an API's ``usage`` stand beside the others."""
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {"": f"is no JSON ({error})"}
+    if not isinstance(row, dict):
+        return {"": "is no JSON object"}
+    usage = row.get("usage")
+    return {**row, **usage} if isinstance(usage, dict) else row
+
+
+def _length(row: Mapping[str, Any], names: tuple[str, ...]) -> int:
+    """The first of the columns that the row has, as a length. Raises ValueError."""
+    if "" in row:
+        raise ValueError(str(row[""]))
+    for name in names:
+        if name in row:
+            text = str(row[name]).strip()
+            if not (text.isascii() and text.isdigit()) or int(text) > INT32_MAX:
+                raise ValueError(f"{name}: must be a number of tokens, 0 to {INT32_MAX}, but is {text[:40]!r}")
+            return int(text)
+    has = ", ".join(str(name) for name in list(row)[:8]) or "nothing"
+    raise ValueError(f"has none of the columns {', '.join(names)}; it has {has}")
+
+
+def traffic_name(out: Path) -> str:
+    """The name that a file's own gives. Raises UsageError where it gives none."""
+    if not re.fullmatch(NAME, out.stem):
+        raise UsageError(f"{out}: the file is called as the traffic is: small letters, digits, . and - before .yaml")
+    return out.stem
+
+
+def write_traffic(histogram: Histogram, *, name: str, log: str, batch: int, page_size: int, out: Path) -> int:
+    """Write the histogram as a new traffic file; returns the number of buckets.
+
+    Args:
+        batch: sequences that are decoded together; a log of requests does not say it.
+        page_size: keys per page of the cache; 0 = contiguous.
+    """
+    pages = f", page_size: {page_size}" if page_size else ""
+    left_out = f", {histogram.empty} without a prompt left out" if histogram.empty else ""
+    source = (
+        f"{log}: {histogram.requests} requests{left_out}; lengths rounded up to powers of two; batch {batch} assumed"
+    )
+    lines = [
+        f"traffic: {name}",
+        f"source: {json.dumps(source)}",
+        "buckets:",
+        *(
+            f"  - {{phase: prefill, seqlen: {end}, weight: {count}}}"
+            for end, count in sorted(histogram.prompts.items())
+        ),
+        *(
+            f"  - {{phase: decode, batch: {batch}, context: {end}{pages}, weight: {count / batch:.10g}}}"
+            for end, count in sorted(histogram.steps.items())
+        ),
+    ]
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+    except FileExistsError:
+        raise UsageError(f"{out}: exists already; give another name, or remove it first") from None
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written: {error.strerror}") from None
+    return len(histogram.prompts) + len(histogram.steps)

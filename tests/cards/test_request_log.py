@@ -1,0 +1,98 @@
+"""Logs of requests in the shapes in which they are published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qualify.cards.request_log import _steps, read_log, upper, write_traffic
+from qualify.cards.traffic import load_traffic
+from qualify.errors import CardError, UsageError
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,374,44\n2023-11-16 18:17:04.03,17,1\n"
+MOONCAKE = '{"timestamp": 2748, "input_length": 374, "output_length": 44}\n\n{"input_length": 17, "output_length": 1}\n'
+USAGE = (
+    '{"id": "a", "usage": {"prompt_tokens": 374, "completion_tokens": 44}}\n'
+    '{"usage": {"prompt_tokens": 17, "completion_tokens": 1}}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("azure.csv", AZURE), ("mooncake.jsonl", MOONCAKE), ("usage.jsonl", USAGE)], ids=lambda x: x[:9]
+)
+def test_published_shapes(tmp_path: Path, name: str, text: str) -> None:
+    """Two requests: one of 374 tokens with 43 decode steps, one of 17 whose answer came with its prompt."""
+    path = tmp_path / name
+    path.write_text(text)
+    found = read_log(path)
+    assert (2, 0, {512: 1, 32: 1}, {512: 43}) == (found.requests, found.empty, found.prompts, found.steps)
+
+
+@given(prompt=st.integers(1, 5000), output=st.integers(0, 5000))
+def test_steps_are_those_of_one_context_after_the_other(prompt: int, output: int) -> None:
+    """Counting by ranges is counting one by one."""
+    expected: dict[int, int] = {}
+    for context in range(prompt + 1, prompt + output):
+        expected[upper(context)] = expected.get(upper(context), 0) + 1
+    assert expected == _steps(prompt, output)
+
+
+def test_buckets_end_at_powers_of_two() -> None:
+    """The bucket of a length holds it, and is not twice as long but for the shortest."""
+    assert [16, 16, 32, 64, 64, 128] == [upper(length) for length in (1, 16, 17, 33, 64, 65)]
+
+
+def test_what_is_written_loads(tmp_path: Path) -> None:
+    """The file is a traffic file; calls of a batch are fewer than its steps; it is never overwritten."""
+    log, out = tmp_path / "log.csv", tmp_path / "chat.yaml"
+    log.write_text(AZURE + "x,0,5\n")
+    histogram = read_log(log)
+    assert 1 == histogram.empty
+    assert 3 == write_traffic(histogram, name="chat", log=log.name, batch=8, page_size=16, out=out)
+    card, _ = load_traffic(out)
+    assert [("prefill", 1, 1.0), ("prefill", 1, 1.0), ("decode", 8, 43 / 8)] == [
+        (bucket.phase, bucket.batch, bucket.weight) for bucket in card.buckets
+    ]
+    assert "2 requests, 1 without a prompt left out" in card.source
+    with pytest.raises(UsageError, match="exists already"):
+        write_traffic(histogram, name="chat", log=log.name, batch=8, page_size=16, out=out)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.csv", "when,prompt_tokens,completion_tokens\nx,12,-3\n", "a.csv:2:1: completion_tokens: must be a number"),
+        ("a.csv", "prompt_tokens,completion_tokens\n1.5,3\n", "prompt_tokens: must be a number of tokens"),
+        ("a.csv", "prompt,answer\n1,3\n", "has none of the columns prompt_tokens, ContextTokens"),
+        ("a.csv", "prompt_tokens,completion_tokens\n12\n", "completion_tokens: must be a number of tokens"),
+        ("a.csv", "prompt_tokens,completion_tokens\n", "holds no request"),
+        ("a.csv", "", "holds no request"),
+        ("a.jsonl", '{"input_length": 3, "output_length": 1}\nnonsense\n', "a.jsonl:2:1: is no JSON"),
+        ("a.jsonl", "[1, 2]\n", "is no JSON object"),
+        ("a.jsonl", '{"input_length": 99999999999, "output_length": 1}\n', "must be a number of tokens, 0 to"),
+        ("a.jsonl", '{"input_length": true, "output_length": 1}\n', "but is 'True'"),
+        ("a.txt", "1 2\n", "must be a .csv or .jsonl file"),
+        ("b.csv", None, "No such file"),
+    ],
+)
+def test_logs_that_cannot_be_read(tmp_path: Path, name: str, text: str | None, expected: str) -> None:
+    """A line, a column and a value, never a traceback."""
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_log(path)
+    assert expected in str(caught.value)
+
+
+def test_a_bad_log_is_not_reported_line_by_line(tmp_path: Path) -> None:
+    """Twenty wrong lines are enough to see what is wrong."""
+    path = tmp_path / "long.jsonl"
+    path.write_text("\n".join(json.dumps({"input_length": "x"}) for _ in range(1000)))
+    with pytest.raises(CardError) as caught:
+        read_log(path)
+    assert 20 == len(caught.value.problems)
