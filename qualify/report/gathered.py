@@ -2,7 +2,8 @@
 
 A stored outcome counts for a case of today's plan where everything that can change it is the same: the workload and the
 kernel card (the case's content hash), the policy that evidence is made under, the checks, the stack, and at least
-the level. The newest outcome counts, whatever it says. A case without one is not run, and no verdict comes of it.
+the level. The newest outcome counts, whatever it says; one of a lower level counts where it speaks against the case,
+because a higher level asks the same and more. A case without one is not run, and no verdict comes of it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from qualify.cards.matrix import Policy
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case, Level
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import NotRun, Outcome, Refused
+from qualify.facts.outcome import Measured, NotRun, Outcome, Refused, findings_of
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.facts.waiver import Waiver
@@ -70,11 +71,11 @@ def gather(
     usable = []
     for run in runs:
         why = _why_not(run, matrix, wanted) if run.id in own else f"only on another stack (run {run.id})"
-        if why:
-            rejects.append((run, why))
-        else:
+        if not why:
             usable.append(run)
-    found, sources = _collect(store, plan, usable)
+        if why or _weaker(run, wanted):
+            rejects.append((run, why or f"only at level {run.level} (run {run.id})"))
+    found, sources = _collect(store, plan, usable, wanted)
     reasons = _reasons(store, plan, found, rejects)
     newest = sources[0] if sources else next(run for run in runs if run.id in own)
     judged_as = replace(
@@ -134,13 +135,11 @@ def _typed(matrix: LoadedMatrix) -> str:
 
 
 def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
-    """Why the evidence of a run on the right stack does not count; empty where it does."""
+    """Why the evidence of a run on the right stack does not count at any level; empty where it does."""
     if wanted.now - run.started_at > wanted.max_age:
         return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC (run {run.id})"
     if run.check_version != CHECK_VERSION:
         return f"only with check version {run.check_version}, this is {CHECK_VERSION} (run {run.id})"
-    if LEVELS.index(run.level) < LEVELS.index(wanted.level):
-        return f"only at level {run.level} (run {run.id})"
     if run.matrix_hash == matrix.content_hash:
         return ""
     if _made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != _made_under(matrix.card.policy):
@@ -148,12 +147,22 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     return ""
 
 
+def _weaker(run: Run, wanted: Fresh) -> bool:
+    """Whether the run was asked less than is wanted."""
+    return LEVELS.index(run.level) < LEVELS.index(wanted.level)
+
+
+def _speaks_against(outcome: Outcome) -> bool:
+    """Whether a higher level could not have said better."""
+    return not isinstance(outcome, Measured) or any(it.verdict == "fail" for it in findings_of(outcome))
+
+
 def _made_under(policy: Policy) -> tuple[object, ...]:
     """The part of the policy that evidence depends on; the rest is judged anew."""
     return policy.reference, policy.claims, policy.timeout_s, policy.compile_timeout_s
 
 
-def _collect(store: Store, plan: Plan, usable: Sequence[Run]) -> tuple[dict[str, Outcome], list[Run]]:
+def _collect(store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh) -> tuple[dict[str, Outcome], list[Run]]:
     """The newest outcome of each planned case, and the runs that they are from, newest first."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
     found: dict[str, Outcome] = {}
@@ -164,6 +173,8 @@ def _collect(store: Store, plan: Plan, usable: Sequence[Run]) -> tuple[dict[str,
         before = len(found)
         for record in store.records(run.id):
             if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
+                continue
+            if _weaker(run, wanted) and not _speaks_against(record.outcome):
                 continue
             found[record.case.id] = record.outcome
             del open_cases[record.case.id]

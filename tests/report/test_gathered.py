@@ -82,6 +82,19 @@ def test_a_lower_level_does_not_count(store: Store, path: Path) -> None:
     assert 0 == gate(store, path).conclusion.exit_code
 
 
+def test_a_newer_failure_at_a_lower_level_counts(store: Store, path: Path) -> None:
+    """Full passed in the morning, smoke fails now: that is no green. A smoke that passes changes nothing."""
+    store_run(store, path, level="full", age=timedelta(hours=3))
+    store_run(store, path, age=timedelta(hours=2))
+    assert 0 == gate(store, path, level="full").conclusion.exit_code
+    store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
+    found = gate(store, path, level="full")
+    assert ("FAIL", 1) == (found.conclusion.verdict, found.conclusion.exit_code)
+    assert [IDS[0]] == [item.case_id for item in found.conclusion.judgements if item.verdict == "FAIL"]
+    store_run(store, path, level="full", age=timedelta(minutes=5))
+    assert 0 == gate(store, path, level="full").conclusion.exit_code
+
+
 def test_a_case_that_the_matrix_gained_is_missing(store: Store, path: Path) -> None:
     """Coverage is that of today's matrix, and evidence of the unchanged cases still counts."""
     store_run(store, path)
