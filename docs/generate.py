@@ -32,6 +32,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels, load_matrix, load_models
 from qualify.cards.schema import KINDS, schema
 from qualify.facts.case import Workload
+from qualify.plan.plan import make_plan
 from qualify.report.contract import gate_schema
 from qualify.run.accuracy import CLASSES
 from qualify.run.adapters.interface import Adapter
@@ -45,7 +46,7 @@ WIDTH = "100"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
 COMMANDS = (
-    *("run", "plan", "gate", "report", "repro", "model", "kernels", "doctor", "selftest", "schema"),
+    *("run", "plan", "gate", "report", "repro", "model", "cliffs", "kernels", "doctor", "selftest", "schema"),
     *("traffic import", "db upgrade", "db export", "db import", "db prune"),
 )
 LOCK_HEADER = """\
@@ -98,6 +99,7 @@ def block(name: str) -> str:
         "incidents": incidents_table,
         "families": families_table,
         "models": models_table,
+        "coverage": coverage,
     }
     return blocks[name]()
 
@@ -196,6 +198,77 @@ def selftest_table() -> str:
         lines.append(f"| {' | '.join(cells)} |\n")
     lines += [f"\n`{name}` is equivalent: {proof}\n" for name, proof in result["equivalent"].items()]
     return "".join(lines)
+
+
+def coverage() -> str:
+    """Claims against evidence: one row for each CUDA kernel, then every difference as a finding."""
+    cards = {name: kernel.card for name, kernel in load_kernels().items() if kernel.card.requires.device != "cpu"}
+    seen = _seen_on_h100()
+    lines = ["| kernel | dtypes | masks | layouts | features | head_dim |\n", "| --- " * 6 + "|\n"]
+    untried: list[str] = []
+    for name, card in cards.items():
+        own = [(words, verdict) for case, (words, verdict, _) in seen.items() if case.rpartition("/")[2] == name]
+        passed = Counter(word for words, verdict in own if verdict == "PASS" for word in words)
+        features = tuple(word for word in card.claims.features if word not in UNSEEN)
+        claims = (card.claims.dtypes, card.claims.masks, card.claims.layouts, features)
+        dims = sorted({word for words, verdict in own if verdict == "PASS" for word in words if word.startswith("d=")})
+        cells = [", ".join(f"{word} {passed[word] or '**0**'}" for word in words) or "–" for words in claims]
+        shown = ", ".join(sorted((dim.removeprefix("d=") for dim in dims), key=int)) or "**none**"
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {shown} of {_range(card)} |\n")
+        missing = [word for words in claims for word in words if not passed[word]]
+        untried += [f"* `{name}`: {', '.join(missing)}\n"] if missing else []
+    return "".join([*lines, *_differences(seen, cards), "\n## Claimed, and not measured here\n\n", *untried])
+
+
+UNSEEN = ("lse", "graph")
+"""features that are no part of a workload"""
+
+
+def _range(card: KernelCard) -> str:
+    dims = card.claims.head_dim
+    step = f", multiples of {dims.multiple_of}" if dims.multiple_of > 1 else ""
+    return f"{dims.min} to {dims.max or 'any'}{step}"
+
+
+def _seen_on_h100() -> dict[str, tuple[set[str], str, list[str]]]:
+    """(claim words of the workload, verdict, reasons) of each case in the evidence that a shipped matrix still has."""
+    kernels = load_kernels()
+    plans = [make_plan(load_matrix(name), kernels) for name in ("smoke", "hopper", "limits")]
+    planned = {case.id: case for plan in plans for case in (*plan.cases, *(case for case, _ in plan.refused))}
+    evidence = json.loads((EVIDENCE / "2026-11-21-h100.json").read_text())
+    found: dict[str, tuple[set[str], str, list[str]]] = {}
+    for run in sorted(evidence["runs"], key=lambda run: run["started_at"]):
+        for case in run["cases"]:
+            if case["id"] in planned:
+                found[case["id"]] = (_words_of(planned[case["id"]].workload), case["verdict"], case["reasons"])
+    return found
+
+
+def _words_of(workload: Workload) -> set[str]:
+    """The words of a card that a workload needs."""
+    words = {workload.dtype, workload.mask_kind, workload.layout, f"d={workload.head_dim}"}
+    ragged = len(set(workload.seqlens_q)) > 1 or len(set(workload.seqlens_k)) > 1
+    needed = {
+        "gqa": workload.heads_q != workload.heads_kv,
+        "softcap": workload.softcap > 0,
+        "sinks": workload.sinks,
+        "spans": bool(workload.spans),
+        "ragged": ragged,
+        "empty": 0 in workload.seqlens_q or 0 in workload.seqlens_k,
+    }
+    return words | {word for word, needs in needed.items() if needs}
+
+
+def _differences(seen: dict[str, tuple[set[str], str, list[str]]], cards: dict[str, KernelCard]) -> Iterator[str]:
+    """Claims that failed, and what works beyond them."""
+    failed = [case for case, (_, verdict, _) in seen.items() if verdict == "FAIL"]
+    beyond = [case for case, (_, _, reasons) in seen.items() if any("passed every check" in why for why in reasons)]
+    for title, found in (("Claimed, and failed", failed), ("Not claimed, and passed every check", beyond)):
+        yield f"\n## {title}\n\n"
+        own = sorted(case for case in found if case.rpartition("/")[2] in cards)
+        yield from (f"* `{case}`: {seen[case][2][0][:160].replace('<', '&lt;')}\n" for case in own)
+        if not own:
+            yield "None.\n"
 
 
 def families_table() -> str:

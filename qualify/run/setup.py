@@ -13,6 +13,8 @@ from qualify.facts.case import DeviceKind, Level
 from qualify.facts.stack import Ceilings
 
 Mode = Literal["run", "compile"]
+LAUNCHES_OF = "launches"
+"""what a trial is asked instead of a check to say what a call launches"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

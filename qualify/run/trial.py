@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,8 @@ from qualify.run.checks.registry import CHECKS
 from qualify.run.claims import claim_of
 from qualify.run.recording import Recorder, RecordingAdapter
 from qualify.run.script import Claim, render
+from qualify.run.setup import LAUNCHES_OF
+from qualify.run.witness import trace
 
 OWNERS = {"lse": "budget", "empty_row": "budget"}
 """findings by another name than their check's"""
@@ -85,6 +88,8 @@ class Trial:
         Whatever else the kernel raises passes through.
         """
         try:
+            if self.asked.check == LAUNCHES_OF:
+                return self._launched()
             if self.asked.check in UNRECORDED:
                 findings = self._findings(self.plain)
             else:
@@ -107,6 +112,17 @@ class Trial:
         """How it ended, where the kernel raised an exception."""
         name = type(error).__name__
         return self._ended(f"crashed:{name}", f"{name}: {error}", self._runs(f"raised {name}"))
+
+    def _launched(self) -> dict[str, str]:
+        """The attention kernels of the call as JSON, all kernels where none is known as one."""
+        prepared = self.plain.adapter.prepare(self.plain.inputs().call)
+        prepared.launch()
+        (traced,) = trace([prepared.launch], self.plain.device)
+        if traced.defect:
+            return self._ended("unproven", traced.defect, None)
+        launches = traced.calls[0]
+        chosen = [launch for launch in launches if launch.role == "attention"] or list(launches)
+        return self._ended("launched", json.dumps([{"name": item.name, "grid": item.grid} for item in chosen]), None)
 
     def _findings(self, subject: Subject) -> list[Finding]:
         name = OWNERS.get(self.asked.check, self.asked.check)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.problems import validate
@@ -172,3 +175,71 @@ def test_any_value_anywhere_is_accepted_or_refused(tmp_path: Path, matrix: Any, 
     except CardError as error:
         assert error.problems
         assert all(place.line >= 1 for place, _ in error.problems)
+
+
+def _keys(value: object, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The way to every key of a document."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*way, key)
+            yield from _keys(inner, (*way, key))
+    if isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _keys(inner, (*way, index))
+
+
+EVERY_KEY = """\
+matrix: every-key
+models:
+  - {model: llama-3.1-8b, tensor_parallel: [1, 8]}
+  - model: own
+    geometry:
+      hub: someone/own
+      groups:
+        - {layers: [0], heads_q: 8, heads_kv: 2, head_dim: 64, head_dim_v: 64, mask: window, window: 16, softcap: 30.0,
+           sinks: true, scale: 0.1, positions: rope, stack: main, phases: [prefill, decode]}
+        - {layers: [1], heads_q: 8, heads_kv: 2, head_dim: 64, mask: causal, image_tokens: 4}
+phases:
+  prefill: {batch: 1, seqlen: 8}
+  chunked: {batch: 1, chunk: 4, context: 8}
+  varlen: {lengths: [[1, 2]]}
+  decode: {batch: 1, context: 8, page_size: 16}
+  verify: {batch: 1, draft: 2, context: 8, page_size: 16}
+dtypes: [bf16]
+masks: [model]
+kernels: [torch-sdpa]
+expect:
+  - {select: "*", kernel: torch-sdpa, fallback: record}
+exclude: ["*/none/*"]
+policy:
+  reference: fp64
+  timeout_s: 60
+  compile_timeout_s: 600
+  fallback: forbid
+  claims: enforce
+  limit_cases: 1000
+  drift: {kernels: report, numbers: report}
+"""
+
+
+def test_a_typo_in_every_key(tmp_path: Path) -> None:
+    """Whichever key has its last letters swapped, the file is refused at its line, and the right key is named."""
+    data = YAML(typ="safe").load(EVERY_KEY)
+    path = tmp_path / "every-key.yaml"
+    path.write_text(json.dumps(data))
+    load(path)
+    ways = [way for way in _keys(data) if isinstance(way[-1], str)]
+    assert len(ways) > 60
+    for way in ways:
+        changed = copy.deepcopy(data)
+        inner = changed
+        for step in way[:-1]:
+            inner = inner[step]
+        key = str(way[-1])
+        inner[f"{key}x"] = inner.pop(key)
+        path.write_text(json.dumps(changed, indent=1))
+        with pytest.raises(CardError) as caught:
+            load(path)
+        meant = [message for place, message in caught.value.problems if f"perhaps you meant {key}" in message]
+        assert meant, (way, str(caught.value))
+        assert all(place.line > 1 for place, message in caught.value.problems if message in meant)

@@ -1,0 +1,202 @@
+"""Finds the exact shapes at which a kernel library launches something else.
+
+Along one axis at a time the launched attention kernels are traced at the ends and at the powers of two between them;
+where two neighbours differ, the distance between them is halved until they stand next to each other. What differs
+only between two traced values that agree is not found, but an axis of few values is traced whole, unless the library
+compiles for each. Values that the card does not claim are left out beforehand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts.case import Case, DeviceKind, Dtype, Workload
+from qualify.fleet.probe import available_memory
+from qualify.fleet.trials import Bench
+from qualify.plan.workloads import workload_refusals
+from qualify.run.setup import LAUNCHES_OF
+
+Axis = Literal["seqlen", "context", "batch", "head_dim", "group", "page_size"]
+LIMITS: dict[Axis, int] = {
+    "seqlen": 16384,
+    "context": 131072,
+    "batch": 256,
+    "head_dim": 576,
+    "group": 64,
+    "page_size": 512,
+}
+"""largest value of each axis that is looked at"""
+SMALLER: dict[Axis, int] = {"seqlen": 1024, "context": 8192, "batch": 64}
+"""the same on a CPU"""
+FEW = 72
+"""values that are all traced, where none of them has to be compiled"""
+MEMORY_SHARE = 0.8
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Segment:
+    """Values of an axis over which the same is launched, as far as it was traced."""
+
+    first: int
+    last: int
+    launched: str
+    """names of the attention kernels (and their grids, where those were asked for), or how the call ended"""
+    exact: bool
+    """whether the value after ``last`` was traced, so that the cliff is there and nowhere else"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Map:
+    """What a kernel launches along one axis."""
+
+    axis: Axis
+    traced: int
+    """values that were tried"""
+    segments: tuple[Segment, ...]
+
+
+def find_maps(
+    card: KernelCard,
+    axes: Sequence[Axis],
+    base: Workload,
+    device: DeviceKind,
+    import_paths: Sequence[str],
+    *,
+    grids: bool,
+    limit: int,
+) -> Iterator[Map]:
+    """One map for each axis on which the card claims more than one value.
+
+    Args:
+        base: the call whose axis is varied.
+        grids: whether another grid of the same kernel counts as a change.
+        limit: values that are traced at most on each axis.
+
+    Raises:
+        DeviceError: no worker can be started, or the kernel's library cannot be loaded.
+    """
+    setup = {
+        "mode": "trials",
+        "device": device,
+        "level": "smoke",
+        "reference": "fp32",
+        "import_paths": tuple(import_paths),
+        "card": card.model_dump(mode="json", exclude_unset=True),
+    }
+    with closing(Bench(setup, timeout_s=TIMEOUT_S, memory_bytes=int(available_memory() * MEMORY_SHARE))) as bench:
+        for axis in axes:
+            last = SMALLER.get(axis, LIMITS[axis]) if device == "cpu" else LIMITS[axis]
+            values = [value for value in range(1, last + 1) if not workload_refusals(card, altered(base, axis, value))]
+            if len(values) < 2:
+                continue
+
+            def launched(value: int, axis: Axis = axis) -> str:
+                return _launched(bench, card, altered(base, axis, value), grids=grids)
+
+            every = card.jit == "never" and len(values) <= FEW
+            seen = trace_cliffs(values, launched, limit, every=every)
+            yield Map(axis=axis, traced=len(seen), segments=tuple(segments(values, seen)))
+
+
+def altered(base: Workload, axis: Axis, value: int) -> Workload:
+    """The workload with one axis set."""
+    batch = base.batch
+    match axis:
+        case "seqlen":
+            return base.with_lengths((value,) * batch, (value,) * batch)
+        case "context":
+            return base.with_lengths(base.seqlens_q, (value,) * batch)
+        case "batch":
+            return base.with_lengths(base.seqlens_q[:1] * value, base.seqlens_k[:1] * value)
+        case "head_dim":
+            return replace(base, head_dim=value, head_dim_v=value, scale=value**-0.5)
+        case "group":
+            return replace(base, heads_q=base.heads_kv * value)
+        case "page_size":
+            return replace(base, page_size=value)
+
+
+def _launched(bench: Bench, card: KernelCard, workload: Workload, *, grids: bool) -> str:
+    """What a call launches, or how it ends, in words that are equal where nothing has changed."""
+    digest = hashlib.sha256(repr(workload).encode()).hexdigest()
+    case = Case(
+        id=f"cliffs/{digest[:12]}/{card.kernel}",
+        model="cliffs",
+        phase="decode" if max(workload.seqlens_q) == 1 else "prefill",
+        shape=digest[:12],
+        dtype=workload.dtype,
+        mask=workload.mask_kind,
+        kernel=card.kernel,
+        layers=1,
+        line=0,
+        content_hash=digest,
+        unclaimed=(),
+        workload=workload,
+    )
+    attempt = bench.attempt(case, seed=1, check=LAUNCHES_OF, finding="")
+    if attempt.ended != "launched":
+        return f"{attempt.ended}: {attempt.detail[:200]}" if attempt.ended == "refused" else attempt.ended
+    names = [
+        launch["name"] + (" ×".join(["", *map(str, launch["grid"])]) if grids and launch["grid"] else "")
+        for launch in json.loads(attempt.detail)
+    ]
+    return " + ".join(dict.fromkeys(names))
+
+
+def trace_cliffs(
+    values: Sequence[int], launched: Callable[[int], str], limit: int, *, every: bool = False
+) -> dict[int, str]:
+    """What is launched at the places (indices) that had to be traced to find every cliff between them."""
+    powers = (index for index, value in enumerate(values) if value & (value - 1) == 0)
+    start = list(range(len(values))) if every else sorted({0, len(values) - 1, *powers})
+    start = start[:limit]
+    seen = {place: launched(values[place]) for place in start}
+    open_ = list(pairwise(start))
+    while open_ and len(seen) < limit:
+        low, high = open_.pop(0)
+        if high - low < 2 or seen[low] == seen[high]:
+            continue
+        middle = (low + high) // 2
+        seen[middle] = launched(values[middle])
+        open_ += [(low, middle), (middle, high)]
+    return seen
+
+
+def segments(values: Sequence[int], seen: dict[int, str]) -> Iterator[Segment]:
+    """Neighbours that launch the same, joined."""
+    places = sorted(seen)
+    first = places[0]
+    for place, after in zip(places, [*places[1:], None], strict=True):
+        if after is not None and seen[after] == seen[place]:
+            continue
+        exact = after is None or after == place + 1
+        yield Segment(first=values[first], last=values[place], launched=seen[place], exact=exact)
+        first = after if after is not None else first
+
+
+def base_workload(*, dtype: Dtype, phase: Literal["prefill", "decode"], seqlen: int, page_size: int) -> Workload:
+    """32 query heads on 8, 128 elements, causal: one sequence of a usual model."""
+    return Workload(
+        heads_q=32,
+        heads_kv=8,
+        head_dim=128,
+        head_dim_v=128,
+        dtype=dtype,
+        causal=True,
+        window=(-1, -1),
+        softcap=0.0,
+        sinks=False,
+        scale=128**-0.5,
+        seqlens_q=(1,) if phase == "decode" else (seqlen,),
+        seqlens_k=(seqlen,),
+        page_size=page_size,
+        descale="sequence" if dtype == "fp8_e4m3" else "",
+    )

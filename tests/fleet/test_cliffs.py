@@ -1,0 +1,93 @@
+"""Cliffs are found where they are: by bisection, and in real worker processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli_process import call, environment
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qualify.fleet.cliffs import Segment, segments, trace_cliffs
+
+DISPATCHER = '''
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def attend(call):
+    """Two operators: the math path above 300 keys, and for 96 to 120 elements."""
+    backend = SDPBackend.MATH if call.max_seqlen_k > 300 or 88 < call.q.shape[-1] < 128 else SDPBackend.FLASH_ATTENTION
+    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (call.q, call.k, call.v))
+    with sdpa_kernel(backend):
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=call.scale, enable_gqa=True)
+    return out.squeeze(0).transpose(0, 1).contiguous()
+'''
+CARD = """\
+kernel: dispatcher
+generation: cpu
+shipped_by: torch
+adapter: call
+entry: dispatcher:attend
+requires: {device: cpu}
+claims:
+  dtypes: [fp32]
+  head_dim: {min: 32, max: 128, multiple_of: 8}
+  head_dim_v: same
+  layouts: [packed]
+  masks: [causal]
+  features: [gqa]
+  deterministic: true
+  empty_row: {out: any, lse: any}
+accuracy: {fp32: fp32}
+witness: {must_match: ["aten::_scaled_dot_product"], may_match: ["^aten::"]}
+"""
+
+
+@given(
+    values=st.lists(st.integers(1, 5000), min_size=2, max_size=400, unique=True).map(sorted),
+    cliff=st.integers(0, 5001),
+)
+def test_one_cliff_is_found_exactly(values: list[int], cliff: int) -> None:
+    """With one change on the axis, its two sides stand next to each other, after few traces."""
+    asked: list[int] = []
+
+    def launched(value: int) -> str:
+        asked.append(value)
+        return "one" if value < cliff else "two"
+
+    found = list(segments(values, trace_cliffs(values, launched, 1000)))
+    below, above = [value for value in values if value < cliff], [value for value in values if value >= cliff]
+    sides = [("one", below), ("two", above)]
+    assert [Segment(first=side[0], last=side[-1], launched=name, exact=True) for name, side in sides if side] == found
+    assert len(asked) == len(set(asked)) <= 2 * 13 + 9
+
+
+def test_what_the_limit_leaves_open_is_said() -> None:
+    """A kernel that changes at every value: no segment claims to be exact where it was not traced."""
+    values = list(range(1, 1001))
+    found = list(segments(values, trace_cliffs(values, str, 20)))
+    assert 20 == len(found)
+    assert not found[-2].exact
+    assert found[0].exact
+
+
+def test_the_cliffs_of_a_dispatching_kernel(tmp_path: Path) -> None:
+    """A kernel with two operators on the CPU: the keys and the head dimension at which it changes, and no other."""
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    (cards / "dispatcher.py").write_text(DISPATCHER)
+    (cards / "dispatcher.yaml").write_text(CARD)
+    axes = ("--axis", "seqlen", "--axis", "head_dim", "--axis", "group")
+    line = ("cliffs", "dispatcher", "--cards", "cards", "--device", "cpu", "--seqlen", "40", "--dtype", "fp32")
+    ended = call(*line, *axes, "--json", cwd=tmp_path, env=environment())
+    assert 0 == ended.code, ended.err
+    maps = {item["axis"]: item["segments"] for item in ended.data["maps"]}
+    keys = [(part["first"], part["last"], part["exact"]) for part in maps["seqlen"]]
+    assert [(1, 300, True), (301, 1024, True)] == keys
+    assert "flash" in maps["seqlen"][0]["launched"]
+    assert "flash" not in maps["seqlen"][1]["launched"]
+    dims = [(part["first"], part["last"], "flash" in part["launched"]) for part in maps["head_dim"]]
+    assert [(32, 88, True), (96, 120, False), (128, 128, True)] == dims
+    assert [(1, 64)] == [(part["first"], part["last"]) for part in maps["group"]]
