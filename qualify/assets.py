@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qualify.errors import UsageError
 
-FOLDERS = ("kernels", "matrices", "reports")
+FOLDERS = ("kernels", "matrices", "canaries", "reports")
 
 
 def shipped(folder: str) -> Path:

@@ -107,6 +107,7 @@ class SchemaKind(str, Enum):
     matrix = "matrix"
     model = "model"
     waivers = "waivers"
+    canary = "canary"
     gate = "gate"
 
 

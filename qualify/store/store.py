@@ -19,6 +19,7 @@ from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import reading, retention, transfer, writing
 from qualify.store.baselines import insert_baseline, load_baselines
+from qualify.store.canaries import Canaries
 from qualify.store.database import Database, check_place, parse
 from qualify.store.schema import prepare
 from qualify.store.selftests import insert_selftest, load_selftest
@@ -72,6 +73,11 @@ class Store:
     def where(self) -> str:
         """The place as messages name it; without a password."""
         return self._database.where
+
+    @property
+    def canaries(self) -> Canaries:
+        """The state of the canary service."""
+        return Canaries(self._database)
 
     def begin(self, run: Run) -> None:
         """Adds a run; one that is stored already is a StoreError."""
