@@ -69,7 +69,7 @@ def _value(text: str, name: str, low: int, high: int, words: tuple[str, ...]) ->
     if name == "day of week":
         raise ValueError(f"must name days as {', '.join(words)}: numbers mean different days to different programs")
     if not (text.isascii() and text.isdecimal()) or not low <= int(text) <= high:
-        raise ValueError(f"must have a {name} from {low} to {high}, not {text!r}")
+        raise ValueError(f"must have a value of {name} from {low} to {high}, not {text!r}")
     return int(text)
 
 

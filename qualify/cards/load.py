@@ -240,7 +240,9 @@ def _kernel_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
 def _matrix_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
     own = assets.shipped("matrices").glob("*.yaml")
     found = (path for place in assets.extra("matrices", extra) for path in place.glob("*.yaml"))
-    return _by_name("matrix", own, (path for path in found if _declares(path, "matrix")))
+    # A canary names its matrix under the same key.
+    meant_so = (path for path in found if _declares(path, "matrix") and not _declares(path, "canary"))
+    return _by_name("matrix", own, meant_so)
 
 
 def _model_paths(extra: tuple[Path, ...]) -> dict[str, Path]:

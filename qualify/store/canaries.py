@@ -84,6 +84,9 @@ class Canaries:
 
     def take(self, lease: Lease, node: str, only: int | None = None) -> Fire | None:
         """Takes the fire that is owed longest, or the one of that id: nobody's yet, or left by an earlier leader."""
+        with self._database.reading() as connection:  # most of the time there is none, and nothing to write
+            if fires.next_open(connection, lease, node, only) is None:
+                return None
         with self._leading(lease) as connection:
             fire = fires.next_open(connection, lease, node, only)
             if fire is None:

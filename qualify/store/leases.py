@@ -26,7 +26,7 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Lease | No
 
 
 def acquire(connection: Connection, name: str, holder: str, ttl: timedelta, dead: Lease | None) -> Lease | None:
-    """Takes the lease with a new epoch where it is free; None where somebody else has it.
+    """Takes the lease with a new epoch where it is free, or the caller's own; None where somebody else has it.
 
     Args:
         dead: the lease as the caller has seen it without a change for its whole time, by a clock that cannot jump: it
@@ -34,7 +34,8 @@ def acquire(connection: Connection, name: str, holder: str, ttl: timedelta, dead
     """
     now = now_of(connection)
     found = find(connection, name, lock=True)
-    if found and now < found.expires_at and (dead is None or _sign(found) != _sign(dead)):
+    theirs = found is not None and found.holder != holder and now < found.expires_at
+    if found and theirs and (dead is None or _sign(found) != _sign(dead)):
         return None
     taken = Lease(
         name=name,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qualify.cards.canary import CanaryCard, seconds
-from qualify.cards.load import load_canaries, load_canary
+from qualify.cards.load import load_canaries, load_canary, matrix_names
 from qualify.errors import CardError
 
 TEXT = """\
@@ -42,9 +42,9 @@ def test_defaults(write: Any) -> None:
     ("cron", "words"),
     [
         ("0 3 * *", "must be five fields"),
-        ("60 3 * * *", "a minute from 0 to 59, not '60'"),
-        ("0 3 0 * *", "a day of month from 1 to 31"),
-        ("0 3 * 13 *", "a month from 1 to 12"),
+        ("60 3 * * *", "a value of minute from 0 to 59, not '60'"),
+        ("0 3 0 * *", "a value of day of month from 1 to 31"),
+        ("0 3 * 13 *", "a value of month from 1 to 12"),
         ("0 3 * * 0", "name days as mon, tue"),
         ("0 3 * * sunday", "name days as mon, tue"),
         ("0 3 13 * fri", "which programs combine differently"),
@@ -103,6 +103,7 @@ def test_own_canaries_join_the_shipped_ones(write: Any, tmp_path: Path) -> None:
     write(TEXT, "canaries/mine.yaml")
     write("matrix: smoke\n", "canaries/foreign.yaml")
     assert {"mine", "nightly", "stack-change"} == set(load_canaries((tmp_path,)))
+    assert "mine" not in matrix_names((tmp_path / "canaries",)), "a canary is no matrix"
     write(TEXT.replace("mine", "nightly"), "canaries/nightly.yaml")
     with pytest.raises(CardError, match="canary nightly exists already"):
         load_canaries((tmp_path,))

@@ -70,7 +70,6 @@ def test_the_old_leader_is_fenced(store: Store) -> None:
         lambda: store.canaries.renew(old, 60),
         lambda: store.canaries.file(old, [due("other")]),
         lambda: store.canaries.know_schedules(old, {"x": "* * * * *"}),
-        lambda: store.canaries.take(old, "node"),
         lambda: store.canaries.set_run(old, fire_id, "run"),
         lambda: store.canaries.put_back(old, fire_id, "why", 0),
         lambda: store.canaries.finish(old, fire_id, result(), [letter()]),
@@ -79,9 +78,12 @@ def test_the_old_leader_is_fenced(store: Store) -> None:
     for write in writes:
         with pytest.raises(LeaseLost, match="Nothing was written"):
             write()
-    assert [taken] == store.canaries.fires()
+    store.canaries.ask("other", "smoke", "by hand")
+    with pytest.raises(LeaseLost, match="b leads with epoch 2"):
+        store.canaries.take(old, "node")
+    assert taken in store.canaries.fires()
     assert [] == store.canaries.alerts()
-    again = store.canaries.take(new, "node")
+    again = store.canaries.take(new, "node", only=fire_id)
     assert again is not None
     assert (fire_id, 2, 2) == (again.id, again.attempts, again.epoch)
 
