@@ -10,6 +10,7 @@
     firing     a fire as a child process: child.py
     conditions what the card (the GPU) says against running, or against its times
     advice     promote, hold or roll back
+    alerts     tells the targets on the card what is in the outbox
     overview   what `qualify canary list` and `explain` show
 
 The truth is in the tables (qualify.store.canaries); what a replica remembers only saves time.

@@ -19,6 +19,7 @@ from threading import Event
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from qualify.canary.advice import advise
+from qualify.canary.alerts.postman import Postman
 from qualify.canary.conditions import examine
 from qualify.canary.deck import Deck
 from qualify.canary.firing import Ended, Firing
@@ -43,6 +44,8 @@ ATTEMPTS = 5
 """of one fire, before it is filed as failed"""
 AGAIN_S = 10.0
 """before the next attempt, times the attempts so far"""
+STOP_S = 20.0
+"""for which an attempt to deliver an alert is waited for at the end"""
 JUMP_S = 1.0
 """by which the machine's clock may drift against its monotonic one in a turn, before the scheduler is told"""
 
@@ -79,6 +82,7 @@ class Service:
         self._stopping = Event()
         holder = f"{options.node}/{os.getpid()}/{secrets.token_hex(4)}"
         self._keeper = Keeper(keeping, options.lease, holder, options.lease_s, self._woken.set)
+        self._postman = Postman(store.canaries, lambda: deck.cards, say)
         self._watcher = Watcher(options.poll_s, self._woken.set)
         self._scheduler = BackgroundScheduler(
             timezone="UTC", job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
@@ -101,6 +105,7 @@ class Service:
             self._scheduler.start()
             self._watcher.start()
         self._keeper.start()
+        self._postman.start()
         try:
             while not self._stopping.is_set() and not until():
                 self._woken.wait(WATCH_S if self._firing or options.only is not None else BEAT_S)
@@ -344,10 +349,12 @@ class Service:
             except StoreError as error:  # the next leader finds it unfinished
                 self._complain(str(error))
         self._watcher.stop()
+        self._postman.stop()
         self._keeper.stop()
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
         self._keeper.join(self._options.lease_s)
+        self._postman.join(STOP_S)
 
 
 def _without_run(fire: Fire, state: str, *reasons: str, run_id: str | None = None) -> Result:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from qualify.facts.canary import (
     OPEN,
+    Advice,
     Alert,
     AlertState,
     Due,
@@ -47,6 +48,11 @@ class Canaries:
         """The lease of that name, whether it has run out or not; None where nobody ever led."""
         with self._database.reading() as connection:
             return leases.find(connection, name)
+
+    def leases(self) -> list[Lease]:
+        """Every lease, whether it has run out or not."""
+        with self._database.reading() as connection:
+            return leases.load(connection)
 
     def acquire(self, name: str, holder: str, ttl_s: float, dead: Lease | None = None) -> Lease | None:
         """Takes a free lease with a new epoch; None where somebody else has it (``dead``: :func:`leases.acquire`)."""
@@ -132,6 +138,12 @@ class Canaries:
         """The latest fire of every canary."""
         with self._database.reading() as connection:
             return fires.load_latest(connection)
+
+    def latest_ended(self, advice: Advice | None = None) -> dict[str, Fire]:
+        """The latest fire of every canary that ended, with any advice or with that one."""
+        with self._database.reading() as connection:
+            ended = [fires_table.c.finished_at.is_not(None)]
+            return fires.load_latest(connection, *ended, *([fires_table.c.advice == advice] if advice else []))
 
     def holds(self, canary: str | None = None, *, released: bool = False) -> list[Hold]:
         """Open holds of one canary or of all, the newest first; with ``released`` also those that ended."""

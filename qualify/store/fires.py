@@ -65,9 +65,9 @@ def _fire(row: Mapping[Any, Any]) -> Fire:
     return Fire(**{**data, **lists, "changes": changes})
 
 
-def load_latest(connection: Connection) -> dict[str, Fire]:
-    """The latest fire of every canary."""
-    newest = select(fires.c.canary, func.max(fires.c.scheduled_for)).group_by(fires.c.canary)
+def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str, Fire]:
+    """The latest fire of every canary, of those that meet all conditions."""
+    newest = select(fires.c.canary, func.max(fires.c.scheduled_for)).where(*where).group_by(fires.c.canary)
     return {fire.canary: fire for fire in load(connection, tuple_(fires.c.canary, fires.c.scheduled_for).in_(newest))}
 
 

@@ -25,6 +25,12 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Lease | No
     return Lease(**{field: row[field] for field in _FIELDS}) if row else None
 
 
+def load(connection: Connection) -> list[Lease]:
+    """Every lease, free or not, by name."""
+    rows = connection.execute(select(leases).order_by(leases.c.name)).mappings()
+    return [Lease(**{field: row[field] for field in _FIELDS}) for row in rows]
+
+
 def acquire(connection: Connection, name: str, holder: str, ttl: timedelta, dead: Lease | None) -> Lease | None:
     """Takes the lease with a new epoch where it is free, or the caller's own; None where somebody else has it.
 

@@ -64,22 +64,27 @@ class Postman(Thread):
         self._complaint = ""
 
     def run(self) -> None:
-        """Until it is stopped."""
+        """Until it is stopped, and one more round: what a fire by hand filed last is told before its process ends."""
         while not self._stopped.is_set():
-            told = 0
-            try:
-                told = self.deliver()
-                self._complaint = ""
-            except StoreError as error:
-                if str(error) != self._complaint:
-                    self._complaint = str(error)
-                    self._say(f"alerts wait: {error}")
-            if told < BATCH:
+            if self._safe_round() < BATCH:
                 self._stopped.wait(self._pace.every_s)
+        self._safe_round()
 
     def stop(self) -> None:
-        """No new attempts; one that runs is finished."""
+        """A last round, and the end; what was not delivered by then waits for the next service."""
         self._stopped.set()
+
+    def _safe_round(self) -> int:
+        """A round; what the database refuses is said once."""
+        try:
+            told = self.deliver()
+            self._complaint = ""
+        except StoreError as error:
+            told = 0
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                self._say(f"alerts wait: {error}")
+        return told
 
     def deliver(self) -> int:
         """One round: tell what is due; returns how many were tried."""
