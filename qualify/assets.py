@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qualify.errors import UsageError
 
-FOLDERS = ("kernels", "matrices", "reports", "traffic")
+FOLDERS = ("kernels", "matrices", "canaries", "reports", "traffic")
 
 
 def shipped(folder: str) -> Path:

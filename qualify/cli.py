@@ -36,7 +36,8 @@ from qualify.fleet.terminal import emit, open_streams, say
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from qualify.cards.load import LoadedKernel
+    from qualify.canary.service import Options
+    from qualify.cards.load import LoadedCanary, LoadedKernel
     from qualify.facts.comparison import Comparison
     from qualify.facts.run import Run
     from qualify.facts.stack import Stack
@@ -69,8 +70,16 @@ traffic_app = typer.Typer(
 )
 app.add_typer(traffic_app, name="traffic")
 
+canary_app = typer.Typer(
+    help="Matrices that run by themselves, and what becomes of their verdicts.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(canary_app, name="canary")
+
 DEFAULT_DB = ".qualify/evidence.db"
 DEFAULT_AGE = "24h"
+DEFAULT_LEASE = "canary"
 
 
 class Level(str, Enum):
@@ -142,6 +151,7 @@ class SchemaKind(str, Enum):
     model = "model"
     waivers = "waivers"
     traffic = "traffic"
+    canary = "canary"
     gate = "gate"
 
 
@@ -164,6 +174,12 @@ DbOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for reports.")]
+LeaseOption = Annotated[str, typer.Option("--lease", metavar="NAME", help="Replicas of one lease share the canaries.")]
+NodeOption = Annotated[
+    str,
+    typer.Option("--node", metavar="NAME", help="Name of this machine in holds and history. Default: its host name."),
+]
+CanaryArgument = Annotated[str, typer.Argument(metavar="CANARY", help="Name of a canary.")]
 WaiversOption = Annotated[
     Path | None,
     typer.Option("--waivers", metavar="FILE", help="Waivers to judge by, instead of the file that the matrix names."),
@@ -920,6 +936,172 @@ def traffic_import(
         _emit_json("traffic", {"traffic": name, "file": str(out), **counts})
     else:
         emit(f"{out}: {buckets} buckets from {histogram.requests} requests; in a matrix: traffic: {out}")
+
+
+@canary_app.command("list")
+def canary_list(
+    lease: LeaseOption = DEFAULT_LEASE, db: DbOption = "", cards: CardsOption = None, as_json: JsonOption = False
+) -> None:
+    """List every canary: when it fires next, how it ended last, what it holds; who leads; alerts given up."""
+    from qualify.canary.overview import list_canaries, to_lines
+    from qualify.cards.load import load_canaries
+
+    loaded = load_canaries(tuple(cards or ()))
+    with _open(db, create=True) as store:
+        data = list_canaries(store, loaded, lease)
+    if as_json:
+        _emit_json("canaries", data)
+    else:
+        emit("\n".join(to_lines(data)))
+
+
+@canary_app.command("explain")
+def canary_explain(
+    name: CanaryArgument,
+    lease: LeaseOption = DEFAULT_LEASE,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say when a canary fires next and why, what it did, and what speaks against running it here now."""
+    from qualify.canary.overview import explain, explain_lines
+
+    loaded = _canary(name, tuple(cards or ()))
+    with _open(db, create=True) as store:
+        data = explain(store, loaded, lease)
+    if as_json:
+        _emit_json("canary", data)
+    else:
+        emit("\n".join(explain_lines(data)))
+
+
+def _canary(name: str, cards: tuple[Path, ...]) -> LoadedCanary:
+    """The canary of that name."""
+    from qualify.cards.load import load_canaries, unknown_canary
+
+    loaded = load_canaries(cards)
+    if name not in loaded:
+        raise unknown_canary(name, loaded)
+    return loaded[name]
+
+
+@canary_app.command("fire")
+def canary_fire(
+    name: CanaryArgument,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the history.")] = "by hand",
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has ended. A leader runs it.")] = True,
+    node: NodeOption = "",
+    lease: LeaseOption = DEFAULT_LEASE,
+    db: DbOption = "",
+    out: OutOption = Path("out"),
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fire a canary now: where a service leads it runs there, else here. Exit code: 0 promote, 1 worse, 5 undecided."""
+    from qualify.canary.by_hand import exit_code, fire_and_wait
+    from qualify.canary.overview import fire_data, fire_line
+
+    folders = tuple(cards or ())
+    loaded = _canary(name, folders)
+    with _open(db, create=True) as store:
+        fire = store.canaries.ask(name, loaded.card.matrix, reason)
+        if wait:
+            with _open(db, create=True) as keeping:
+                fire = fire_and_wait(store, keeping, fire, folders, _serving(db, node, lease, out), say)
+    if as_json:
+        _emit_json("fire", fire_data(fire))
+    else:
+        emit(fire_line(fire_data(fire)))
+    raise typer.Exit(exit_code(fire) if wait else QUALIFIED)
+
+
+@canary_app.command("serve")
+def canary_serve(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[CANARY]...", help="Names or globs of canaries. Default: all.")
+    ] = None,
+    poll: Annotated[str, typer.Option("--poll", metavar="TIME", help="Between two looks at the stack.")] = "60s",
+    lease_time: Annotated[
+        str,
+        typer.Option("--lease-time", metavar="TIME", help="How long a leader may be silent before another takes over."),
+    ] = "15s",
+    node: NodeOption = "",
+    lease: LeaseOption = DEFAULT_LEASE,
+    db: DbOption = "",
+    out: OutOption = Path("out"),
+    cards: CardsOption = None,
+) -> None:
+    """Serve canaries until it is stopped: lead, or follow and take over. SIGTERM ends it with exit code 0."""
+    from dataclasses import replace
+
+    from qualify.canary.deck import Deck
+    from qualify.canary.service import Service
+    from qualify.report.files import check_folder
+
+    options = replace(
+        _serving(db, node, lease, out), lease_s=_span("--lease-time", lease_time), poll_s=_span("--poll", poll)
+    )
+    deck = Deck(tuple(cards or ()), tuple(names or ()))
+    check_folder(out)
+    ended_by: list[int] = []
+    with _open(db, create=True) as store, _open(db, create=True) as keeping:
+        service = Service(store, keeping, deck, options, say)
+
+        def stop(number: int, _: object) -> None:
+            ended_by.append(number)
+            service.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        service.run()
+    raise typer.Exit(INTERRUPTED if signal.SIGINT in ended_by else QUALIFIED)
+
+
+def _serving(db: str, node: str, lease: str, out: Path) -> Options:
+    """How this process takes part in the service."""
+    import socket
+
+    from qualify.canary.service import Options
+
+    return Options(db=db or DEFAULT_DB, node=node or socket.gethostname(), lease=lease, out=out)
+
+
+def _span(option: str, text: str) -> float:
+    """A length of time as the cards write it."""
+    import re
+
+    from qualify.cards.canary import SPAN, seconds
+
+    if not re.fullmatch(SPAN, text):
+        raise UsageError(f"{option} {text}: give a number and its unit s, m, h or d, for example 60s")
+    return float(seconds(text))
+
+
+@app.command()
+def web(
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="IP address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, metavar="N", help="0 takes a free one.")] = 8321,
+    expose: Annotated[
+        bool, typer.Option("--expose", help="Allow an address that others reach. There is no login.")
+    ] = False,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", metavar="HOST", help="Host name under which it may be asked; may be repeated."),
+    ] = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+) -> None:
+    """Serve the stored runs' reports, metrics and health over HTTP, to read only. SIGTERM ends it with exit code 0."""
+    from qualify.cards.load import load_kernels
+    from qualify.store.store import Store
+    from qualify.web.server import Address, bind, serve, url_of
+    from qualify.web.site import Site
+
+    address = Address(host=host, port=port, exposed=expose, names=tuple(name or ()))
+    kernels = load_kernels(tuple(cards or ()))
+    with bind(address) as listening, Store.open(db or DEFAULT_DB, create=False, migrate=False) as store:
+        emit(url_of(listening))
+        serve(Site(store, kernels), listening, address, say)
 
 
 @db_app.command("upgrade")

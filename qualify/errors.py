@@ -9,6 +9,7 @@
     ├── InfrastructureError  4    device, driver or database is not there
     │   ├── DeviceError      4
     │   └── StoreError       4
+    │       └── LeaseLost    4    another process leads the canary service now
     └── NoVerdict            5    stored evidence is missing, stale or incomplete
 
 Exit codes 0 (qualified) and 1 (not qualified) are verdicts, not errors; 130 is an interrupt.
@@ -82,6 +83,10 @@ class DeviceError(InfrastructureError):
 
 class StoreError(InfrastructureError):
     """The evidence store cannot be opened, read or written."""
+
+
+class LeaseLost(StoreError):
+    """Another process leads the canary service now; nothing was written."""
 
 
 class NoVerdict(QualifyError):

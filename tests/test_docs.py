@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from qualify import errors
-from qualify.cards.load import load_matrix, load_model, matrix_names
+from qualify.cards.load import load_canary, load_matrix, load_model, matrix_names
 from qualify.fleet.local import new_run
 from qualify.fleet.request import Asked, make_request
 from qualify.store.store import Store
@@ -57,7 +57,8 @@ def variant(command: str) -> list[str]:
     """What is run instead of a command: itself if it is cheap, else something that needs the same names.
 
     make says what it would do; pip is asked for nothing, only that the extra exists; a run of a shipped matrix is
-    planned; the selftest plants one fault; a benchmark runs on a small size; a run that a reader has is the newest one.
+    planned; a canary that fires is not waited for; the selftest plants one fault; a benchmark runs on a small size; a
+    run that a reader has is the newest one.
     """
     words = shlex.split(command)
     if words[0] == "make":
@@ -73,6 +74,8 @@ def variant(command: str) -> list[str]:
     assert words[0] == "qualify", f"teach variant() the command {command!r}"
     if words[1] == "selftest":
         words += ["--fault", "lse-log2", "--level", "smoke", "--runs", "0"]
+    if words[1:3] == ["canary", "fire"]:
+        words += ["--no-wait"]
     if words[1] == "run" and words[2] in matrix_names():
         words = ["qualify", "plan", words[2]]
     return [sys.executable, "-m", "qualify", *words[1:]]
@@ -138,7 +141,9 @@ def test_own_kernel_is_qualified_and_its_fault_is_found(workplace, tmp_path):
 def test_every_example_card_is_valid(workplace):
     """Matrices, models and kernel cards in the documents load."""
     for path, text in blocks("yaml"):
-        if path and re.search(r"^matrix:", text, re.MULTILINE):
+        if path.startswith("reference/canaries/"):
+            assert load_canary(workplace / path, []).path == workplace / path
+        elif path and re.search(r"^matrix:", text, re.MULTILINE):
             folder = (workplace / path).parent
             cards = (workplace / "mykernels",) if path == "my-matrix.yaml" else (folder,)
             assert load_matrix(str(workplace / path), cards).card.matrix

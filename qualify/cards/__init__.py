@@ -5,7 +5,7 @@
     load      names and paths -> loaded cards; the only module that knows folders
     source    bytes -> plain data and the place of every value
     problems  pydantic's errors -> sentences with a place and a next step
-    kernel    matrix    model     the three kinds of card
+    kernel    matrix    model     waivers    canary    the kinds of card
     words     what they share
     schema    JSON Schema (draft-07) for editors
 """

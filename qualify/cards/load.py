@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from qualify import assets
+from qualify.cards.canary import CanaryCard, matrix_problems
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
@@ -74,6 +75,21 @@ class LoadedMatrix:
         return self.lines.get(where, 0)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedCanary:
+    """A canary card whose matrix exists, and where it came from."""
+
+    card: CanaryCard
+    path: Path
+    content_hash: str
+    """sha256 over the card's canonical JSON"""
+
+    @property
+    def matrix(self) -> str:
+        """The matrix as a run takes it: a name or a path."""
+        return self.card.matrix_beside(self.path)
+
+
 def kernel_names(extra: tuple[Path, ...] = ()) -> list[str]:
     """Names of all kernel cards, sorted, without loading them."""
     return sorted(_kernel_paths(extra))
@@ -121,6 +137,43 @@ def load_model(name: str, extra: tuple[Path, ...] = ()) -> LoadedModel:
     if name not in paths:
         raise UsageError(_unknown("model", name, paths, "docs/cards.md says how to write one"))
     return _model(paths[name])
+
+
+def canary_paths(extra: tuple[Path, ...] = ()) -> dict[str, Path]:
+    """The file of every canary by name, without loading any. Raises CardError for two files of one name."""
+    own = assets.shipped("canaries").glob("*.yaml")
+    found = (path for place in assets.extra("canaries", extra) for path in place.glob("*.yaml"))
+    return _by_name("canary", own, (path for path in found if _declares(path, "canary")))
+
+
+def load_canary(path: Path, matrices: list[str]) -> LoadedCanary:
+    """One canary card. Raises CardError where it is wrong, or names a matrix that is not among ``matrices``."""
+    source = read(path)
+    card = validate(source, CanaryCard)
+    _check_stem(source, "canary", card.canary)
+    if problems := matrix_problems(card, source, matrices):
+        raise CardError(problems)
+    return LoadedCanary(card=card, path=path, content_hash=content_hash(card))
+
+
+def load_canaries(extra: tuple[Path, ...] = ()) -> dict[str, LoadedCanary]:
+    """All canary cards by name. Raises CardError with the problems of all."""
+    loaded: dict[str, LoadedCanary] = {}
+    problems: list[Problem] = []
+    matrices = matrix_names(extra)
+    for name, path in sorted(canary_paths(extra).items()):
+        try:
+            loaded[name] = load_canary(path, matrices)
+        except CardError as error:
+            problems += error.problems
+    if problems:
+        raise CardError(in_order(problems))
+    return loaded
+
+
+def unknown_canary(name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that no canary has."""
+    return UsageError(_unknown("canary", name, known, "docs/canary.md says how to write one"))
 
 
 def matrix_names(extra: tuple[Path, ...] = ()) -> list[str]:
@@ -210,7 +263,9 @@ def _kernel_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
 def _matrix_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
     own = assets.shipped("matrices").glob("*.yaml")
     found = (path for place in assets.extra("matrices", extra) for path in place.glob("*.yaml"))
-    return _by_name("matrix", own, (path for path in found if _declares(path, "matrix")))
+    # A canary names its matrix under the same key.
+    meant_so = (path for path in found if _declares(path, "matrix") and not _declares(path, "canary"))
+    return _by_name("matrix", own, meant_so)
 
 
 def _model_paths(extra: tuple[Path, ...]) -> dict[str, Path]:

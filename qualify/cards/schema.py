@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from qualify.cards.canary import CanaryCard
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
@@ -25,11 +26,12 @@ KINDS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("model", ModelCard),
     ("waivers", WaiversCard),
     ("traffic", TrafficCard),
+    ("canary", CanaryCard),
 )
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """JSON Schema of one kind of card: kernel, matrix or model. Raises UsageError for another word."""
+    """JSON Schema of one kind of card: kernel, matrix, model, waivers or canary. Raises UsageError for another word."""
     for name, card in KINDS:
         if name == kind:
             generated = card.model_json_schema(mode="validation", ref_template="#/definitions/{model}")

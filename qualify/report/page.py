@@ -56,6 +56,11 @@ def render_page(template: str, page: object) -> str:
     )
 
 
+def header_policy() -> str:
+    """The policy of every page over HTTP: what each one's own policy allows, and no frame around it."""
+    return f"{_policy(_asset('report.css'), _asset('report.js'))}; frame-ancestors 'none'"
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(shipped("reports")),

@@ -7,6 +7,7 @@ process wrote after its first read.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from qualify.store.failures import explained, store_error
 
 DEFAULT_PATH = Path(".qualify/evidence.db")
 CONNECT_TIMEOUT_S = 10
+PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 
 _ADDRESSES = "Use a path, sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME."
 
@@ -90,7 +92,10 @@ class Database:
 
 
 def parse(address: str) -> URL:
-    """The URL of an address: a SQLAlchemy URL, or a plain path of an SQLite file."""
+    """The URL of an address: a SQLAlchemy URL, or a plain path of an SQLite file.
+
+    A server's URL without a password gets the one of the file that QUALIFY_DB_PASSWORD_FILE names.
+    """
     if "://" not in address:
         return URL.create("sqlite", database=address)
     try:
@@ -99,7 +104,23 @@ def parse(address: str) -> URL:
         raise store_error(without_password(address), "not a database URL", _ADDRESSES) from error
     if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
         raise store_error(address, "an in-memory database keeps no evidence", "Give a file: sqlite:///PATH.")
+    file = os.environ.get(PASSWORD_FILE)
+    if file and url.get_backend_name() != "sqlite" and url.password is None:
+        return url.set(password=_password(Path(file), shown(url)))
     return url
+
+
+def _password(path: Path, where: str) -> str:
+    """The first line of the file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        advice = "It must be readable to this user, and hold the password on its first line."
+        raise store_error(where, f"{PASSWORD_FILE}={path} cannot be read ({reason})", advice) from error
+    if not lines or not lines[0]:
+        raise store_error(where, f"{PASSWORD_FILE}={path} is empty", "Write the password on its first line.")
+    return lines[0]
 
 
 def shown(url: URL) -> str:

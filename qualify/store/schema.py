@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Text, column, inspect, select, table, text
 
+from qualify.errors import StoreError
 from qualify.store.database import Database
 from qualify.store.failures import store_error
 
@@ -37,18 +38,35 @@ def config() -> Config:
     return made
 
 
-def prepare(database: Database, *, create: bool) -> None:
+def prepare(database: Database, *, create: bool, migrate: bool) -> None:
     """Creates the schema in a new database, migrates an older one, refuses a newer or foreign one."""
     with database.reading() as connection:
-        if revision_of(connection) == head():
+        found = revision_of(connection)
+        if found == head():
             return
         _check(database, connection, create=create)
+    if not migrate:
+        raise _outdated(database, found)
     with database.migrating() as connection:
         if not database.sqlite:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
         # Another process may have migrated it between the two transactions.
         _check(database, connection, create=create)
         upgrade(connection)
+
+
+def check_current(database: Database) -> str:
+    """The revision that the database is at. Raises StoreError where it is not this program's."""
+    with database.reading() as connection:
+        found = revision_of(connection)
+    if found != head():
+        raise _outdated(database, found)
+    return head()
+
+
+def _outdated(database: Database, found: str | None) -> StoreError:
+    happened = f"its schema is at revision {found or 'none'}, and this program needs {head()}"
+    return store_error(database.where, happened, "Bring it there with the same program: qualify db upgrade")
 
 
 def revision_of(connection: Connection) -> str | None:

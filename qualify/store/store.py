@@ -19,8 +19,9 @@ from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import reading, retention, transfer, writing
 from qualify.store.baselines import insert_baseline, load_baselines
+from qualify.store.canaries import Canaries
 from qualify.store.database import Database, check_place, parse
-from qualify.store.schema import prepare
+from qualify.store.schema import check_current, prepare
 from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, outcomes, runs
 from qualify.store.transfer import Moved
@@ -40,19 +41,20 @@ class Store:
         self._database = database
 
     @classmethod
-    def open(cls, url: str, *, create: bool = True, busy_timeout_s: float = 30.0) -> Self:
+    def open(cls, url: str, *, create: bool = True, migrate: bool = True, busy_timeout_s: float = 30.0) -> Self:
         """Opens the store, and brings its schema to this program's.
 
         Args:
             url: a SQLAlchemy URL, or the path of an SQLite file.
             create: whether a missing or empty database becomes a store; otherwise it is a StoreError.
+            migrate: whether an older schema is brought to this program's; otherwise it is a StoreError.
             busy_timeout_s: how long SQLite waits for another writer.
         """
         place = parse(url)
         check_place(place, create=create)
         database = Database(place, busy_timeout_s=busy_timeout_s)
         try:
-            prepare(database, create=create)
+            prepare(database, create=create, migrate=migrate)
         except BaseException:
             database.close()
             raise
@@ -72,6 +74,15 @@ class Store:
     def where(self) -> str:
         """The place as messages name it; without a password."""
         return self._database.where
+
+    def check(self) -> str:
+        """The revision of the schema. Raises StoreError where the database cannot be read or is at another one."""
+        return check_current(self._database)
+
+    @property
+    def canaries(self) -> Canaries:
+        """The state of the canary service."""
+        return Canaries(self._database)
 
     def begin(self, run: Run) -> None:
         """Adds a run; one that is stored already is a StoreError."""

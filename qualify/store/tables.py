@@ -12,8 +12,12 @@
     runs ── baselines                selftests ─┬─ planted_faults
                                                 └─ correct_kernels
 
+    leases   schedules   watched_stacks   fires ─┬─ holds
+                                                 └─ outbox
+
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
-counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one.
+counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one. The tables of the canary
+service are its state: rows change there, under the epoch of a lease (leases.py).
 """
 
 from __future__ import annotations
@@ -33,9 +37,10 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+from qualify.facts.canary import Advice, AlertKind, AlertState, FireState, Trigger
 from qualify.facts.case import DeviceKind, Dtype, Level, Phase
 from qualify.facts.outcome import OUTCOMES, Bound, FindingVerdict, Role, WitnessState
-from qualify.facts.run import RunState
+from qualify.facts.run import RunState, Verdict
 from qualify.facts.stack import ComponentKind
 from qualify.store.types import Json, Real, UtcTime, Words
 
@@ -372,4 +377,104 @@ correct_kernels = Table(
     _words("does"),
     _whole("runs"),
     _json("alarms"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    _words("name", primary_key=True),
+    _words("holder"),
+    _whole("epoch"),
+    _whole("beats"),
+    Column("expires_at", UtcTime, nullable=False),
+    _words("trouble"),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    _words("canary", primary_key=True),
+    _words("cron"),
+    Column("since", UtcTime, nullable=False),
+)
+
+watched_stacks = Table(
+    "watched_stacks",
+    metadata,
+    _words("canary", primary_key=True),
+    _words("node", primary_key=True),
+    _words("fingerprint"),
+    _json("stack"),
+    Column("seen_at", UtcTime, nullable=False),
+    # A fingerprint that has not settled yet; empty where there is none.
+    _words("changing_to"),
+    Column("changing_since", UtcTime),
+)
+
+fires = Table(
+    "fires",
+    metadata,
+    _key("id"),
+    _words("canary"),
+    Column("scheduled_for", UtcTime, nullable=False),
+    _words("trigger"),
+    _words("reason"),
+    _json("changes"),
+    _words("state"),
+    _whole("epoch"),
+    _words("node"),
+    _whole("attempts"),
+    Column("next_attempt_at", UtcTime, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("started_at", UtcTime),
+    Column("finished_at", UtcTime),
+    _words("matrix"),
+    # No foreign key: retention may remove the run, the history keeps its id.
+    _words("run_id", nullable=True),
+    _words("variant"),
+    _words("verdict", nullable=True),
+    _words("advice", nullable=True),
+    _json("reasons"),
+    _json("numerics_only"),
+    UniqueConstraint("canary", "scheduled_for"),
+    Index(None, "state", "next_attempt_at"),
+    _one_of("trigger", Trigger),
+    _one_of("state", FireState),
+    _one_of("verdict", Verdict),
+    _one_of("advice", Advice),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    _key("id"),
+    _words("canary"),
+    _words("node"),
+    _words("variant"),
+    _words("reason"),
+    _part_of("fires.id", "fire_id"),
+    Column("since", UtcTime, nullable=False),
+    Column("released_at", UtcTime),
+    Column("released_by", ForeignKey("fires.id")),
+    Index(None, "canary", "node", "variant"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    _words("id", primary_key=True),
+    _words("canary"),
+    _part_of("fires.id", "fire_id"),
+    _words("kind"),
+    _words("target"),
+    _json("body"),
+    _words("state"),
+    _whole("attempts"),
+    Column("created_at", UtcTime, nullable=False),
+    Column("next_attempt_at", UtcTime, nullable=False),
+    _words("last_error"),
+    UniqueConstraint("fire_id", "target"),
+    Index(None, "state", "next_attempt_at"),
+    _one_of("kind", AlertKind),
+    _one_of("state", AlertState),
 )

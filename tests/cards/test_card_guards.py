@@ -30,6 +30,12 @@ def test_every_shipped_matrix_loads(path: Path) -> None:
     assert path == load.load_matrix(path.stem).path
 
 
+def test_every_shipped_canary_loads() -> None:
+    """Each file in canaries/ is a valid canary, called like its file, of a matrix that exists."""
+    files = sorted(assets.shipped("canaries").iterdir())
+    assert [path.name for path in files] == [f"{name}.yaml" for name in load.load_canaries()]
+
+
 def test_every_shipped_model_loads() -> None:
     """Each file in matrices/models/ is a valid model called like its file."""
     files = sorted((assets.shipped("matrices") / "models").iterdir())

@@ -17,6 +17,7 @@ from qualify.errors import UsageError
 SHIPPED = [
     *(("kernel", path) for path in sorted(assets.shipped("kernels").glob("*.yaml"))),
     *(("matrix", path) for path in sorted(assets.shipped("matrices").glob("*.yaml"))),
+    *(("canary", path) for path in sorted(assets.shipped("canaries").glob("*.yaml"))),
     *(("model", path) for path in sorted((assets.shipped("matrices") / "models").glob("*.json"))),
 ]
 
@@ -26,7 +27,7 @@ def errors(kind: str, data: object) -> list[str]:
     return [error.message for error in Draft7Validator(schema(kind)).iter_errors(data)]
 
 
-@pytest.mark.parametrize("kind", ["kernel", "matrix", "model", "waivers"])
+@pytest.mark.parametrize("kind", ["kernel", "matrix", "model", "waivers", "canary"])
 def test_schema_is_draft_07(kind: str) -> None:
     """The schema is itself valid, says its dialect and uses no word of a newer one."""
     generated = schema(kind)
@@ -46,7 +47,7 @@ def test_references_have_no_siblings() -> None:
         own = [node] if isinstance(node, dict) and "$ref" in node else []
         return own + [found for item in inner for found in walk(item)]
 
-    for kind in ("kernel", "matrix", "model", "waivers"):
+    for kind in ("kernel", "matrix", "model", "waivers", "canary"):
         generated = schema(kind)
         references = walk(generated)
         assert references
@@ -63,7 +64,7 @@ def test_shipped_cards_fit_their_schema(kind: str, path: Path) -> None:
 
 def test_every_key_has_a_description() -> None:
     """An editor can explain each key."""
-    for kind in ("kernel", "matrix", "model", "waivers"):
+    for kind in ("kernel", "matrix", "model", "waivers", "canary"):
         generated = schema(kind)
         for mapping in (generated, *generated["definitions"].values()):
             missing = [key for key, value in mapping["properties"].items() if not value.get("description")]
@@ -127,6 +128,8 @@ def test_model_schema_refuses_a_wrong_model(model: Any) -> None:
 
 
 def test_unknown_kind() -> None:
-    """Another word than the four kinds is a usage error with the near one."""
-    with pytest.raises(UsageError, match=r"perhaps you meant kernel\. There are: kernel, matrix, model, waivers"):
+    """Another word than the kinds of card is a usage error with the near one."""
+    with pytest.raises(
+        UsageError, match=r"perhaps you meant kernel\. There are: kernel, matrix, model, waivers, canary"
+    ):
         schema("kernels")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qualify.facts.outcome import Refused
-from qualify.report import report_context
+from qualify.report.context import report_context
 from qualify.report.document import to_json
 from qualify.report.page import render_html
 from qualify.report.traffic import Step, quantile

@@ -15,7 +15,8 @@ import torch
 
 import qualify
 from qualify.errors import DeviceError
-from qualify.run.stack import describe_device, describe_stack, dispatch_environment, mapped_binaries
+from qualify.run.software import dispatch_environment
+from qualify.run.stack import describe_device, describe_stack, mapped_binaries
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
 
@@ -80,7 +81,8 @@ def test_the_environment_holds_what_steers_dispatch_and_no_secret() -> None:
 def test_what_a_library_sets_is_not_what_was_set() -> None:
     """The environment is that of the process's start: a worker that loaded a library and one that did not agree."""
     code = (
-        "import os; os.environ['VLLM_LATER'] = '1'; from qualify.run.stack import dispatch_environment, started_with; "
+        "import os; os.environ['VLLM_LATER'] = '1'; "
+        "from qualify.run.software import dispatch_environment, started_with; "
         "print(sorted(dispatch_environment(started_with())))"
     )
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "VLLM_AT_START": "1"}

@@ -16,9 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import canary_examples
 import store_examples as examples
 from sqlalchemy import Boolean, Connection, DateTime, Double, MetaData, Table, insert
 
+from qualify.facts.baseline import Baseline
 from qualify.facts.run import Record
 from qualify.store import Store
 
@@ -26,7 +28,7 @@ FOLDER = Path(__file__).with_name("dumps")
 
 
 def fill(store: Store) -> None:
-    """A completed run with every kind of outcome, one of them repeated, and an interrupted one on another stack."""
+    """A completed run with every kind of outcome, one of them repeated, an interrupted run, and the rest."""
     run, outcomes = examples.run(1), examples.outcomes()
     plan = examples.cases(len(outcomes) + 1)
     store.begin(run)
@@ -41,6 +43,8 @@ def fill(store: Store) -> None:
     store.add_cases(other.id, plan[:2])
     store.finish(other.id, "interrupted", examples.STARTED)
     store.add_selftest(examples.selftest())
+    store.accept(Baseline(**canary_examples.BASELINE, run_id=run.id))
+    canary_examples.fill(store)
 
 
 def rows_of(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, event
 
 from qualify.errors import StoreError
 from qualify.store import DEFAULT_PATH, Store
-from qualify.store.database import without_password
+from qualify.store.database import PASSWORD_FILE, parse, shown, without_password
 
 RUN = examples.run()
 NOBODY = 65_534
@@ -279,3 +279,28 @@ def test_a_password_in_the_query_is_hidden() -> None:
 def test_an_argument_is_repeated_without_its_password(argument: str, expected: str) -> None:
     """Whatever else a word of the command line says stays readable."""
     assert expected == without_password(argument)
+
+
+def test_password_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server's URL without a password gets that of the file; one that has its own, and a path, are left alone."""
+    file = tmp_path / "password"
+    file.write_text("p@ss:w/rd?\nsecond line\n", encoding="utf-8")
+    monkeypatch.setenv(PASSWORD_FILE, str(file))
+    assert parse("postgresql+psycopg://me@host/name").password == "p@ss:w/rd?"
+    assert parse("postgresql+psycopg://me:own@host/name").password == "own"
+    assert parse(str(tmp_path / "evidence.db")).password is None
+    assert "p@ss" not in shown(parse("postgresql+psycopg://me@host/name"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "cannot be read (No such file"), (b"", "empty"), (b"\xff", "not text")]
+)
+def test_password_file_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, words: str
+) -> None:
+    """What is wrong with the file is said, and with which variable it was named."""
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv(PASSWORD_FILE, str(file))
+    _refused("postgresql+psycopg://me@host/name", PASSWORD_FILE, words)

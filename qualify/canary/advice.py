@@ -1,0 +1,81 @@
+"""Promote, hold or roll back: what a fire's verdict and its comparison with the baseline mean for whoever upgrades."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qualify.canary.messages import Seen
+from qualify.facts.canary import Advice
+from qualify.facts.run import Verdict
+
+KERNEL_XIDS = (13, 31, 43, 45)
+"""errors that the driver reports when a kernel faults or its context is lost"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counsel:
+    """The advice, the verdict as it stands after what the device reported, and why."""
+
+    advice: Advice
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+
+def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, ...] = ()) -> Counsel:
+    """The advice on a fire that made a verdict.
+
+    ========================================================  ===========  =================
+    what was found                                            same stack   another stack
+    ========================================================  ===========  =================
+    a failure, a regression, or a fault of the kernel (Xid)   hold         roll back
+    no verdict; kernels or numbers suspicious; slower;        hold         hold
+    no baseline; another error of the device (Xid)
+    none of these                                             promote      promote
+    ========================================================  ===========  =================
+
+    "Another stack" is another one than the baseline's: without a baseline there is nothing to roll back to.
+
+    Args:
+        numerics_only: why times say nothing; then none holds.
+        xids: errors that the driver reported during the run.
+    """
+    faults = tuple(xid for xid in xids if xid in KERNEL_XIDS)
+    verdict: Verdict = "FAIL" if faults else seen.verdict
+    worse, doubtful = _worse(seen, faults), _doubtful(seen, numerics_only, xids)
+    changed = [change.component for change in seen.stack]
+    if worse and seen.baseline and changed:
+        since = f"the stack changed since baseline {seen.baseline}: {', '.join(changed)}"
+        return Counsel(advice="roll back", verdict=verdict, reasons=(*worse, since))
+    if worse and seen.baseline:
+        worse.append(f"the stack is that of baseline {seen.baseline}: suspect the device, or the kernel's history")
+    if worse or doubtful:
+        return Counsel(advice="hold", verdict=verdict, reasons=(*worse, *doubtful))
+    reason = f"nothing got worse against baseline {seen.baseline}"
+    notes = tuple(f"times are not compared: {why}" for why in numerics_only)
+    return Counsel(advice="promote", verdict=verdict, reasons=(reason, *notes))
+
+
+def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
+    reasons = [f"the driver reported Xid {xid} during the run: a kernel faulted" for xid in dict.fromkeys(faults)]
+    if seen.verdict == "FAIL":
+        reasons += [f"the run failed: {text}" for text in seen.failing] or ["the run failed"]
+    counted = [f"{count} in {topic}" for topic, count in seen.regressions.items() if count]
+    if counted:
+        reasons += [f"regressions against the baseline: {', '.join(counted)}", *seen.examples]
+    return reasons
+
+
+def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...]) -> list[str]:
+    others = [xid for xid in dict.fromkeys(xids) if xid not in KERNEL_XIDS]
+    reasons = [f"the driver reported Xid {xid} during the run" for xid in others]
+    if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
+        reasons.append(f"the run gave no verdict ({seen.verdict})")
+    if seen.baseline is None:
+        command = f"qualify baseline accept {seen.run_id} --by NAME --reason TEXT"
+        reasons.append(f"nobody accepted a baseline of {seen.matrix} on {seen.variant}: {command}")
+    counted = [f"{count} in {topic}" for topic, count in seen.suspicious.items() if count]
+    if counted:
+        reasons += [f"suspicious against the baseline: {', '.join(counted)}", *seen.examples]
+    if seen.slower and not numerics_only:
+        reasons.append(f"{seen.slower} cases are slower than in the baseline by more than the canary allows")
+    return reasons

@@ -1,0 +1,127 @@
+"""Takes alerts from the outbox and tells their targets, until each is sent or visibly given up.
+
+An attempt that ends with the process is repeated when its claim runs out: an alert is sent at least once, and keeps its
+id, by which a receiver drops repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Event, Thread
+
+from qualify.canary.alerts.delivery import DEADLINE_S, tell
+from qualify.canary.alerts.undelivered import Undelivered
+from qualify.cards.load import LoadedCanary
+from qualify.errors import StoreError
+from qualify.facts.canary import Alert, AlertState
+from qualify.store.canaries import Canaries
+
+BATCH = 20
+"""alerts that are told at the same time"""
+CLAIM_S = 60.0
+"""for which nobody else tells them; longer than an attempt and its two transactions"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How often, how long, how soon."""
+
+    every_s: float = 2.0
+    """between two looks into the outbox"""
+    deadline_s: float = DEADLINE_S
+    first_s: float = 5.0
+    """before the second attempt; doubles with each"""
+    longest_s: float = 3600.0
+    attempts: int = 20
+    """after which an alert is given up: about ten hours"""
+
+    def pause_s(self, attempts: int, after_s: float = 0.0) -> float:
+        """Time to the next attempt: exponential, with jitter so that many do not come back at once."""
+        doubled = self.first_s * 2.0 ** min(attempts - 1, 30)
+        pause = min(self.longest_s, doubled) * random.uniform(0.5, 1.0)
+        return max(pause, min(after_s, self.longest_s))
+
+
+class Postman(Thread):
+    """Delivers in a thread of its own. Several replicas may: each alert is claimed by one at a time."""
+
+    def __init__(
+        self,
+        canaries: Canaries,
+        cards: Callable[[], Mapping[str, LoadedCanary]],
+        say: Callable[[str], None],
+        pace: Pace | None = None,
+    ) -> None:
+        super().__init__(name="postman", daemon=True)
+        self._canaries = canaries
+        self._cards = cards
+        self._say = say
+        self._pace = pace or Pace()
+        self._stopped = Event()
+        self._complaint = ""
+
+    def run(self) -> None:
+        """Until it is stopped, and one more round: what a fire by hand filed last is told before its process ends."""
+        while not self._stopped.is_set():
+            if self._safe_round() < BATCH:
+                self._stopped.wait(self._pace.every_s)
+        self._safe_round()
+
+    def stop(self) -> None:
+        """A last round, and the end; what was not delivered by then waits for the next service."""
+        self._stopped.set()
+
+    def _safe_round(self) -> int:
+        """A round; what the database refuses is said once."""
+        try:
+            told = self.deliver()
+            self._complaint = ""
+        except StoreError as error:
+            told = 0
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                self._say(f"alerts wait: {error}")
+        return told
+
+    def deliver(self) -> int:
+        """One round: tell what is due; returns how many were tried."""
+        if not self._canaries.alert_counts()["pending"]:
+            return 0
+        alerts = self._canaries.claim_alerts(BATCH, CLAIM_S)
+        if alerts:
+            asyncio.run(self._tell_all(alerts))
+        return len(alerts)
+
+    async def _tell_all(self, alerts: list[Alert]) -> None:
+        """At the same time, so that one that stalls does not hold the others up; each is filed as it ends."""
+        ended = await asyncio.gather(*(self._tell(alert) for alert in alerts), return_exceptions=True)
+        for error in ended:
+            if error is not None:  # the database went away: what was not filed is told again
+                raise error
+
+    async def _tell(self, alert: Alert) -> None:
+        name = f"alert {alert.id} of {alert.canary} for {alert.target}"
+        try:
+            await self._try(alert)
+        except Undelivered as error:
+            dead = error.final or alert.attempts >= self._pace.attempts
+            state: AlertState = "dead" if dead else "pending"
+            after_s = 0.0 if dead else self._pace.pause_s(alert.attempts, error.after_s)
+            end = f"given up after {alert.attempts} attempts" if dead else f"again in {after_s:.0f} s"
+            self._say(f"{name}: {error}; {end}")
+            await asyncio.to_thread(self._canaries.settle_alert, alert.id, state, str(error), after_s)
+        else:
+            self._say(f"{name}: sent")
+            await asyncio.to_thread(self._canaries.settle_alert, alert.id, "sent")
+
+    async def _try(self, alert: Alert) -> None:
+        loaded = self._cards().get(alert.canary)
+        if loaded is None:
+            raise Undelivered(f"this service has no canary {alert.canary}")
+        target = next((item for item in loaded.card.alerts if item.target == alert.target), None)
+        if target is None:
+            raise Undelivered(f"canary {alert.canary} has no target {alert.target} any more")
+        await tell(alert, target, loaded.path.parent, deadline_s=self._pace.deadline_s)

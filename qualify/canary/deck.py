@@ -1,0 +1,91 @@
+"""The canary cards of a running service: read again when a file changes, the last good one kept when that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from qualify import assets
+from qualify.cards.load import LoadedCanary, canary_paths, load_canaries, load_canary, matrix_names, unknown_canary
+from qualify.errors import CardError, UsageError
+
+Signature = dict[str, tuple[int, int, int]]
+
+
+class Deck:
+    """The cards that the service was told to serve. Raises CardError at first, and never again."""
+
+    def __init__(self, extra: tuple[Path, ...], chosen: tuple[str, ...] = ()) -> None:
+        self.extra = extra
+        self.chosen = chosen
+        self._signature = self._sign()
+        self.cards: dict[str, LoadedCanary] = {
+            name: card for name, card in load_canaries(extra).items() if self._serves(name)
+        }
+        self.troubles: dict[str, str] = {}
+        """by name, what is wrong with a card whose last good version is kept"""
+        if chosen and not self.cards:
+            raise unknown_canary(chosen[0], load_canaries(extra))
+
+    @property
+    def trouble(self) -> str:
+        """Everything that is wrong, on one line; empty where nothing is."""
+        return " | ".join(self.troubles.values())
+
+    @property
+    def crons(self) -> Mapping[str, str]:
+        """The times of each canary; empty text for one without."""
+        return {name: loaded.card.cron or "" for name, loaded in self.cards.items()}
+
+    def refresh(self) -> bool:
+        """Reads what changed. Whether any card, or what is wrong, is another than before."""
+        signature = self._sign()
+        if signature == self._signature:
+            return False
+        changed = {path for path in {*signature, *self._signature} if signature.get(path) != self._signature.get(path)}
+        self._signature = signature
+        before = dict(self.cards), dict(self.troubles)
+        try:
+            paths = {name: path for name, path in canary_paths(self.extra).items() if self._serves(name)}
+            matrices = matrix_names(self.extra)
+        except (CardError, UsageError) as error:
+            self.troubles["*"] = _one_line(error)
+            return before != (self.cards, self.troubles)
+        self.troubles.pop("*", None)
+        # A file that was emptied is a broken card; one that is gone was removed.
+        paths |= {name: loaded.path for name, loaded in self.cards.items() if loaded.path.is_file()}
+        for name in {*self.cards, *self.troubles} - set(paths):
+            self.cards.pop(name, None)
+            self.troubles.pop(name, None)
+        for name, path in paths.items():
+            if str(path) in changed or name not in self.cards:
+                self._read(name, path, matrices)
+        return before != (self.cards, self.troubles)
+
+    def _read(self, name: str, path: Path, matrices: list[str]) -> None:
+        try:
+            self.cards[name] = load_canary(path, matrices)
+            self.troubles.pop(name, None)
+        except CardError as error:
+            kept = "; the last good one stays in force" if name in self.cards else "; it is not served"
+            self.troubles[name] = f"{_one_line(error)}{kept}"
+
+    def _serves(self, name: str) -> bool:
+        return not self.chosen or any(fnmatchcase(name, glob) for glob in self.chosen)
+
+    def _sign(self) -> Signature:
+        """Identity, time of change and size of every file that may be a card."""
+        found: Signature = {}
+        for folder in (assets.shipped("canaries"), *assets.extra("canaries", self.extra)):
+            for path in folder.glob("*.yaml"):
+                try:
+                    state = path.stat()
+                except OSError:  # it went away in between
+                    continue
+                found[str(path)] = (state.st_ino, state.st_mtime_ns, state.st_size)
+        return found
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

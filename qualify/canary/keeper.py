@@ -1,0 +1,96 @@
+"""The lease of one replica, kept in a thread of its own with connections of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+
+from qualify.errors import LeaseLost, StoreError
+from qualify.facts.canary import Lease
+from qualify.store.store import Store
+
+SHARE = 3
+"""renewals within the time of a lease"""
+FOLLOW_S = 2.0
+"""longest time between two looks of a follower"""
+
+
+class Keeper(Thread):
+    """Takes the lease when it is free, renews it, and stops leading by its own monotonic clock when it cannot."""
+
+    def __init__(self, store: Store, name: str, holder: str, ttl_s: float, wake: Callable[[], None]) -> None:
+        super().__init__(name="lease", daemon=True)
+        self._canaries = store.canaries
+        self._name = name
+        self._holder = holder
+        self._ttl_s = ttl_s
+        self._wake = wake
+        self._stopped = Event()
+        self._lease: Lease | None = None
+        self._until = 0.0
+        self._seen: tuple[Lease, float] | None = None
+        self.trouble = ""
+        """what the next renewal files for everybody to see"""
+        self.error = ""
+        """why the database could not be reached at the last attempt; empty = it could"""
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease while this replica leads. None as soon as another one may have taken over."""
+        lease = self._lease
+        return lease if lease is not None and time.monotonic() < self._until else None
+
+    def run(self) -> None:
+        """Until it is stopped; then the lease is given back."""
+        while not self._stopped.is_set():
+            led = self.lease is not None
+            try:
+                self._turn()
+                self.error = ""
+            except LeaseLost:
+                self._lease = None
+            except StoreError as error:
+                self.error = str(error)
+            if led != (self.lease is not None):
+                self._wake()
+            self._stopped.wait(self._pause())
+        self._give_back()
+
+    def stop(self) -> None:
+        """Gives the lease back, and ends."""
+        self._stopped.set()
+
+    def _pause(self) -> float:
+        share = self._ttl_s / SHARE
+        return share if self._lease else min(share, FOLLOW_S)
+
+    def _turn(self) -> None:
+        asked = time.monotonic()  # before the database answers: the lease may be a little longer than we believe
+        if self._lease is not None and asked >= self._until:
+            self._lease = None  # what it was doing has been stopped: it begins again, under a new epoch
+        if self._lease is not None:
+            self._canaries.renew(self._lease, self._ttl_s, self.trouble)
+            self._until = asked + self._ttl_s
+            return
+        found = self._canaries.acquire(self._name, self._holder, self._ttl_s, self._dead())
+        if found is not None:
+            self._until = asked + self._ttl_s
+            self._lease, self._seen = found, None
+
+    def _dead(self) -> Lease | None:
+        """The lease, where it gave no sign of life for its whole time by this process's clock, which cannot jump."""
+        lease, now = self._canaries.lease(self._name), time.monotonic()
+        if lease is None:
+            return None
+        if self._seen is None or (self._seen[0].epoch, self._seen[0].beats) != (lease.epoch, lease.beats):
+            self._seen = lease, now
+        return lease if now - self._seen[1] > self._ttl_s else None
+
+    def _give_back(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            try:
+                self._canaries.release(lease)
+            except StoreError as error:  # it runs out by itself
+                self.error = str(error)

@@ -1,0 +1,185 @@
+"""What `qualify canary list` and `qualify canary explain` show, for people and machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from qualify.canary.conditions import examine, here
+from qualify.canary.slots import after, trigger
+from qualify.cards.canary import seconds
+from qualify.cards.load import LoadedCanary
+from qualify.facts import codec
+from qualify.facts.canary import Fire, Hold, Watched
+from qualify.report.one_line import one_line
+from qualify.store.store import Store
+
+NEXT = 5
+"""times that explain shows"""
+HISTORY = 10
+
+
+def list_canaries(store: Store, cards: Mapping[str, LoadedCanary], lease: str) -> dict[str, Any]:
+    """Every canary with its next time, its last fire and its holds; who leads; alerts by state."""
+    canaries = store.canaries
+    now, last, holds = canaries.now(), canaries.latest(), canaries.holds()
+    return {
+        "leader": leader_data(store, lease, now),
+        "canaries": [
+            {
+                "canary": name,
+                "matrix": loaded.card.matrix,
+                "cron": loaded.card.cron,
+                "settle": loaded.card.stack_change.settle if loaded.card.stack_change else None,
+                "next": next((moment.isoformat() for moment in _next(loaded, now, 1)), None),
+                "last": fire_data(last[name]) if name in last else None,
+                "holds": [hold_data(hold) for hold in holds if hold.canary == name],
+            }
+            for name, loaded in cards.items()
+        ],
+        "orphans": sorted({hold.canary for hold in holds} - set(cards)),
+        "alerts": canaries.alert_counts(),
+    }
+
+
+def to_lines(data: Mapping[str, Any]) -> list[str]:
+    """The list for people."""
+    lines = []
+    for item in data["canaries"]:
+        times = [f"cron {item['cron']}"] * bool(item["cron"]) + ["stack change"] * bool(item["settle"])
+        lines.append(f"{item['canary']:24} {item['matrix']:16} {', '.join(times) or 'by hand'}")
+        if item["next"]:
+            lines.append(f"  next   {item['next']}")
+        if item["last"]:
+            lines.append(f"  last   {fire_line(item['last'])}")
+        lines += [f"  held   {_hold_line(hold)}" for hold in item["holds"]]
+    if data["orphans"]:
+        lines.append(f"held by canaries that have no card any more: {', '.join(data['orphans'])}")
+    alerts = data["alerts"]
+    lines += [
+        *_leader_lines(data["leader"]),
+        "alerts " + ", ".join(f"{count} {state}" for state, count in alerts.items()),
+    ]
+    return [one_line(line) for line in lines]
+
+
+def explain(store: Store, loaded: LoadedCanary, lease: str) -> dict[str, Any]:
+    """When a canary fires next and why, what it waits for, what it did, and what speaks against running here now."""
+    card, canaries = loaded.card, store.canaries
+    now, found = canaries.now(), examine(loaded.card.device)
+    return {
+        "canary": card.canary,
+        "path": str(loaded.path),
+        "matrix": card.matrix,
+        "level": card.level,
+        "device": here(card.device),
+        "timeout_s": seconds(card.timeout),
+        "leader": leader_data(store, lease, now),
+        "why": _why(loaded, canaries.watched(), now),
+        "next": [moment.isoformat() for moment in _next(loaded, now, NEXT)],
+        "refuse": list(found.refuse),
+        "numerics_only": list(found.numerics_only),
+        "holds": [hold_data(hold) for hold in canaries.holds(card.canary)],
+        "history": [fire_data(fire) for fire in canaries.fires(card.canary, HISTORY)],
+        "alerts": [{"target": alert.target, "kind": alert.kind, "events": list(alert.events)} for alert in card.alerts],
+    }
+
+
+def explain_lines(data: Mapping[str, Any]) -> list[str]:
+    """The explanation for people."""
+    lines = [
+        f"{data['canary']}: matrix {data['matrix']} at level {data['level']} on {data['device']} ({data['path']})",
+        *data["why"],
+        *(f"next     {moment}" for moment in data["next"]),
+        *(f"refused  {reason}" for reason in data["refuse"]),
+        *(f"no times {reason}" for reason in data["numerics_only"]),
+        *(f"held     {_hold_line(hold)}" for hold in data["holds"]),
+        *(f"fired    {fire_line(fire)}" for fire in data["history"]),
+        *(f"tells    {alert['target']} ({alert['kind']}): {', '.join(alert['events'])}" for alert in data["alerts"]),
+        *_leader_lines(data["leader"]),
+    ]
+    return [one_line(line) for line in lines]
+
+
+def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime) -> list[str]:
+    card = loaded.card
+    lines = [f"fires at {card.cron} UTC; of times that were missed the last one is made up for"] if card.cron else []
+    if card.stack_change:
+        settle = card.stack_change.settle
+        lines.append(f"fires when the stack of the leader's machine changed and stayed so for {settle}")
+        lines += [
+            f"watches {item.node}: stack {item.stack.fingerprint[:12]}{_changing(item, settle, now)}"
+            for item in watched
+            if item.canary == card.canary
+        ]
+    if not lines:
+        lines.append(f"fires by hand only: qualify canary fire {card.canary}")
+    return lines
+
+
+def _changing(item: Watched, settle: str, now: datetime) -> str:
+    if not item.changing_to or item.changing_since is None:
+        return f", unchanged since {item.seen_at:%Y-%m-%d %H:%M} UTC"
+    left = item.changing_since + timedelta(seconds=seconds(settle)) - now
+    return f", changing to {item.changing_to[:12]}; fires in {max(0, round(left.total_seconds()))} s if that stays"
+
+
+def _next(loaded: LoadedCanary, now: datetime, count: int) -> list[datetime]:
+    """The next moments of a canary's times."""
+    if not loaded.card.cron:
+        return []
+    times = trigger(loaded.card.cron)
+    found: list[datetime] = []
+    moment = after(times, now)
+    while moment is not None and len(found) < count:
+        found.append(moment)
+        moment = after(times, moment)
+    return found
+
+
+def leader_data(store: Store, name: str, now: datetime) -> dict[str, Any] | None:
+    """Who leads, or led last."""
+    lease = store.canaries.lease(name)
+    if lease is None:
+        return None
+    return {
+        "holder": lease.holder,
+        "epoch": lease.epoch,
+        "leads": now < lease.expires_at,
+        "expires_at": lease.expires_at.isoformat(),
+        "trouble": lease.trouble,
+    }
+
+
+def _leader_lines(leader: Mapping[str, Any] | None) -> list[str]:
+    if leader is None:
+        return ["leader  none yet: qualify canary serve"]
+    state = "" if leader["leads"] else f", silent since {leader['expires_at']}"
+    trouble = [f"trouble {leader['trouble']}"] if leader["trouble"] else []
+    return [f"leader  {leader['holder']} (epoch {leader['epoch']}{state})", *trouble]
+
+
+def fire_data(fire: Fire) -> dict[str, Any]:
+    """A fire for machines."""
+    data: dict[str, Any] = codec.to_data(fire)
+    return data
+
+
+def hold_data(hold: Hold) -> dict[str, Any]:
+    """A hold for machines."""
+    data: dict[str, Any] = codec.to_data(hold)
+    return data
+
+
+def fire_line(fire: Mapping[str, Any]) -> str:
+    """A fire on one line."""
+    end = fire["advice"] if fire["state"] == "completed" else fire["state"]
+    run = f", run {fire['run_id']}" if fire["run_id"] else ""
+    reasons = f": {'; '.join(fire['reasons'])}" if fire["reasons"] else ""
+    return f"{fire['scheduled_for']} {end} ({fire['reason']}{run}){reasons}"
+
+
+def _hold_line(hold: Mapping[str, Any]) -> str:
+    where = f"{hold['node']}, {hold['variant']}" if hold["variant"] else hold["node"]
+    return f"{where} since {hold['since']}: {hold['reason']}"

@@ -1,0 +1,393 @@
+"""One replica of the canary service: it follows, or leads, fires and files.
+
+Every turn of the loop begins with who leads. What a turn could not write, because the database is away, the next one
+writes; what a leader did not finish, the next leader finds in the tables.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from qualify.canary.advice import advise
+from qualify.canary.alerts.postman import Postman
+from qualify.canary.conditions import examine
+from qualify.canary.deck import Deck
+from qualify.canary.firing import Ended, Firing
+from qualify.canary.keeper import Keeper
+from qualify.canary.messages import Order
+from qualify.canary.slots import Slots, trigger
+from qualify.canary.watch import Watcher, decide, told
+from qualify.cards.canary import seconds
+from qualify.cards.load import LoadedCanary
+from qualify.errors import INFRASTRUCTURE, LeaseLost, StoreError
+from qualify.facts import codec
+from qualify.facts.canary import Due, Fire, Lease, Letter, Result, Watched
+from qualify.facts.comparison import StackChange
+from qualify.facts.stack import Stack
+from qualify.store.store import Store
+
+BEAT_S = 2.0
+"""longest time between two turns"""
+WATCH_S = 0.5
+"""the same while a fire runs"""
+ATTEMPTS = 5
+"""of one fire, before it is filed as failed"""
+AGAIN_S = 10.0
+"""before the next attempt, times the attempts so far"""
+STOP_S = 20.0
+"""for which an attempt to deliver an alert is waited for at the end"""
+JUMP_S = 1.0
+"""by which the machine's clock may drift against its monotonic one in a turn, before the scheduler is told"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How a replica works."""
+
+    db: str
+    """address of the store, for the children"""
+    node: str
+    """name of this machine in holds and history"""
+    lease: str = "canary"
+    """replicas of one lease share its canaries"""
+    lease_s: float = 15.0
+    """how long a leader may be silent"""
+    poll_s: float = 60.0
+    """between two looks at the stack"""
+    out: Path = Path("out")
+    """folder of reports"""
+    only: int | None = None
+    """run this fire and nothing else"""
+
+
+class Service:
+    """The loop. Use :meth:`run` in the main thread; :meth:`stop` from a signal handler."""
+
+    def __init__(self, store: Store, keeping: Store, deck: Deck, options: Options, say: Callable[[str], None]) -> None:
+        self._canaries = store.canaries
+        self._deck = deck
+        self._options = options
+        self._say = say
+        self._woken = Event()
+        self._stopping = Event()
+        holder = f"{options.node}/{os.getpid()}/{secrets.token_hex(4)}"
+        self._keeper = Keeper(keeping, options.lease, holder, options.lease_s, self._woken.set)
+        self._postman = Postman(store.canaries, lambda: deck.cards, say)
+        self._watcher = Watcher(options.poll_s, self._woken.set)
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC", job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+        )
+        self._slots = Slots()
+        self._epoch = 0
+        self._watched: dict[str, Watched] = {}
+        self._firing: Firing | None = None
+        self._ended: Ended | None = None
+        self._filed_run: str | None = None
+        self._complaint = ""
+        self._clocks = time.time() - time.monotonic()
+        logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # it only wakes the loop, which looks by itself
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Until it is stopped, or the condition holds after a turn."""
+        options = self._options
+        if options.only is None:
+            self._plan_wakes()
+            self._scheduler.start()
+            self._watcher.start()
+        self._keeper.start()
+        self._postman.start()
+        try:
+            while not self._stopping.is_set() and not until():
+                self._woken.wait(WATCH_S if self._firing or options.only is not None else BEAT_S)
+                self._woken.clear()
+                self._safe_turn()
+        finally:
+            self._close()
+
+    def stop(self) -> None:
+        """Ends the loop after this turn."""
+        self._stopping.set()
+        self._woken.set()
+
+    def _safe_turn(self) -> None:
+        """A turn; what the database refuses is said once, and tried again in the next turn."""
+        try:
+            self._turn()
+            self._complain(self._keeper.error)
+        except LeaseLost as error:
+            self._complain(str(error))
+            self._drop()
+        except StoreError as error:
+            self._complain(str(error))
+
+    def _complain(self, text: str) -> None:
+        if text != self._complaint:
+            self._say(text or "the database answers again")
+            self._complaint = text
+
+    def _turn(self) -> None:
+        self._notice_jump()
+        changed = self._options.only is None and self._reload()
+        lease = self._keeper.lease
+        if lease is None or lease.epoch != self._epoch:
+            self._drop()
+        if lease is None:
+            self._epoch = 0
+            return
+        if lease.epoch != self._epoch:
+            self._begin(lease)
+        elif changed:
+            self._slots.set(self._canaries.know_schedules(lease, self._deck.crons).values())
+        if self._options.only is None:
+            self._file_due(lease)
+            self._compare_stack(lease)
+        self._go_on(lease)
+
+    def _begin(self, lease: Lease) -> None:
+        """Take over: what earlier leaders knew is in the tables."""
+        if self._options.only is None:
+            self._slots.set(self._canaries.know_schedules(lease, self._deck.crons).values())
+            self._watched = {item.canary: item for item in self._canaries.watched(self._options.node)}
+            self._say(f"{lease.holder} leads with epoch {lease.epoch}: {len(self._deck.cards)} canaries")
+        self._epoch = lease.epoch
+
+    def _reload(self) -> bool:
+        """Read changed cards; say what is wrong, also in the lease, where `qualify canary list` finds it."""
+        changed = self._deck.refresh()
+        if changed:
+            self._say(self._deck.trouble or f"cards were read again: {len(self._deck.cards)} canaries")
+            self._plan_wakes()
+        self._keeper.trouble = self._deck.trouble
+        return changed
+
+    def _plan_wakes(self) -> None:
+        """Have the loop woken at every moment of every canary."""
+        self._scheduler.remove_all_jobs()
+        for cron in dict.fromkeys(cron for cron in self._deck.crons.values() if cron):
+            self._scheduler.add_job(self._woken.set, trigger(cron))
+
+    def _notice_jump(self) -> None:
+        """The scheduler sleeps by the machine's clock; where that jumped, it must look again."""
+        clocks = time.time() - time.monotonic()
+        if abs(clocks - self._clocks) > JUMP_S and self._scheduler.running:
+            self._scheduler.wakeup()
+        self._clocks = clocks
+
+    def _file_due(self, lease: Lease) -> None:
+        moments = self._slots.due(self._canaries.now())
+        if not moments:
+            return
+        due = [
+            Due(
+                canary=name,
+                scheduled_for=moment,
+                trigger="cron",
+                reason=f"cron {self._deck.crons[name]}",
+                matrix=self._deck.cards[name].card.matrix,
+            )
+            for name, moment in moments.items()
+        ]
+        filed = self._canaries.file(lease, due)
+        self._slots.done(moments)
+        if filed:
+            self._say(f"{len(filed)} due: {', '.join(list(moments)[:6])}{', …' if len(moments) > 6 else ''}")
+
+    def _compare_stack(self, lease: Lease) -> None:
+        """What a look at the stack means for each canary that waits for a change of it."""
+        stack = self._watcher.take()
+        if stack is None:
+            return
+        try:
+            self._file_stack(lease, stack)
+        except StoreError:
+            self._watcher.seen = self._watcher.seen or stack
+            raise
+
+    def _file_stack(self, lease: Lease, stack: Stack) -> None:
+        now, node = self._canaries.now(), self._options.node
+        waiting = {name: loaded for name, loaded in self._deck.cards.items() if loaded.card.stack_change}
+        seen: dict[str, Watched] = {}
+        due: list[Due] = []
+        noticed: dict[tuple[StackChange, ...], list[str]] = {}
+        for name, loaded in waiting.items():
+            assert loaded.card.stack_change is not None, "chosen by it"
+            settle = timedelta(seconds=seconds(loaded.card.stack_change.settle))
+            decision = decide(name, node, self._watched.get(name), stack, now, settle)
+            if decision.watched:
+                seen[name] = decision.watched
+            if decision.noticed:
+                noticed.setdefault(decision.noticed, []).append(name)
+            if decision.fire:
+                due.append(
+                    Due(
+                        canary=name,
+                        scheduled_for=now,
+                        trigger="stack",
+                        reason=f"stack changed: {told(decision.fire)}",
+                        matrix=loaded.card.matrix,
+                        changes=decision.fire,
+                        node=node,
+                    )
+                )
+        if seen:
+            self._canaries.watch(lease, list(seen.values()), due)
+            self._watched |= seen
+        for changes, names in noticed.items():
+            self._say(f"the stack of {node} is changing: {told(changes)}; {', '.join(names[:6])} will fire if it stays")
+        for item in due:
+            self._say(f"{item.canary}: {item.reason}")
+
+    def _go_on(self, lease: Lease) -> None:
+        """Start what is owed, look after what runs, file what ended."""
+        if self._firing is None:
+            self._start(lease)
+            return
+        if self._firing.run_id and self._filed_run != self._firing.run_id:
+            self._canaries.set_run(lease, self._firing.fire.id, self._firing.run_id)
+            self._filed_run = self._firing.run_id
+        self._ended = self._ended or self._firing.poll()
+        if self._ended is not None:
+            self._file_end(lease, self._firing, self._ended)
+            self._firing = self._ended = self._filed_run = None
+            self._woken.set()
+
+    def _start(self, lease: Lease) -> None:
+        fire = self._canaries.take(lease, self._options.node, self._options.only)
+        if fire is None:
+            return
+        loaded = self._deck.cards.get(fire.canary)
+        if loaded is None:
+            reason = f"no canary is called {fire.canary} any more"
+            self._finish(lease, fire, None, _without_run(fire, "failed", reason))
+            return
+        found = examine(loaded.card.device)
+        if found.refuse:
+            self._finish(lease, fire, loaded, _without_run(fire, "refused", *found.refuse))
+            return
+        again = f", attempt {fire.attempts}" if fire.attempts > 1 else ""
+        self._say(f"{fire.canary} fires ({fire.reason}{again})")
+        order = self._order(loaded, fire)
+        timeout_s = seconds(loaded.card.timeout)
+        self._firing = Firing(fire, order, self._options.db, timeout_s, found.numerics_only, self._woken.set)
+
+    def _order(self, loaded: LoadedCanary, fire: Fire) -> Order:
+        card = loaded.card
+        return Order(
+            matrix=loaded.matrix,
+            cards=tuple(str(path) for path in self._deck.extra),
+            select=card.select,
+            kernel=card.kernel,
+            level=card.level,
+            device=card.device,
+            resume=fire.run_id,
+            out=str(self._options.out),
+            slower=card.slower,
+        )
+
+    def _file_end(self, lease: Lease, firing: Firing, ended: Ended) -> None:
+        """A result, another attempt, or the end without one."""
+        fire, loaded = firing.fire, self._deck.cards.get(firing.fire.canary)
+        if ended.seen is not None:
+            doubts, xids = firing.observed
+            counsel = advise(ended.seen, numerics_only=doubts, xids=xids)
+            result = Result(
+                state="completed",
+                matrix=ended.seen.matrix,
+                run_id=ended.seen.run_id,
+                variant=ended.seen.variant,
+                verdict=counsel.verdict,
+                advice=counsel.advice,
+                reasons=counsel.reasons,
+                numerics_only=doubts,
+            )
+            self._finish(lease, fire, loaded, result)
+        elif ended.final or fire.attempts >= ATTEMPTS:
+            times = f" (attempt {fire.attempts})" if fire.attempts > 1 else ""
+            result = _without_run(fire, "failed", f"{ended.why}{times}", run_id=firing.run_id)
+            self._finish(lease, fire, loaded, result)
+        else:
+            after_s = AGAIN_S * fire.attempts if ended.exit_code == INFRASTRUCTURE else 0.0
+            self._canaries.put_back(lease, fire.id, ended.why, after_s)
+            self._say(f"{fire.canary}: {ended.why}; it will be tried again")
+
+    def _finish(self, lease: Lease, fire: Fire, loaded: LoadedCanary | None, result: Result) -> None:
+        alerts = loaded.card.alerts if loaded else ()
+        letters = [
+            Letter(target=alert.target, kind=result.kind, body=body_of(fire, result, self._options.node))
+            for alert in alerts
+            if result.kind in alert.events
+        ]
+        self._canaries.finish(lease, fire.id, result, letters)
+        self._say(f"{fire.canary}: {result.kind}: {'; '.join(result.reasons)}")
+
+    def _drop(self) -> None:
+        """Another replica may have taken over, or will: stop what this one runs, and forget it."""
+        if self._firing is not None:
+            self._firing.kill()
+        self._firing = self._ended = self._filed_run = None
+
+    def _close(self) -> None:
+        """Stop what runs with what was measured stored, put its fire back for the next leader, give the lease back."""
+        firing, lease = self._firing, self._keeper.lease
+        if firing is not None:
+            firing.stop()
+            try:
+                if lease is not None and lease.epoch == self._epoch:
+                    if firing.run_id:
+                        self._canaries.set_run(lease, firing.fire.id, firing.run_id)
+                    self._canaries.put_back(lease, firing.fire.id, "the service was stopped", 0.0)
+            except StoreError as error:  # the next leader finds it unfinished
+                self._complain(str(error))
+        self._watcher.stop()
+        self._postman.stop()
+        self._keeper.stop()
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+        self._keeper.join(self._options.lease_s)
+        self._postman.join(STOP_S)
+
+
+def _without_run(fire: Fire, state: str, *reasons: str, run_id: str | None = None) -> Result:
+    """A fire that ended without evidence: nothing is known, so hold."""
+    return Result(
+        state="refused" if state == "refused" else "failed",
+        matrix=fire.matrix,
+        run_id=run_id or fire.run_id,
+        variant="",
+        verdict=None,
+        advice="hold",
+        reasons=reasons,
+        numerics_only=(),
+    )
+
+
+def body_of(fire: Fire, result: Result, node: str) -> dict[str, object]:
+    """What an alert says, whoever gets it: ``qualify.alert/1``."""
+    return {
+        "schema": "qualify.alert/1",
+        "canary": fire.canary,
+        "fire": fire.id,
+        "kind": result.kind,
+        "advice": result.advice,
+        "verdict": result.verdict,
+        "reasons": list(result.reasons),
+        "trigger": fire.trigger,
+        "reason": fire.reason,
+        "changes": codec.to_data(fire.changes, tuple[StackChange, ...]),
+        "matrix": result.matrix,
+        "run": result.run_id,
+        "node": node,
+        "variant": result.variant,
+        "numerics_only": list(result.numerics_only),
+        "scheduled_for": fire.scheduled_for.isoformat(),
+    }

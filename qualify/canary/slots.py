@@ -1,0 +1,77 @@
+"""When canaries are due, by the database's clock: the latest moment that passed, however many were missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+from apscheduler.triggers.cron import CronTrigger
+
+from qualify.facts.canary import Schedule
+
+MINUTE = timedelta(minutes=1)
+LONGEST = timedelta(days=366 * 8)
+"""between two moments of any schedule: 29 February, across a century"""
+
+
+def trigger(cron: str) -> CronTrigger:
+    """The moments of a crontab expression, in UTC."""
+    return CronTrigger.from_crontab(cron, timezone=UTC)
+
+
+def after(times: CronTrigger, moment: datetime) -> datetime | None:
+    """The first moment later than the given one."""
+    found: datetime | None = times.get_next_fire_time(None, moment + timedelta(microseconds=1))
+    return found
+
+
+def latest(times: CronTrigger, now: datetime) -> datetime | None:
+    """The last moment that is not later than now. Looks back in steps that double: cron knows only forward."""
+    back = MINUTE
+    while back < 2 * LONGEST:
+        found = after(times, now - back)
+        if found is None or found <= now:
+            break
+        back *= 2
+    else:
+        return None
+    while found is not None and (later := after(times, found)) is not None and later <= now:
+        found = later
+    return found
+
+
+class Slots:
+    """The next moment of every canary with times."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, tuple[Schedule, CronTrigger]] = {}
+        self._next: dict[str, datetime | None] = {}
+        self._looked: datetime | None = None
+
+    def set(self, schedules: Iterable[Schedule]) -> None:
+        """Replaces what is known: moments since each schedule became known may be due."""
+        before, self._times, self._next = self._times, {}, {}
+        for item in schedules:
+            if not item.cron:
+                continue
+            known = before.get(item.canary)
+            times = known[1] if known and known[0].cron == item.cron else trigger(item.cron)
+            self._times[item.canary] = item, times
+            self._next[item.canary] = after(times, item.since)
+
+    def due(self, now: datetime) -> Mapping[str, datetime]:
+        """The latest moment of every canary that has one since it was last told as done."""
+        if self._looked is not None and now < self._looked:
+            self._next = {name: after(times, now) for name, (_, times) in self._times.items()}  # the clock was set back
+        self._looked = now
+        found = {}
+        for name, moment in self._next.items():
+            if moment is not None and moment <= now:
+                last = latest(self._times[name][1], now)
+                found[name] = last if last is not None else moment
+        return found
+
+    def done(self, filed: Mapping[str, datetime]) -> None:
+        """These are in the tables; the next moment of each is a later one."""
+        for name, moment in filed.items():
+            self._next[name] = after(self._times[name][1], moment)

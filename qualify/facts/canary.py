@@ -1,0 +1,175 @@
+"""What the canary service knows: who leads, what fired and why, what it advised, what is held, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from qualify.facts.comparison import StackChange
+from qualify.facts.run import Verdict
+from qualify.facts.stack import Stack
+
+Trigger = Literal["cron", "stack", "manual"]
+FireState = Literal["pending", "running", "completed", "refused", "failed"]
+"""refused: the machine was not fit to run on; failed: it ran and could not be brought to an end"""
+OPEN: tuple[FireState, ...] = ("pending", "running")
+Advice = Literal["promote", "hold", "roll back"]
+AlertKind = Literal["promote", "hold", "roll back", "refused", "failed"]
+"""how a fire ended, as it is told: its advice, or that there is no evidence"""
+AlertState = Literal["pending", "sent", "dead"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """Who leads. The epoch grows with every change of the leader and never falls: it is the fencing token."""
+
+    name: str
+    holder: str
+    epoch: int
+    beats: int
+    """grows with every renewal, so that a follower sees a sign of life without comparing clocks"""
+    expires_at: datetime
+    """by the database's clock"""
+    trouble: str
+    """what the leader complains about, for example a card that it cannot read; empty = nothing"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """The times of a canary, as the service knows them."""
+
+    canary: str
+    cron: str
+    """five fields, UTC; empty = none"""
+    since: datetime
+    """when these times became known: earlier ones are not made up for"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Watched:
+    """The stack of one node as one canary saw it last."""
+
+    canary: str
+    node: str
+    stack: Stack
+    """what it fired on last, or saw first"""
+    seen_at: datetime
+    changing_to: str
+    """fingerprint of another stack that has not settled yet; empty = none"""
+    changing_since: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fire:
+    """One time at which a canary was due, and what came of it. A canary has at most one for a moment."""
+
+    id: int
+    canary: str
+    scheduled_for: datetime
+    trigger: Trigger
+    reason: str
+    """why it fired, in one sentence"""
+    changes: tuple[StackChange, ...]
+    """of the stack, where they are why it fired"""
+    state: FireState
+    epoch: int
+    """of the leader that took it last; 0 = nobody yet"""
+    node: str
+    """where it ran; empty = nowhere yet"""
+    attempts: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    matrix: str
+    run_id: str | None
+    """its run, which retention may have removed since"""
+    variant: str
+    """the device model; empty where it is not known"""
+    verdict: Verdict | None
+    advice: Advice | None
+    reasons: tuple[str, ...]
+    """for the advice"""
+    numerics_only: tuple[str, ...]
+    """why its times say nothing; empty where they count"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a fire ended."""
+
+    state: FireState
+    matrix: str
+    run_id: str | None
+    variant: str
+    verdict: Verdict | None
+    advice: Advice
+    reasons: tuple[str, ...]
+    numerics_only: tuple[str, ...]
+
+    @property
+    def kind(self) -> AlertKind:
+        """What it is told as."""
+        return self.state if self.state in ("refused", "failed") else self.advice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hold:
+    """A node and a device model on which a canary advises against going on, until a newer pass of the same pair."""
+
+    id: int
+    canary: str
+    node: str
+    variant: str
+    """empty where the fire ended before the device was known: a pass of any variant of the node releases it"""
+    reason: str
+    fire_id: int
+    since: datetime
+    released_at: datetime | None
+    released_by: int | None
+    """the fire that passed"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Letter:
+    """An alert for one target, before it is filed."""
+
+    target: str
+    """name of the target on the canary's card"""
+    kind: AlertKind
+    body: Mapping[str, Any]
+    """``qualify.alert/1``: plain JSON, whatever the target makes of it"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alert:
+    """A letter in the outbox: sent at least once, or visibly given up."""
+
+    id: str
+    """stays the same in every attempt, so that a receiver can drop repeats"""
+    canary: str
+    fire_id: int
+    kind: AlertKind
+    target: str
+    body: Mapping[str, Any]
+    state: AlertState
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime
+    last_error: str
+    """empty = none yet"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Due:
+    """A fire before it is filed."""
+
+    canary: str
+    scheduled_for: datetime
+    trigger: Trigger
+    reason: str
+    matrix: str
+    changes: tuple[StackChange, ...] = ()
+    node: str = ""
+    """where it must run, because the stack of that node changed; empty = wherever the leader is"""

@@ -1,0 +1,17 @@
+"""The database's clock: the one that every replica of the canary service shares."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, text
+
+
+def now_of(connection: Connection) -> datetime:
+    """The moment, by the clock of the database server; of an SQLite file that is this machine's."""
+    if connection.dialect.name == "sqlite":
+        shown = connection.execute(text("SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')")).scalar_one()
+        return datetime.fromisoformat(shown).replace(tzinfo=UTC)
+    # Not now(), which stands still within a transaction.
+    moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return moment.astimezone(UTC)

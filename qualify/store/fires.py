@@ -1,0 +1,230 @@
+"""Fires, holds, schedules and watched stacks. Every function works inside the transaction of its connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from qualify.errors import LeaseLost
+from qualify.facts import codec
+from qualify.facts.canary import OPEN, Due, Fire, Hold, Lease, Result, Schedule, Watched
+from qualify.facts.comparison import StackChange
+from qualify.facts.stack import Stack
+from qualify.store.clock import now_of
+from qualify.store.tables import fires, holds, schedules, watched_stacks
+
+_FIRE = tuple(Fire.__dataclass_fields__)
+_HOLD = tuple(Hold.__dataclass_fields__)
+
+
+def file(connection: Connection, due: Iterable[Due]) -> list[int]:
+    """Adds fires; one of the same canary and moment that is there already stays. Returns the ids of the new ones."""
+    now = now_of(connection)
+    rows = [_row(item, now) for item in due]
+    if not rows:
+        return []
+    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    added = make(fires).on_conflict_do_nothing().returning(fires.c.id)
+    return list(connection.execute(added, rows).scalars())
+
+
+def _row(due: Due, now: datetime) -> dict[str, Any]:
+    return {
+        "canary": due.canary,
+        "scheduled_for": due.scheduled_for,
+        "trigger": due.trigger,
+        "reason": due.reason,
+        "changes": codec.to_data(due.changes, tuple[StackChange, ...]),
+        "state": "pending",
+        "epoch": 0,
+        "node": due.node,
+        "attempts": 0,
+        "next_attempt_at": now,
+        "created_at": now,
+        "matrix": due.matrix,
+        "variant": "",
+        "reasons": [],
+        "numerics_only": [],
+    }
+
+
+def load(connection: Connection, *where: ColumnElement[bool], limit: int | None = None) -> list[Fire]:
+    """Fires, the latest moment first."""
+    wanted = select(fires).where(*where).order_by(fires.c.scheduled_for.desc(), fires.c.id.desc()).limit(limit)
+    return [_fire(row) for row in connection.execute(wanted).mappings()]
+
+
+def _fire(row: Mapping[Any, Any]) -> Fire:
+    data = {name: row[name] for name in _FIRE}
+    changes = codec.from_data(tuple[StackChange, ...], row["changes"])
+    lists = {name: tuple(row[name]) for name in ("reasons", "numerics_only")}
+    return Fire(**{**data, **lists, "changes": changes})
+
+
+def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str, Fire]:
+    """The latest fire of every canary, of those that meet all conditions."""
+    newest = select(fires.c.canary, func.max(fires.c.scheduled_for)).where(*where).group_by(fires.c.canary)
+    return {fire.canary: fire for fire in load(connection, tuple_(fires.c.canary, fires.c.scheduled_for).in_(newest))}
+
+
+def next_open(connection: Connection, lease: Lease, node: str, only: int | None) -> Fire | None:
+    """The fire that the leader owes longest: one that nobody took, or that an earlier leader left unfinished."""
+    wanted = (
+        select(fires)
+        .where(
+            or_(fires.c.state == "pending", and_(fires.c.state == "running", fires.c.epoch != lease.epoch)),
+            fires.c.next_attempt_at <= now_of(connection),
+            # A changed stack is that of one machine.
+            or_(fires.c.trigger != "stack", fires.c.node == node),
+        )
+        .order_by(fires.c.scheduled_for, fires.c.id)
+        .limit(1)
+    )
+    if only is not None:
+        wanted = wanted.where(fires.c.id == only)
+    row = connection.execute(wanted).mappings().one_or_none()
+    return _fire(row) if row else None
+
+
+def claim(connection: Connection, lease: Lease, fire_id: int, node: str) -> None:
+    """Marks an open fire as taken by the leader; the transaction has checked its epoch."""
+    values = {
+        "state": "running",
+        "epoch": lease.epoch,
+        "node": node,
+        "attempts": fires.c.attempts + 1,
+        "started_at": now_of(connection),
+    }
+    connection.execute(update(fires).where(fires.c.id == fire_id, fires.c.state.in_(OPEN)).values(values))
+
+
+def change(connection: Connection, lease: Lease, fire_id: int, values: Mapping[str, Any]) -> None:
+    """Changes a fire that the leader is running."""
+    mine = (fires.c.id == fire_id, fires.c.state == "running", fires.c.epoch == lease.epoch)
+    if not connection.execute(update(fires).where(*mine).values(dict(values))).rowcount:
+        raise LeaseLost(
+            f"fire {fire_id} is no longer that of {lease.holder} with epoch {lease.epoch}. Nothing was written."
+        )
+
+
+def put_back(connection: Connection, lease: Lease, fire_id: int, reason: str, after: timedelta) -> None:
+    """Makes a running fire pending again, for another attempt after a while."""
+    values = {"state": "pending", "next_attempt_at": now_of(connection) + after, "reasons": [reason]}
+    change(connection, lease, fire_id, values)
+
+
+def finish(connection: Connection, lease: Lease, fire_id: int, result: Result) -> None:
+    """Ends a running fire, and holds or releases its node and variant."""
+    now = now_of(connection)
+    values = {
+        "state": result.state,
+        "matrix": result.matrix,
+        "run_id": result.run_id,
+        "variant": result.variant,
+        "verdict": result.verdict,
+        "advice": result.advice,
+        "reasons": list(result.reasons),
+        "numerics_only": list(result.numerics_only),
+        "finished_at": now,
+    }
+    change(connection, lease, fire_id, values)
+    (fire,) = load(connection, fires.c.id == fire_id)
+    if result.advice == "promote":
+        _release(connection, fire, now)
+    else:
+        _hold(connection, fire, now)
+
+
+def _release(connection: Connection, fire: Fire, now: datetime) -> None:
+    """Ends the holds of the pair that an earlier fire put up; one of before the device was known goes, too."""
+    earlier = select(fires.c.id).where(fires.c.canary == fire.canary, fires.c.scheduled_for <= fire.scheduled_for)
+    ended = (
+        update(holds)
+        .where(*_pair(fire), holds.c.variant.in_([fire.variant, ""]), holds.c.fire_id.in_(earlier))
+        .values(released_at=now, released_by=fire.id)
+    )
+    connection.execute(ended)
+
+
+def _hold(connection: Connection, fire: Fire, now: datetime) -> None:
+    """One open hold for a pair: the newest reason, since the oldest; none where the pair passed later already."""
+    passed = load(
+        connection,
+        fires.c.canary == fire.canary,
+        fires.c.node == fire.node,
+        fires.c.variant == fire.variant,
+        fires.c.advice == "promote",
+        fires.c.scheduled_for > fire.scheduled_for,
+        limit=1,
+    )
+    if passed:
+        return
+    reason = "; ".join(fire.reasons)
+    mine = (*_pair(fire), holds.c.variant == fire.variant)
+    if connection.execute(update(holds).where(*mine).values(reason=reason, fire_id=fire.id)).rowcount:
+        return
+    row = {"canary": fire.canary, "node": fire.node, "variant": fire.variant, "reason": reason}
+    connection.execute(insert(holds), {**row, "fire_id": fire.id, "since": now})
+
+
+def _pair(fire: Fire) -> tuple[ColumnElement[bool], ...]:
+    return holds.c.canary == fire.canary, holds.c.node == fire.node, holds.c.released_at.is_(None)
+
+
+def load_holds(connection: Connection, *where: ColumnElement[bool]) -> list[Hold]:
+    """Holds, the newest first."""
+    rows = connection.execute(select(holds).where(*where).order_by(holds.c.id.desc())).mappings()
+    return [Hold(**{name: row[name] for name in _HOLD}) for row in rows]
+
+
+def know_schedules(connection: Connection, crons: Mapping[str, str]) -> dict[str, Schedule]:
+    """The times of the given canaries; those that are new or changed count from now on."""
+    now = now_of(connection)
+    rows = connection.execute(select(schedules)).all()
+    known = {row.canary: Schedule(canary=row.canary, cron=row.cron, since=row.since) for row in rows}
+    new = [name for name in crons if name not in known]
+    changed = [name for name, cron in crons.items() if name in known and known[name].cron != cron]
+    if new:
+        connection.execute(insert(schedules), [{"canary": name, "cron": crons[name], "since": now} for name in new])
+    for name in changed:
+        values = {"cron": crons[name], "since": now}
+        connection.execute(update(schedules).where(schedules.c.canary == name).values(values))
+    fresh = {name: Schedule(canary=name, cron=crons[name], since=now) for name in (*new, *changed)}
+    return {name: fresh.get(name) or known[name] for name in crons}
+
+
+def load_watched(connection: Connection, node: str | None = None) -> list[Watched]:
+    """The stacks as the canaries saw them last."""
+    wanted = select(watched_stacks).order_by(watched_stacks.c.canary, watched_stacks.c.node)
+    if node is not None:
+        wanted = wanted.where(watched_stacks.c.node == node)
+    return [
+        Watched(
+            canary=row.canary,
+            node=row.node,
+            stack=codec.from_data(Stack, row.stack),
+            seen_at=row.seen_at,
+            changing_to=row.changing_to,
+            changing_since=row.changing_since,
+        )
+        for row in connection.execute(wanted)
+    ]
+
+
+def save_watched(connection: Connection, seen: Sequence[Watched]) -> None:
+    """Replaces what the canaries saw."""
+    for item in seen:
+        key = (watched_stacks.c.canary == item.canary, watched_stacks.c.node == item.node)
+        values = {
+            "fingerprint": item.stack.fingerprint,
+            "stack": codec.to_data(item.stack),
+            "seen_at": item.seen_at,
+            "changing_to": item.changing_to,
+            "changing_since": item.changing_since,
+        }
+        if not connection.execute(update(watched_stacks).where(*key).values(values)).rowcount:
+            connection.execute(insert(watched_stacks), {"canary": item.canary, "node": item.node, **values})

@@ -1,0 +1,91 @@
+"""Who leads the canary service. Every function works inside the transaction of its connection.
+
+A leader writes only in transactions that check its epoch first (:func:`fence`). On PostgreSQL the check holds a lock on
+the lease until the transaction ends, on SQLite there is one writer at a time: nobody can take over in between.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, insert, select, update
+
+from qualify.errors import LeaseLost
+from qualify.facts.canary import Lease
+from qualify.store.clock import now_of
+from qualify.store.tables import leases
+
+_FIELDS = tuple(Lease.__dataclass_fields__)
+
+
+def find(connection: Connection, name: str, *, lock: bool = False) -> Lease | None:
+    """The lease of that name, free or not."""
+    wanted = select(leases).where(leases.c.name == name)
+    row = connection.execute(wanted.with_for_update() if lock else wanted).mappings().one_or_none()
+    return Lease(**{field: row[field] for field in _FIELDS}) if row else None
+
+
+def load(connection: Connection) -> list[Lease]:
+    """Every lease, free or not, by name."""
+    rows = connection.execute(select(leases).order_by(leases.c.name)).mappings()
+    return [Lease(**{field: row[field] for field in _FIELDS}) for row in rows]
+
+
+def acquire(connection: Connection, name: str, holder: str, ttl: timedelta, dead: Lease | None) -> Lease | None:
+    """Takes the lease with a new epoch where it is free, or the caller's own; None where somebody else has it.
+
+    Args:
+        dead: the lease as the caller has seen it without a change for its whole time, by a clock that cannot jump: it
+            is free although the database's clock, which may have been set back, does not say so.
+    """
+    now = now_of(connection)
+    found = find(connection, name, lock=True)
+    theirs = found is not None and found.holder != holder and now < found.expires_at
+    if found and theirs and (dead is None or _sign(found) != _sign(dead)):
+        return None
+    taken = Lease(
+        name=name,
+        holder=holder,
+        epoch=found.epoch + 1 if found else 1,
+        beats=found.beats + 1 if found else 1,
+        expires_at=now + ttl,
+        trouble="",
+    )
+    row = {field: getattr(taken, field) for field in _FIELDS}
+    connection.execute(update(leases).where(leases.c.name == name).values(row) if found else insert(leases).values(row))
+    return taken
+
+
+def _sign(lease: Lease) -> tuple[int, int]:
+    return lease.epoch, lease.beats
+
+
+def renew(connection: Connection, lease: Lease, ttl: timedelta, trouble: str) -> datetime:
+    """Keeps the lease for another while, from now on; returns until when."""
+    until = now_of(connection) + ttl
+    mine = (leases.c.name == lease.name, leases.c.epoch == lease.epoch)
+    values = {"beats": leases.c.beats + 1, "expires_at": until, "trouble": trouble}
+    if not connection.execute(update(leases).where(*mine).values(values)).rowcount:
+        raise _lost(connection, lease)
+    return until
+
+
+def release(connection: Connection, lease: Lease) -> None:
+    """Ends the lease now, so that a follower need not wait; one that is somebody else's stays."""
+    mine = (leases.c.name == lease.name, leases.c.epoch == lease.epoch)
+    connection.execute(update(leases).where(*mine).values(expires_at=now_of(connection)))
+
+
+def fence(connection: Connection, lease: Lease) -> None:
+    """Refuses to go on where the lease is somebody else's by now; holds it until the transaction ends."""
+    wanted = select(leases.c.epoch).where(leases.c.name == lease.name).with_for_update(read=True)
+    if connection.execute(wanted).scalar_one_or_none() != lease.epoch:
+        raise _lost(connection, lease)
+
+
+def _lost(connection: Connection, lease: Lease) -> LeaseLost:
+    found = find(connection, lease.name)
+    now = f"{found.holder} leads with epoch {found.epoch}" if found else "the lease has gone"
+    return LeaseLost(
+        f"lease {lease.name}: {lease.holder} led with epoch {lease.epoch}, and {now}. Nothing was written."
+    )

@@ -1,0 +1,84 @@
+"""The outbox of alerts. Every function works inside the transaction of its connection."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from qualify.facts.canary import Alert, AlertState, Letter
+from qualify.store.clock import now_of
+from qualify.store.tables import outbox
+
+_FIELDS = tuple(Alert.__dataclass_fields__)
+
+
+def add(connection: Connection, canary: str, fire_id: int, letters: Iterable[Letter]) -> None:
+    """Adds an alert for each letter."""
+    now = now_of(connection)
+    rows = [
+        {
+            "id": f"msg_{secrets.token_hex(12)}",
+            "canary": canary,
+            "fire_id": fire_id,
+            "kind": letter.kind,
+            "target": letter.target,
+            "body": dict(letter.body),
+            "state": "pending",
+            "attempts": 0,
+            "created_at": now,
+            "next_attempt_at": now,
+            "last_error": "",
+        }
+        for letter in letters
+    ]
+    if rows:
+        connection.execute(insert(outbox), rows)
+
+
+def claim(connection: Connection, limit: int, lasts: timedelta) -> list[Alert]:
+    """Takes alerts whose time has come, the oldest first; nobody else gets them for that while."""
+    now = now_of(connection)
+    due = (
+        select(outbox)
+        .where(outbox.c.state == "pending", outbox.c.next_attempt_at <= now)
+        .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    found = [_alert(row) for row in connection.execute(due).mappings()]
+    if found:
+        values = {"attempts": outbox.c.attempts + 1, "next_attempt_at": now + lasts}
+        ids = [alert.id for alert in found]
+        connection.execute(update(outbox).where(outbox.c.id.in_(ids)).values(values))
+        again = select(outbox).where(outbox.c.id.in_(ids)).order_by(outbox.c.created_at, outbox.c.id)
+        found = [_alert(row) for row in connection.execute(again).mappings()]
+    return found
+
+
+def settle(connection: Connection, alert_id: str, state: AlertState, error: str, after: timedelta) -> None:
+    """Says what became of an attempt: sent, given up, or pending for another one after a while."""
+    values = {"state": state, "last_error": error, "next_attempt_at": now_of(connection) + after}
+    connection.execute(update(outbox).where(outbox.c.id == alert_id).values(values))
+
+
+def load(connection: Connection, state: AlertState | None, limit: int) -> list[Alert]:
+    """Alerts, of one state or of all, the newest first."""
+    wanted = select(outbox).order_by(outbox.c.created_at.desc(), outbox.c.id).limit(limit)
+    if state is not None:
+        wanted = wanted.where(outbox.c.state == state)
+    return [_alert(row) for row in connection.execute(wanted).mappings()]
+
+
+def counts(connection: Connection) -> dict[AlertState, int]:
+    """How many alerts are in which state."""
+    found: dict[AlertState, int] = {"pending": 0, "sent": 0, "dead": 0}
+    grouped = select(outbox.c.state, func.count()).group_by(outbox.c.state)
+    return found | {row[0]: row[1] for row in connection.execute(grouped)}
+
+
+def _alert(row: Any) -> Alert:
+    return Alert(**{name: row[name] for name in _FIELDS})

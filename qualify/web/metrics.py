@@ -1,0 +1,135 @@
+"""/metrics: a few numbers for each matrix on each device model and for each canary; never a label per case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from qualify import __version__
+from qualify.errors import StoreError
+from qualify.facts.canary import Advice, Fire
+from qualify.facts.run import VERDICTS, Run
+from qualify.store.store import Store
+from qualify.web.site import Site
+from qualify.web.verdicts import Summary
+
+NEWEST = 200
+"""runs that are looked at"""
+LOOKED_BACK = 10
+"""runs of a matrix and device that are judged to find the last success"""
+ADVICES: tuple[Advice, ...] = ("promote", "hold", "roll back")
+PAIR = ("matrix", "device")
+
+
+def exposition(site: Site) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(_Evidence(site))
+    return generate_latest(registry)
+
+
+class _Evidence(Collector):
+    """Reads the store when it is asked."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    def describe(self) -> list[Metric]:
+        """Nothing beforehand: registering must not read the store."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric; where the store fails, only that it does."""
+        store = self._site.store
+        yield InfoMetricFamily("qualify", "This program.", {"version": __version__})
+        try:
+            found = [*_runs(self._site), *_canaries(store)]
+        except StoreError:
+            found = []
+        up = GaugeMetricFamily("qualify_store_up", "1 where the evidence store can be read.", bool(found))
+        yield from [up, *found]
+
+
+def _runs(site: Site) -> list[Metric]:
+    pairs: dict[tuple[str, str], list[Run]] = {}
+    for run in site.store.runs(limit=NEWEST):
+        if run.state == "completed" and run.stack:
+            pairs.setdefault((run.matrix, run.stack.device.variant), []).append(run)
+    newest = {pair: (runs[0], site.verdicts.summary(runs[0])) for pair, runs in pairs.items()}
+    last = _gauge("qualify_last_run_timestamp_seconds", "End of the newest completed run.", PAIR)
+    success = _gauge("qualify_last_success_timestamp_seconds", "End of the newest run that qualified.", PAIR)
+    qualified = _gauge("qualify_qualified", "1 where the newest completed run qualified.", PAIR)
+    cases = _gauge("qualify_cases", "Cases of the newest completed run by verdict.", (*PAIR, "verdict"))
+    refused = _gauge("qualify_refused_cases", "Cases of it that a kernel refused.", PAIR)
+    shapes = _gauge("qualify_shapes", "Production shapes of it.", PAIR)
+    coverage = _gauge("qualify_coverage_ratio", "Share of its production shapes with a proven path.", PAIR)
+    for pair, (run, summary) in newest.items():
+        last.add_metric(pair, _ended(run))
+        qualified.add_metric(pair, summary.exit_code == 0)
+        refused.add_metric(pair, summary.outcomes.get("refused", 0))
+        shapes.add_metric(pair, summary.shapes)
+        coverage.add_metric(pair, summary.proven / summary.shapes if summary.shapes else 0.0)
+        for verdict in VERDICTS:
+            cases.add_metric((*pair, verdict), summary.cases.get(verdict, 0))
+        good = _first_good(site, pairs[pair])
+        if good:
+            success.add_metric(pair, _ended(good))
+    return [last, success, qualified, cases, refused, shapes, coverage]
+
+
+def _first_good(site: Site, runs: Iterable[Run]) -> Run | None:
+    """The newest run that qualified, among the last ones."""
+
+    def good(summary: Summary) -> bool:
+        return summary.exit_code == 0
+
+    return next((run for run in list(runs)[:LOOKED_BACK] if good(site.verdicts.summary(run))), None)
+
+
+def _canaries(store: Store) -> list[Metric]:
+    canaries = store.canaries
+    by = ("canary",)
+    last = _gauge("qualify_canary_last_fire_timestamp_seconds", "End of the newest fire that ended.", by)
+    success = _gauge("qualify_canary_last_success_timestamp_seconds", "End of the newest fire that said promote.", by)
+    advice = _gauge("qualify_canary_advice", "1 for the advice of the newest fire that ended.", ("canary", "advice"))
+    holds = _gauge("qualify_canary_holds", "Open holds.", by)
+    fires = _gauge("qualify_canary_open_fires", "Fires that are due or running.", ("state",))
+    alerts = _gauge("qualify_alerts", "Alerts by state; dead = given up.", ("state",))
+    leads = _gauge("qualify_canary_leader", "1 while somebody leads.", ("lease",))
+    trouble = _gauge("qualify_canary_trouble", "1 where the leader complains, for example about a card.", ("lease",))
+    held = canaries.holds()
+    ended = canaries.latest_ended()
+    for name in sorted({*ended, *(hold.canary for hold in held)}):
+        holds.add_metric((name,), sum(hold.canary == name for hold in held))
+    for name, fire in sorted(ended.items()):
+        last.add_metric((name,), _when(fire.finished_at))
+        for kind in ADVICES:
+            advice.add_metric((name, kind), fire.advice == kind)
+    for name, fire in sorted(canaries.latest_ended(advice="promote").items()):
+        success.add_metric((name,), _when(fire.finished_at))
+    opened: list[Fire] = canaries.open_fires()
+    for state in ("pending", "running"):
+        fires.add_metric((state,), sum(fire.state == state for fire in opened))
+    for state, count in canaries.alert_counts().items():
+        alerts.add_metric((state,), count)
+    now = canaries.now()
+    for lease in canaries.leases():
+        leads.add_metric((lease.name,), now < lease.expires_at)
+        trouble.add_metric((lease.name,), bool(lease.trouble))
+    return [last, success, advice, holds, fires, alerts, leads, trouble]
+
+
+def _gauge(name: str, meaning: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, labels=labels)
+
+
+def _ended(run: Run) -> float:
+    return _when(run.finished_at or run.started_at)
+
+
+def _when(moment: datetime | None) -> float:
+    return moment.timestamp() if moment else 0.0

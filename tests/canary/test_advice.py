@@ -1,0 +1,78 @@
+"""Promote, hold or roll back: every rule, and the order in which they count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qualify.canary.advice import advise
+from qualify.canary.messages import Seen
+from qualify.facts.comparison import StackChange
+
+TORCH = StackChange(component="torch", kind="distribution", before="2.11.0", after="2.13.0")
+NONE = {"verdicts": 0, "kernels": 0, "numbers": 0, "times": 0}
+GOOD = Seen(
+    run_id="run-2",
+    matrix="smoke",
+    variant="Test CPU",
+    verdict="PASS",
+    failing=(),
+    baseline="run-1",
+    stack=(),
+    regressions=NONE,
+    suspicious={"verdicts": 0, "kernels": 0, "numbers": 0},
+    slower=0,
+    examples=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "same", "other"),
+    [
+        ({}, "promote", "promote"),
+        ({"verdict": "WAIVED"}, "promote", "promote"),
+        ({"verdict": "FAIL", "failing": ("a: wrong",)}, "hold", "roll back"),
+        ({"regressions": NONE | {"numbers": 1}}, "hold", "roll back"),
+        ({"verdict": "INCONCLUSIVE"}, "hold", "hold"),
+        ({"suspicious": {"verdicts": 0, "kernels": 2, "numbers": 0}}, "hold", "hold"),
+        ({"slower": 1}, "hold", "hold"),
+        ({"baseline": None}, "hold", "hold"),
+        ({"baseline": None, "verdict": "FAIL"}, "hold", "hold"),
+    ],
+)
+def test_what_is_advised(changes: dict[str, Any], same: str, other: str) -> None:
+    """On the baseline's stack there is nothing to roll back to; on another one what got worse is rolled back."""
+    seen = replace(GOOD, **changes)
+    assert (same, other) == (advise(seen).advice, advise(replace(seen, stack=(TORCH,))).advice)
+
+
+def test_times_do_not_count_where_the_card_was_slowed_down() -> None:
+    """The reason stands in the advice, and the numerics are still judged."""
+    slow = replace(GOOD, slower=3)
+    counsel = advise(slow, numerics_only=("hardware slowdown (clock-event bit 0x8)",))
+    assert "promote" == counsel.advice
+    assert "times are not compared: hardware slowdown (clock-event bit 0x8)" in counsel.reasons
+    assert "hold" == advise(replace(slow, verdict="FAIL"), numerics_only=("MIG",)).advice
+
+
+def test_a_fault_of_the_kernel_is_evidence_against_it() -> None:
+    """Xid 31 fails a run that passed; another Xid says only that the device is in doubt."""
+    faulted = advise(replace(GOOD, stack=(TORCH,)), xids=(31, 31))
+    assert ("roll back", "FAIL") == (faulted.advice, faulted.verdict)
+    assert ["the driver reported Xid 31 during the run: a kernel faulted"] == list(faulted.reasons[:1])
+    other = advise(replace(GOOD, stack=(TORCH,)), xids=(94,))
+    assert ("hold", "PASS", ("the driver reported Xid 94 during the run",)) == (
+        other.advice, other.verdict, other.reasons
+    )  # fmt: skip
+
+
+def test_reasons_name_what_changed() -> None:
+    """What failed, the baseline, the components, and the command that accepts one."""
+    failed = replace(GOOD, verdict="FAIL", failing=("a/b: row 3",), stack=(TORCH,))
+    assert ("the run failed: a/b: row 3", "the stack changed since baseline run-1: torch") == advise(failed).reasons
+    same = advise(replace(failed, stack=())).reasons
+    assert any("the stack is that of baseline run-1" in reason for reason in same)
+    (unknown,) = advise(replace(GOOD, baseline=None)).reasons
+    assert unknown.endswith("qualify baseline accept run-2 --by NAME --reason TEXT")

@@ -1,0 +1,96 @@
+"""Cards of a running service: read again when they change, and the last good one kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qualify.canary.deck import Deck
+from qualify.errors import CardError, UsageError
+
+CARD = 'canary: {0}\nmatrix: smoke\ncron: "{1}"\n'
+
+
+def write(folder: Path, name: str = "mine", cron: str = "0 3 * * *", text: str | None = None) -> Path:
+    """A card in the folder."""
+    path = folder / f"{name}.yaml"
+    path.write_text(text if text is not None else CARD.format(name, cron))
+    return path
+
+
+@pytest.fixture
+def deck(tmp_path: Path) -> Deck:
+    """One own canary and the shipped ones."""
+    write(tmp_path)
+    return Deck((tmp_path,))
+
+
+def test_nothing_changed(deck: Deck) -> None:
+    """An untouched folder is not read again."""
+    assert not deck.refresh()
+    assert {"mine", "nightly", "stack-change"} == set(deck.cards)
+
+
+def test_an_edit_is_read(deck: Deck, tmp_path: Path) -> None:
+    """So are a new card and a removed one."""
+    write(tmp_path, cron="0 5 * * *")
+    write(tmp_path, "second")
+    assert deck.refresh()
+    assert ("0 5 * * *", "") == (deck.crons["mine"], deck.crons["stack-change"])
+    (tmp_path / "second.yaml").unlink()
+    assert deck.refresh()
+    assert "second" not in deck.cards
+
+
+def test_a_broken_card_keeps_the_last_good_one(deck: Deck, tmp_path: Path) -> None:
+    """What is wrong is said with its place; a repaired card is read again; other cards are read meanwhile."""
+    good = deck.cards["mine"]
+    path = write(tmp_path, text='canary: mine\nmatrix: smoke\ncron: "0 25 * * *"\n')
+    write(tmp_path, "second")
+    assert deck.refresh()
+    assert good == deck.cards["mine"]
+    assert "second" in deck.cards
+    assert f"{path}:3:7: cron: must have a value of hour from 0 to 23, not '25'" in deck.trouble
+    assert "the last good one stays in force" in deck.trouble
+    assert not deck.refresh()
+    write(tmp_path, text="")
+    assert deck.refresh()
+    assert good == deck.cards["mine"]
+    write(tmp_path, cron="0 6 * * *")
+    assert deck.refresh()
+    assert ("0 6 * * *", "") == (deck.crons["mine"], deck.trouble)
+
+
+def test_a_new_card_that_is_broken_is_not_served(deck: Deck, tmp_path: Path) -> None:
+    """It is named, and gone with its file."""
+    path = write(tmp_path, "bad", text="canary: bad\n")
+    assert deck.refresh()
+    assert "bad" not in deck.cards
+    assert "it is not served" in deck.trouble
+    path.unlink()
+    assert deck.refresh()
+    assert "" == deck.trouble
+
+
+def test_two_cards_of_one_name_change_nothing(deck: Deck, tmp_path: Path) -> None:
+    """The cards stay as they were until the conflict is gone."""
+    before = dict(deck.cards)
+    path = write(tmp_path, "nightly")
+    assert deck.refresh()
+    assert before == deck.cards
+    assert "exists already" in deck.trouble
+    path.unlink()
+    assert deck.refresh()
+    assert "" == deck.trouble
+
+
+def test_at_the_start_everything_must_be_right(tmp_path: Path) -> None:
+    """A service does not begin on a card that it cannot read, nor with a name that no canary has."""
+    write(tmp_path, text="canary: mine\n")
+    with pytest.raises(CardError, match=r"mine\.yaml"):
+        Deck((tmp_path,))
+    write(tmp_path)
+    assert {"mine"} == set(Deck((tmp_path,), ("m*",)).cards)
+    with pytest.raises(UsageError, match="no canary is called 'mime'; perhaps you meant mine"):
+        Deck((tmp_path,), ("mime",))

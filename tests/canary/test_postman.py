@@ -1,0 +1,239 @@
+"""The outbox is emptied over real HTTP, from a real database of both kinds: at least once, and never silently not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import receivers
+from alert_examples import BODY, KEY
+from cli_process import environment
+from sqlalchemy import create_engine, make_url, text
+
+from qualify.canary.alerts.postman import Pace, Postman
+from qualify.cards.load import load_canary
+from qualify.facts.canary import Due, Letter, Result
+from qualify.store import Store
+
+PACE = Pace(every_s=0.05, deadline_s=2.0, first_s=0.05, longest_s=0.1, attempts=3)
+CARD = """\
+canary: nightly
+matrix: smoke
+alerts:
+  - {{target: oncall, kind: webhook, url: "{url}", secret_env: HOOK_KEY, allow_private: true}}
+  - {{target: chat, kind: slack, url: "{url}", allow_private: true}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of webhooks, in the environment."""
+    monkeypatch.setenv("HOOK_KEY", KEY)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty SQLite store."""
+    with Store.open(str(tmp_path / "evidence.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def any_store(address):
+    """An empty store of both kinds."""
+    with Store.open(address) as store:
+        yield store
+
+
+@pytest.fixture
+def receiver():
+    """A server that takes everything."""
+    with receivers.receiving() as receiver:
+        yield receiver
+
+
+def file(store: Store, *targets: str, kind="hold") -> None:
+    """A fire that ended, and an alert for each target."""
+    lease = store.canaries.acquire("canary", "a", 60)
+    store.canaries.file(
+        lease, [Due(canary="nightly", scheduled_for=store.canaries.now(), trigger="cron", reason="c", matrix="smoke")]
+    )
+    fire = store.canaries.take(lease, "node-1")
+    result = Result(
+        state="completed",
+        matrix="smoke",
+        run_id=None,
+        variant="CPU",
+        verdict="FAIL",
+        advice="hold",
+        reasons=("it failed",),
+        numerics_only=(),
+    )
+    letters = [Letter(target=target, kind=kind, body=BODY) for target in targets]
+    store.canaries.finish(lease, fire.id, result, letters)
+    store.canaries.release(lease)
+
+
+def cards(folder: Path, url: str):
+    """The canary of the alerts."""
+    path = folder / "nightly.yaml"
+    path.write_text(CARD.format(url=url))
+    return {"nightly": load_canary(path, ["smoke"])}
+
+
+def deliver(store: Store, loaded, pace: Pace = PACE, until_s: float = 10) -> list[str]:
+    """Rounds until nothing is pending; returns what was said."""
+    said: list[str] = []
+    postman = Postman(store.canaries, lambda: loaded, said.append, pace)
+    end = time.monotonic() + until_s
+    while store.canaries.alert_counts()["pending"] and time.monotonic() < end:
+        postman.deliver()
+        time.sleep(0.03)
+    return said
+
+
+def test_every_target_is_told_once(store, receiver, tmp_path):
+    """Where nothing fails, each alert arrives once, and a later round sends nothing."""
+    file(store, "oncall", "chat")
+    loaded = cards(tmp_path, receiver.url)
+    deliver(store, loaded)
+    assert 0 == Postman(store.canaries, lambda: loaded, print, PACE).deliver()
+    assert {"pending": 0, "sent": 2, "dead": 0} == store.canaries.alert_counts()
+    assert 2 == len(receiver.received)
+
+
+def test_failure_is_tried_again_under_the_same_id(any_store, receiver, tmp_path):
+    """Two failures, then success: the id by which a receiver drops repeats stays the same."""
+    file(any_store, "oncall")
+    receiver.answers = [(500, {}, b""), (503, {}, b""), (200, {}, b"")]
+    deliver(any_store, cards(tmp_path, receiver.url))
+    (alert,) = any_store.canaries.alerts("sent")
+    assert [alert.id] * 3 == [got.headers["webhook-id"] for got in receiver.received]
+    assert (3, "") == (alert.attempts, alert.last_error)
+
+
+def test_given_up_visibly(store, receiver, tmp_path):
+    """After the last attempt the alert is dead, with its reason, and is not tried again."""
+    file(store, "oncall")
+    receiver.answers = [(500, {}, b"")]
+    said = deliver(store, cards(tmp_path, receiver.url))
+    (dead,) = store.canaries.alerts("dead")
+    assert (3, "HTTP 500") == (dead.attempts, dead.last_error)
+    assert 3 == len(receiver.received)
+    assert said[-1].endswith("HTTP 500; given up after 3 attempts")
+    assert KEY not in "".join(said)
+
+
+def test_gone_target_is_given_up_at_once(store, receiver, tmp_path):
+    """410 ends it after one attempt."""
+    file(store, "oncall")
+    receiver.answers = [(410, {}, b"")]
+    deliver(store, cards(tmp_path, receiver.url))
+    assert (1, 1) == (store.canaries.alert_counts()["dead"], len(receiver.received))
+
+
+@pytest.mark.parametrize("text", ["canary: nightly\nmatrix: smoke\n", None])
+def test_target_that_no_card_has(store, tmp_path, text):
+    """An alert whose target or canary has gone from the cards is not lost without a word."""
+    file(store, "oncall")
+    path = tmp_path / "nightly.yaml"
+    path.write_text(text or "")
+    deliver(store, {"nightly": load_canary(path, ["smoke"])} if text else {})
+    (dead,) = store.canaries.alerts("dead")
+    assert "nightly" in dead.last_error
+
+
+def test_stalling_target_does_not_hold_up_others(store, receiver, tmp_path):
+    """One target that never answers costs its deadline, while the others are told."""
+    with receivers.raw(receivers.stall) as stalling:
+        urls = {f"t{number}": receiver.url for number in range(5)} | {"stalling": stalling}
+        file(store, *urls)
+        targets = [
+            f'  - {{target: {name}, kind: webhook, url: "{url}", secret_env: HOOK_KEY, allow_private: true}}\n'
+            for name, url in urls.items()
+        ]
+        path = tmp_path / "nightly.yaml"
+        path.write_text("canary: nightly\nmatrix: smoke\nalerts:\n" + "".join(targets))
+        loaded = {"nightly": load_canary(path, ["smoke"])}
+        began = time.monotonic()
+        Postman(store.canaries, lambda: loaded, print, replace(PACE, deadline_s=0.5)).deliver()
+        assert time.monotonic() - began < 3
+    assert {"pending": 1, "sent": 5, "dead": 0} == store.canaries.alert_counts()
+
+
+def test_thread_survives_a_database_that_goes_away(new_postgres, receiver, tmp_path):
+    """Connections that the server cuts cost a complaint, and the alert is delivered afterwards."""
+    said: list[str] = []
+    with Store.open(new_postgres) as store:
+        loaded = cards(tmp_path, receiver.url)
+        postman = Postman(store.canaries, lambda: loaded, said.append, PACE)
+        postman.start()
+        place = make_url(new_postgres)
+        admin = create_engine(place.set(database="postgres"), isolation_level="AUTOCOMMIT")
+        with admin.connect() as connection:
+            connection.execute(text(f"ALTER DATABASE {place.database} ALLOW_CONNECTIONS false"))
+            cut = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name")
+            connection.execute(cut, {"name": place.database})
+            until(lambda: said)
+            assert said[0].startswith("alerts wait: evidence store")
+            connection.execute(text(f"ALTER DATABASE {place.database} ALLOW_CONNECTIONS true"))
+        admin.dispose()
+        file(store, "oncall")
+        until(lambda: receiver.received)
+        postman.stop()
+        postman.join(5)
+        assert not postman.is_alive()
+        assert {"pending": 0, "sent": 1, "dead": 0} == store.canaries.alert_counts()
+
+
+def until(condition) -> None:
+    """Waits for it, at most ten seconds."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from qualify.canary.alerts import postman
+from qualify.cards.load import load_canary
+from qualify.store import Store
+postman.CLAIM_S = 0.5
+with Store.open(sys.argv[1]) as store:
+    loaded = {"nightly": load_canary(Path(sys.argv[2]), ["smoke"])}
+    postman.Postman(store.canaries, lambda: loaded, print, postman.Pace(deadline_s=30.0)).deliver()
+"""
+
+
+def test_kill_in_mid_attempt_loses_nothing(any_store, address, receiver, tmp_path):
+    """A process that dies while a target thinks leaves the alert to the next one, when its claim has run out."""
+    with receivers.raw(receivers.stall) as stalling:
+        file(any_store, "oncall")
+        cards(tmp_path, stalling)
+        command = [sys.executable, "-c", KILLED, address, str(tmp_path / "nightly.yaml")]
+        process = subprocess.Popen(command, env=environment(HOOK_KEY=KEY, PYTHONPATH=os.pathsep.join(sys.path)))
+        until(lambda: any_store.canaries.alerts("pending")[0].attempts)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    deliver(any_store, cards(tmp_path, receiver.url))
+    (alert,) = any_store.canaries.alerts("sent")
+    assert (2, 1) == (alert.attempts, len(receiver.received))
+
+
+def test_pace():
+    """Pauses double, vary, stay below the longest, and respect what the target asked for."""
+    pace = Pace()
+    for attempts, longest in ((1, 5), (2, 10), (5, 80), (12, 3600), (500, 3600)):
+        pauses = [pace.pause_s(attempts) for _ in range(200)]
+        assert longest / 2 <= min(pauses) < max(pauses) <= longest
+        assert max(pauses) - min(pauses) > longest / 4
+    assert 120 == pace.pause_s(1, after_s=120)
+    assert 3600 == pace.pause_s(1, after_s=10**6)

@@ -1,0 +1,81 @@
+"""When canaries are due: the latest missed moment, across restarts, edits and jumps of the clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qualify.canary.slots import Slots, after, latest, trigger
+from qualify.facts.canary import Schedule
+
+NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+CRONS = ("* * * * *", "*/7 1-5 * * *", "0 3 * * *", "30 2 * * mon-fri", "0 0 1 jan *", "0 0 29 feb *", "59 23 31 * *")
+
+
+def daily(since: datetime = NOON - timedelta(days=10), cron: str = "0 3 * * *") -> Schedule:
+    """A canary of three in the morning."""
+    return Schedule(canary="nightly", cron=cron, since=since)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cron=st.sampled_from(CRONS), days=st.floats(-1000, 2000))
+def test_the_latest_moment_is_the_one_before_the_next(cron: str, days: float) -> None:
+    """It is not later than now, a moment of the schedule, and nothing lies between it and now."""
+    times, now = trigger(cron), NOON + timedelta(days=days)
+    found, following = latest(times, now), after(times, now)
+    assert found is not None
+    assert found <= now
+    assert found == after(times, found - timedelta(seconds=1))
+    assert following == after(times, found)
+
+
+def test_of_many_missed_moments_the_last_is_made_up_for() -> None:
+    """Ten days of silence are one fire, and then the next is tomorrow's."""
+    slots = Slots()
+    slots.set([daily()])
+    due = slots.due(NOON)
+    assert {"nightly": NOON.replace(hour=3)} == due
+    assert due == slots.due(NOON), "until it is in the tables"
+    slots.done(due)
+    assert {} == slots.due(NOON + timedelta(hours=14))
+    assert {"nightly": NOON.replace(day=22, hour=3)} == slots.due(NOON.replace(day=22, hour=3))
+
+
+def test_an_edit_counts_from_now() -> None:
+    """New times do not make up for moments before they were known."""
+    slots = Slots()
+    slots.set([daily()])
+    slots.done(slots.due(NOON))
+    slots.set([daily(since=NOON, cron="0 11 * * *")])
+    assert {} == slots.due(NOON)
+    assert {"nightly": NOON.replace(day=22, hour=11)} == slots.due(NOON + timedelta(days=1))
+
+
+def test_a_clock_that_is_set_forward_and_back() -> None:
+    """Forward: one fire. Back: the moments in between come true again, and the tables know which have fired."""
+    slots = Slots()
+    slots.set([daily()])
+    slots.done(slots.due(NOON))
+    forward = slots.due(NOON + timedelta(days=2))
+    assert {"nightly": NOON.replace(day=23, hour=3)} == forward
+    slots.done(forward)
+    assert {} == slots.due(NOON)
+    assert {"nightly": NOON.replace(day=22, hour=3)} == slots.due(NOON + timedelta(days=1))
+
+
+def test_without_times_nothing_is_due() -> None:
+    """A canary of a stack change, or one that was removed, has no moments."""
+    slots = Slots()
+    slots.set([daily(cron="")])
+    assert {} == slots.due(NOON)
+    slots.set([])
+    assert {} == slots.due(NOON)
+
+
+@pytest.mark.parametrize(("cron", "day"), [("0 3 * * mon", 23), ("0 3 * * sun", 22)])
+def test_days_of_the_week(cron: str, day: int) -> None:
+    """Days are named, and mean what they say."""
+    assert NOON.replace(day=day, hour=3) == after(trigger(cron), NOON)

@@ -1,0 +1,76 @@
+"""What a canary service writes, in the smallest form."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import store_examples
+
+from qualify.facts.canary import Due, Lease, Letter, Result, Watched
+from qualify.facts.comparison import StackChange
+from qualify.store import Store
+
+THREE = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+CHANGE = StackChange(component="torch", kind="distribution", before="2.11.0", after="2.13.0")
+
+
+BASELINE: dict[str, Any] = {
+    "matrix": "smoke",
+    "variant": "Test CPU",
+    "accepted_by": "jane",
+    "reason": "first",
+    "accepted_at": THREE,
+}
+
+
+def due(canary: str = "nightly", at: datetime = THREE, **changes: Any) -> Due:
+    """A fire of cron."""
+    usual: dict[str, Any] = {"trigger": "cron", "reason": "cron 0 3 * * *", "matrix": "smoke"}
+    return Due(canary=canary, scheduled_for=at, **{**usual, **changes})
+
+
+def result(**changes: Any) -> Result:
+    """A pass."""
+    usual: dict[str, Any] = {
+        "state": "completed",
+        "matrix": "smoke",
+        "run_id": "20261121T030000Z-abcdef",
+        "variant": "Test CPU",
+        "verdict": "PASS",
+        "advice": "promote",
+        "reasons": ("everything passed",),
+        "numerics_only": (),
+    }
+    return Result(**{**usual, **changes})
+
+
+def letter(target: str = "oncall", **changes: Any) -> Letter:
+    """An alert with a hostile kernel name."""
+    return Letter(target=target, kind=changes.pop("kind", "promote"), body={"title": "<b>kernel</b>", **changes})
+
+
+def lead(store: Store, holder: str = "a", ttl_s: float = 60) -> Lease:
+    """The lease, taken by that holder."""
+    lease = store.canaries.acquire("canary", holder, ttl_s)
+    assert lease is not None
+    return lease
+
+
+def fill(store: Store) -> None:
+    """Two fires, one of them finished with a hold and an alert; times and a watched stack."""
+    lease = lead(store)
+    store.canaries.know_schedules(lease, {"nightly": "0 3 * * *"})
+    seen = Watched(
+        canary="nightly",
+        node="n",
+        stack=store_examples.stack(),
+        seen_at=THREE,
+        changing_to="f" * 64,
+        changing_since=THREE,
+    )
+    first = due(trigger="stack", node="n", changes=(CHANGE,))
+    store.canaries.watch(lease, [seen], [first, due(at=THREE + timedelta(days=1))])
+    fire = store.canaries.take(lease, "n")
+    assert fire is not None
+    store.canaries.finish(lease, fire.id, result(advice="hold", reasons=("slower",)), [letter(kind="hold")])

@@ -1,0 +1,205 @@
+"""A real server of a real store: what it shows, what it refuses, and what it never does."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from web_examples import HOSTILE
+
+from qualify.store import Store
+
+PAGES = ("/", "/runs/latest", "/canaries", "/canaries/nightly")
+
+
+def test_list_of_runs(served):
+    """Every run with its verdict, newest first, with links to its report and to what changed since the one before."""
+    page, data = served.get("/"), served.get("/runs.json").data
+    assert "qualify.runs/1" == data["schema"]
+    assert set(served.runs) == {run["run"] for run in data["runs"]}
+    assert {"PASS", "FAIL", "INCONCLUSIVE"} == {run["verdict"] for run in data["runs"]}
+    for run in served.runs:
+        assert f'href="/runs/{run}"' in page.text
+    assert "/against/" in page.text
+    assert 1 == len(served.get("/runs.json?limit=1").data["runs"])
+    assert 'href="/?limit=4"' in served.get("/?limit=1").text
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_report_is_that_of_the_command(served, number, tmp_path):
+    """The same page and the same JSON as `qualify report` writes."""
+    from cli_process import call
+
+    run = served.runs[number]
+    call("report", run, "--db", served.address, "--out", tmp_path, cwd=tmp_path)
+    assert (tmp_path / run / "report.html").read_text() == served.get(f"/runs/{run}").text
+    assert (tmp_path / run / "report.json").read_text() == served.get(f"/runs/{run}.json").text
+
+
+def test_prefix_and_latest(served):
+    """A run may be named as on the command line."""
+    newest = served.get("/runs/latest.json").data["run"]
+    assert newest in served.runs
+    assert newest == served.get(f"/runs/{newest[:-3]}.json").data["run"]
+
+
+def test_diff(served):
+    """Two runs compared, as page and JSON."""
+    passed, worse, _ = served.runs
+    page = served.get(f"/runs/{worse}/against/{passed}")
+    data = served.get(f"/runs/{worse}/against/{passed}.json").data
+    assert "Regression" in page.text
+    assert "qualify.diff/1" == data["schema"]
+    assert "torch" in {change["component"] for change in data["stack"]}
+
+
+def test_canaries(served):
+    """History, holds, alerts that were given up, and what the leader complains about."""
+    page, data = served.get("/canaries"), served.get("/canaries.json").data
+    (fire,) = data["fires"]
+    assert ("nightly", "roll back", "stack") == (fire["canary"], fire["advice"], fire["trigger"])
+    assert 1 == len(data["holds"]) == len(data["given_up"])
+    assert {"pending": 0, "sent": 0, "dead": 1} == data["alerts"]
+    assert "bad.yaml:1:1" in page.text
+    assert served.get("/canaries/nightly.json").data["fires"] == data["fires"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_hostile_names_are_text(served, path):
+    """A name with markup is shown, never obeyed."""
+    text = served.get(path).text
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    if path.startswith("/canaries"):
+        assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/runs.json", "/metrics", "/healthz", "/readyz", "/nope"])
+def test_headers(served, path):
+    """Every answer forbids everything that it does not need, and HEAD tells the same."""
+    reply, head = served.get(path), served.get(path, "HEAD")
+    policy = reply.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert ("nosniff", "no-store") == (reply.headers["x-content-type-options"], reply.headers["cache-control"])
+    assert (reply.status, "") == (head.status, head.text)
+    assert "server" not in {name.lower() for name in reply.headers}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/nope", 404, "There is no such page."),
+        ("/runs/nope", 404, "no run"),
+        ("/runs/2026", 404, "may be any of 3"),
+        ("/runs/latest/against/baseline", 404, "no baseline of serving"),
+        ("/canaries/nope", 404, "has not fired here"),
+        ("/?limit=many", 400, "limit must be a number"),
+        ("/docs", 404, "There is no such page."),
+        ("/openapi.json", 404, "There is no such page."),
+        ("/runs/..%2f..%2fetc%2fpasswd", 404, ""),
+        ("/runs/%00", 404, "no run"),
+        ("/runs/%3Cscript%3Ealert(1)%3C%2Fscript%3E", 404, ""),
+    ],
+)
+def test_what_is_not_here(served, path, status, words):
+    """Words and the right status, no traceback, no markup of the asker's."""
+    reply = served.get(path)
+    assert status == reply.status
+    assert words in reply.text
+    assert "<script>" not in reply.text
+    assert "Traceback" not in reply.text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_read_only(served, method):
+    """No method that changes anything."""
+    assert 405 == served.get("/", method).status
+
+
+def test_foreign_host_name(served):
+    """A page whose name was pointed at this machine's loopback address reads nothing."""
+    assert 400 == served.get("/", Host="evil.example.com").status
+    assert 200 == served.get("/", Host="localhost:9").status
+
+
+def test_metrics(served):
+    """A few numbers for each matrix and canary; no case is named."""
+    text = served.get("/metrics").text
+    at = '{device="Test CPU",matrix="serving"'
+    assert "qualify_store_up 1.0" in text
+    assert f"qualify_qualified{at}}} " in text
+    assert f'qualify_cases{at},verdict="FAIL"}} ' in text
+    assert f"qualify_coverage_ratio{at}}} " in text
+    assert f"qualify_last_success_timestamp_seconds{at}}} " in text
+    assert 'qualify_canary_advice{advice="roll back",canary="nightly"} 1.0' in text
+    assert 'qualify_canary_holds{canary="nightly"} 1.0' in text
+    assert 'qualify_alerts{state="dead"} 1.0' in text
+    assert 'qualify_canary_trouble{lease="canary"} 1.0' in text
+    assert "tiled-torch" not in text
+    assert len(text.splitlines()) < 200
+
+
+def test_metrics_are_what_prometheus_reads(served):
+    """The client library's own parser takes every line, and each name once."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = list(text_string_to_metric_families(served.get("/metrics").text))
+    assert all(family.name.startswith("qualify") and family.documentation for family in families)
+    assert len(families) == len({family.name for family in families})
+
+
+def test_nothing_is_written(served):
+    """Reading every page leaves the database as it was."""
+
+    def content() -> list[str]:
+        with sqlite3.connect(served.address) as connection:
+            lines = list(connection.iterdump())
+        connection.close()
+        return lines
+
+    before = content()
+    for path in (*PAGES, "/metrics", "/readyz"):
+        served.get(path)
+    assert before == content()
+
+
+def test_many_at_once(served):
+    """Thirty readers at the same time get whole pages."""
+    with ThreadPoolExecutor(30) as pool:
+        replies = list(pool.map(served.get, ["/runs/latest", "/", "/metrics"] * 10))
+    assert {200} == {reply.status for reply in replies}
+    assert all(reply.text.rstrip().endswith(("</html>", "0")) or "qualify_" in reply.text for reply in replies)
+
+
+def test_garbage_on_the_wire(served):
+    """What is no HTTP is refused, and the server goes on."""
+    host, port = re.match(r"http://([\d.]+):(\d+)/", served.url).groups()
+    for garbage in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"A" * 100_000):
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(garbage)
+    assert 200 == served.get("/healthz").status
+
+
+def test_new_run_is_seen(served, tmp_path):
+    """The list is not remembered: what is stored a moment later is there."""
+    from stored_runs import MATRIX, store_run
+
+    (tmp_path / "other.yaml").write_text(MATRIX.replace("matrix: serving", "matrix: other"))
+    with Store.open(served.address) as store:
+        run = store_run(store, tmp_path / "other.yaml")
+    assert run.id in served.get("/").text
+    with Store.open(served.address) as store:
+        store.remove_run(run.id)
+    assert run.id not in served.get("/").text
+
+
+def test_hostile_name_in_the_stack(served):
+    """The report of a run whose library has a hostile name shows it as text."""
+    text = served.get(f"/runs/{served.runs[1]}").text
+    assert "&lt;script&gt;alert(1)" in text
+    assert HOSTILE not in text

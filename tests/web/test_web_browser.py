@@ -1,0 +1,44 @@
+"""The pages in a real Chromium: no blocked style or script, no dialog, links lead where they say."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")]
+
+
+def test_walk_through_the_site(served, tmp_path):
+    """Runs, a report whose filter works under the policy, the comparison, the canaries; nothing is complained about."""
+    trouble: list[str] = []
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.on("console", lambda message: trouble.append(message.text))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("dialog", lambda dialog: trouble.append(f"dialog {dialog.message}"))
+        page.on("request", lambda it: None if it.url.startswith((served.url, "data:")) else trouble.append(it.url))
+        page.goto(served.url)
+        assert page.get_by_role("heading", level=1).inner_text() == "Runs"
+        assert "system-ui" in page.evaluate("getComputedStyle(document.body).fontFamily")
+        page.screenshot(path=tmp_path / "runs.png", full_page=True)
+        page.get_by_role("link", name=served.runs[1], exact=True).click()
+        assert "Not qualified" in page.title()
+        page.locator(".tools input").first.fill("no-such-case")
+        sync_api.expect(page.locator(".tools output").first).not_to_be_empty()
+        page.goto(f"{served.url}runs/{served.runs[1]}/against/{served.runs[0]}")
+        assert "Regression" in page.title()
+        page.goto(served.url)
+        page.get_by_role("link", name="Canaries").click()
+        assert page.get_by_role("heading", name="Holds").is_visible()
+        page.screenshot(path=tmp_path / "canaries.png", full_page=True)
+        page.set_viewport_size({"width": 360, "height": 700})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        browser.close()
+    assert [] == trouble

@@ -1,0 +1,132 @@
+"""How the server starts, what it says when it cannot, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cli_process import call
+from sqlalchemy import create_engine, make_url, text
+from web_examples import serving, start
+
+from qualify.store import Store
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> str:
+    """An empty store."""
+    address = str(tmp_path / "evidence.db")
+    Store.open(address).close()
+    return address
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signals(evidence, tmp_path, number, code):
+    """SIGTERM is the way a service ends; Ctrl-C is an interrupt."""
+    process = start(evidence, "--port", 0, folder=tmp_path)
+    url = process.stdout.readline().strip()
+    assert 200 == urllib.request.urlopen(f"{url}healthz").status
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert code == process.returncode
+    assert "Traceback" not in err
+
+
+def test_port_in_use(evidence, tmp_path):
+    """One message with the next command, exit code 4."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = call("web", "--db", evidence, "--port", taken.getsockname()[1], cwd=tmp_path)
+    assert 4 == ended.code
+    assert "Something else probably listens there" in ended.err
+    assert "--port" in ended.err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3"])
+def test_other_addresses_need_a_word(evidence, tmp_path, host):
+    """Nobody exposes evidence by a typing mistake."""
+    ended = call("web", "--db", evidence, "--port", 0, "--host", host, cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert "there is no login" in ended.err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("host", ["example.com", "1.2.3", ""])
+def test_no_address(evidence, tmp_path, host):
+    """A name is no address."""
+    ended = call("web", "--db", evidence, "--host", host, cwd=tmp_path)
+    assert 2 == ended.code
+    assert "give an IP address" in ended.err
+
+
+def test_exposed(evidence, tmp_path):
+    """With the word it is served, with a warning; given names are the only ones then, besides loopback's."""
+    process = start(evidence, "--port", 0, "--host", "0.0.0.0", "--expose", "--name", "web", folder=tmp_path)
+    url = process.stdout.readline().strip()
+    request = urllib.request.Request(f"{url}healthz", headers={"Host": "web:8321"})
+    assert 200 == urllib.request.urlopen(request).status
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example.com"}))
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert "warning: everybody who reaches 0.0.0.0 reads all evidence" in err
+
+
+def test_no_store(tmp_path):
+    """A store that is not there is said at once, and no port is left open."""
+    ended = call("web", "--port", 0, "--db", tmp_path / "gone.db", cwd=tmp_path)
+    assert 4 == ended.code
+    assert "no such file" in ended.err
+
+
+def test_outdated_schema(evidence, tmp_path):
+    """A reader migrates nothing: it says who does."""
+    engine = create_engine(f"sqlite:///{evidence}")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE qualify_version SET version_num = '0003'"))
+    ended = call("web", "--port", 0, "--db", evidence, cwd=tmp_path)
+    assert 4 == ended.code
+    assert "schema is at revision 0003" in ended.err
+    assert "qualify db upgrade" in ended.err
+    with engine.begin() as connection:
+        assert "0003" == connection.execute(text("SELECT version_num FROM qualify_version")).scalar_one()
+    engine.dispose()
+
+
+def get(url: str) -> tuple[int, str]:
+    """Status and body."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_database_away(new_postgres, tmp_path):
+    """While the database is away the process lives, is not ready, and says so without a password; then it goes on."""
+    with Store.open(new_postgres) as store:
+        store.check()
+    place = make_url(new_postgres)
+    address = place.set(password="hunter2").render_as_string(hide_password=False)
+    admin = create_engine(place.set(database="postgres"), isolation_level="AUTOCOMMIT")
+    with serving(address, tmp_path) as url, admin.connect() as connection:
+        assert (200, {"ready": True, "schema": json.loads(get(f"{url}readyz")[1])["schema"]}) == (
+            get(f"{url}readyz")[0],
+            json.loads(get(f"{url}readyz")[1]),
+        )
+        connection.execute(text(f"ALTER DATABASE {place.database} ALLOW_CONNECTIONS false"))
+        cut = text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name")
+        connection.execute(cut, {"name": place.database})
+        time.sleep(0.2)
+        assert 200 == get(f"{url}healthz")[0]
+        assert 503 == get(f"{url}readyz")[0] == get(url)[0] == get(f"{url}runs.json")[0]
+        assert "qualify_store_up 0.0" in get(f"{url}metrics")[1]
+        assert "hunter2" not in "".join(get(f"{url}{path}")[1] for path in ("", "readyz", "runs.json", "metrics"))
+        connection.execute(text(f"ALTER DATABASE {place.database} ALLOW_CONNECTIONS true"))
+        assert 200 == get(f"{url}readyz")[0] == get(url)[0]
+    admin.dispose()
