@@ -28,7 +28,15 @@ FOLDER = Path(__file__).with_name("dumps")
 
 
 def fill(store: Store) -> None:
-    """A completed run with every kind of outcome, one of them repeated, an interrupted run, and the rest."""
+    """Something in every table."""
+    fill_runs(store)
+    store.add_selftest(examples.selftest())
+    store.accept(Baseline(**canary_examples.BASELINE, run_id=examples.run(1).id))
+    canary_examples.fill(store)
+
+
+def fill_runs(store: Store) -> None:
+    """A completed run with every kind of outcome, one of them repeated, and an interrupted run on another stack."""
     run, outcomes = examples.run(1), examples.outcomes()
     plan = examples.cases(len(outcomes) + 1)
     store.begin(run)
@@ -42,9 +50,6 @@ def fill(store: Store) -> None:
     store.set_stack(other.id, examples.stack("GPU-2", driver="590.1"), None)
     store.add_cases(other.id, plan[:2])
     store.finish(other.id, "interrupted", examples.STARTED)
-    store.add_selftest(examples.selftest())
-    store.accept(Baseline(**canary_examples.BASELINE, run_id=run.id))
-    canary_examples.fill(store)
 
 
 def rows_of(path: Path) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_a_run_goes_with_all_that_belongs_to_it(address: str) -> None:
         store.add_cases(examples.run(3).id, examples.cases(2))
         store.add(examples.run(3).id, [examples.simple(examples.case(0))])
         before = _counts(address)
-        dumps.fill(store)
+        dumps.fill_runs(store)
         assert [] == [name for name, count in _counts(address).items() if count == before[name]]
         assert [True, True, False] == [store.remove_run(examples.run(number).id) for number in (1, 2, 1)]
         assert before == _counts(address)
