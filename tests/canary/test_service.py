@@ -182,7 +182,7 @@ def test_a_card_is_broken_while_it_is_served(sqlite_place: Place) -> None:
     path.write_text(good.replace("0 3", "0 33"))
     replica.said(f"{path}:5:7: cron: must have a value of hour from 0 to 23, not '33'")
     ended = place.until(place.ask("good"), "failed")
-    assert "selection" in ended.reasons[0]
+    assert "--select" in ended.reasons[0]
 
     def told() -> bool:
         with Store.open(place.address) as store:
