@@ -42,7 +42,7 @@ WATCH_S = 0.5
 ATTEMPTS = 5
 """of one fire, before it is filed as failed"""
 AGAIN_S = 10.0
-"""before the next attempt, times the attempts so far"""
+"""before the next attempt, times the attempts before this one: the first is at once"""
 JUMP_S = 1.0
 """by which the machine's clock may drift against its monotonic one in a turn, before the scheduler is told"""
 
@@ -311,7 +311,7 @@ class Service:
             result = _without_run(fire, "failed", f"{ended.why}{times}", run_id=firing.run_id)
             self._finish(lease, fire, loaded, result)
         else:
-            after_s = AGAIN_S * fire.attempts if ended.exit_code == INFRASTRUCTURE else 0.0
+            after_s = AGAIN_S * (fire.attempts - 1) if ended.exit_code == INFRASTRUCTURE else 0.0
             self._canaries.put_back(lease, fire.id, ended.why, after_s)
             self._say(f"{fire.canary}: {ended.why}; it will be tried again")
 

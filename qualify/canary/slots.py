@@ -40,6 +40,10 @@ def latest(times: CronTrigger, now: datetime) -> datetime | None:
     return found
 
 
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((moment for moment in (one, other) if moment is not None), default=None)
+
+
 class Slots:
     """The next moment of every canary with times."""
 
@@ -58,11 +62,14 @@ class Slots:
             times = known[1] if known and known[0].cron == item.cron else trigger(item.cron)
             self._times[item.canary] = item, times
             self._next[item.canary] = after(times, item.since)
+            self._looked = max(item.since, self._looked or item.since)
 
     def due(self, now: datetime) -> Mapping[str, datetime]:
         """The latest moment of every canary that has one since it was last told as done."""
-        if self._looked is not None and now < self._looked:
-            self._next = {name: after(times, now) for name, (_, times) in self._times.items()}  # the clock was set back
+        if self._looked is not None and now < self._looked:  # the clock was set back
+            self._next = {
+                name: _earlier(self._next[name], after(times, now)) for name, (_, times) in self._times.items()
+            }
         self._looked = now
         found = {}
         for name, moment in self._next.items():
