@@ -40,8 +40,10 @@ def latest(times: CronTrigger, now: datetime) -> datetime | None:
     return found
 
 
-def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
-    return min((moment for moment in (one, other) if moment is not None), default=None)
+def _again(schedule: Schedule, times: CronTrigger, now: datetime) -> datetime | None:
+    """The moment before now, unless the schedule was not known then; else the next one."""
+    last = latest(times, now)
+    return last if last is not None and last > schedule.since else after(times, now)
 
 
 class Slots:
@@ -66,10 +68,8 @@ class Slots:
 
     def due(self, now: datetime) -> Mapping[str, datetime]:
         """The latest moment of every canary that has one since it was last told as done."""
-        if self._looked is not None and now < self._looked:  # the clock was set back
-            self._next = {
-                name: _earlier(self._next[name], after(times, now)) for name, (_, times) in self._times.items()
-            }
+        if self._looked is not None and now < self._looked:  # the clock was set back; the tables know what has fired
+            self._next = {name: _again(item, times, now) for name, (item, times) in self._times.items()}
         self._looked = now
         found = {}
         for name, moment in self._next.items():

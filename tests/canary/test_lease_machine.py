@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from canary_examples import due, letter, result
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -68,6 +68,29 @@ class Replicas(RuleBasedStateMachine):
             self.running.pop(holder, None)
             slots = self.slots[holder] = Slots()
             slots.set(self.store.canaries.know_schedules(lease, {"c": CRON}).values())
+
+    @rule(holder=holders)
+    def overtake(self, holder: str) -> None:
+        """The leader is silent for longer than its lease; another replica succeeds it, and it does not know."""
+        self.wait(TTL_S + 1)
+        self.campaign(holder)
+
+    @rule()
+    def tick(self) -> None:
+        """The newest leader files what is due."""
+        for holder, lease in list(self.believed.items()):
+            if lease.epoch == self.epochs[-1]:
+                self.file(holder)
+
+    @rule(there=st.floats(600, 7200), back=st.floats(600, 7200))
+    def correct(self, there: float, back: float) -> None:
+        """A clock that was wrong for a moment in which the leader filed."""
+        self.jump(there)
+        self.tick()
+        self.jump(-back)
+        self.tick()
+        self.wait(660)
+        self.tick()
 
     @rule(holder=holders)
     def renew(self, holder: str) -> None:
@@ -164,5 +187,5 @@ class Replicas(RuleBasedStateMachine):
         return newest
 
 
-Replicas.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+Replicas.TestCase.settings = settings(max_examples=15, stateful_step_count=30, deadline=None, phases=(Phase.generate,))
 test_lease_and_fires = Replicas.TestCase
