@@ -46,7 +46,7 @@ WIDTH = "100"
 TORCHS_OWN = re.compile(r"pip==|wheel==|triton==|cuda-|nvidia-(?!ml-py)")
 """what the lock leaves to others: the installer, and what a CUDA build of torch brings"""
 COMMANDS = (
-    *("run", "plan", "gate", "report", "repro", "model", "cliffs", "kernels", "doctor", "selftest", "schema"),
+    *("run", "plan", "gate", "report", "repro", "model", "cliffs", "kernels", "doctor", "selftest", "schema", "web"),
     *("traffic import", "db upgrade", "db export", "db import", "db prune"),
 )
 LOCK_HEADER = """\

@@ -15,7 +15,15 @@ SLOWDOWNS = {
     0x80: "hardware power brake",
 }
 """NVML clock-event reasons under which times are not those of the card"""
-RECOVERY = {1: "reset the GPU", 2: "reboot the machine", 3: "drain peer-to-peer traffic", 4: "drain and reset the GPU"}
+RECOVERY = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "drain peer-to-peer traffic",
+    4: "drain and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset the bus",
+    7: "reboot the system",
+}
 """what NVML asks for; 0 asks for nothing"""
 
 

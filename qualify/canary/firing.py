@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
@@ -40,7 +40,13 @@ class Firing:
     """A fire that runs. It is started and looked after by one thread: the child dies with it."""
 
     def __init__(
-        self, fire: Fire, order: Order, db: str, timeout_s: float, doubts: tuple[str, ...], wake: Callable[[], None]
+        self,
+        fire: Fire,
+        order: Order,
+        environment: Mapping[str, str],
+        timeout_s: float,
+        doubts: tuple[str, ...],
+        wake: Callable[[], None],
     ) -> None:
         self.fire = fire
         self._doubts = doubts
@@ -57,7 +63,7 @@ class Firing:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "QUALIFY_DB": db},
+            env=dict(environment),
         )
         assert self._process.stdin is not None, "it was asked for"
         assert self._process.stdout is not None, "it was asked for"

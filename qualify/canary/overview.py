@@ -40,6 +40,10 @@ def list_canaries(store: Store, cards: Mapping[str, LoadedCanary], lease: str) -
         ],
         "orphans": sorted({hold.canary for hold in holds} - set(cards)),
         "alerts": canaries.alert_counts(),
+        "given_up": [
+            {"canary": it.canary, "target": it.target, "kind": it.kind, "attempts": it.attempts, "error": it.last_error}
+            for it in canaries.alerts("dead", HISTORY)
+        ],
     }
 
 
@@ -60,6 +64,7 @@ def to_lines(data: Mapping[str, Any]) -> list[str]:
     lines += [
         *_leader_lines(data["leader"]),
         "alerts " + ", ".join(f"{count} {state}" for state, count in alerts.items()),
+        *(f"unsent  {it['canary']} to {it['target']} ({it['kind']}): {it['error']}" for it in data["given_up"]),
     ]
     return [one_line(line) for line in lines]
 

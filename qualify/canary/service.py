@@ -43,7 +43,7 @@ WATCH_S = 0.5
 ATTEMPTS = 5
 """of one fire, before it is filed as failed"""
 AGAIN_S = 10.0
-"""before the next attempt, times the attempts so far"""
+"""before the next attempt, times the attempts before this one: the first is at once"""
 STOP_S = 20.0
 """for which an attempt to deliver an alert is waited for at the end"""
 JUMP_S = 1.0
@@ -278,7 +278,14 @@ class Service:
         self._say(f"{fire.canary} fires ({fire.reason}{again})")
         order = self._order(loaded, fire)
         timeout_s = seconds(loaded.card.timeout)
-        self._firing = Firing(fire, order, self._options.db, timeout_s, found.numerics_only, self._woken.set)
+        self._firing = Firing(fire, order, self._environment(), timeout_s, found.numerics_only, self._woken.set)
+
+    def _environment(self) -> dict[str, str]:
+        """A fire's: without the secrets of alerts, because what a kernel prints is stored."""
+        targets = [alert for loaded in self._deck.cards.values() for alert in loaded.card.alerts]
+        withheld = {name for alert in targets for name in (alert.url_env, alert.secret_env)}
+        kept = {name: value for name, value in os.environ.items() if name not in withheld}
+        return {**kept, "QUALIFY_DB": self._options.db}
 
     def _order(self, loaded: LoadedCanary, fire: Fire) -> Order:
         card = loaded.card
@@ -316,7 +323,7 @@ class Service:
             result = _without_run(fire, "failed", f"{ended.why}{times}", run_id=firing.run_id)
             self._finish(lease, fire, loaded, result)
         else:
-            after_s = AGAIN_S * fire.attempts if ended.exit_code == INFRASTRUCTURE else 0.0
+            after_s = AGAIN_S * (fire.attempts - 1) if ended.exit_code == INFRASTRUCTURE else 0.0
             self._canaries.put_back(lease, fire.id, ended.why, after_s)
             self._say(f"{fire.canary}: {ended.why}; it will be tried again")
 

@@ -40,6 +40,12 @@ def latest(times: CronTrigger, now: datetime) -> datetime | None:
     return found
 
 
+def _again(schedule: Schedule, times: CronTrigger, now: datetime) -> datetime | None:
+    """The moment before now, unless the schedule was not known then; else the next one."""
+    last = latest(times, now)
+    return last if last is not None and last > schedule.since else after(times, now)
+
+
 class Slots:
     """The next moment of every canary with times."""
 
@@ -58,11 +64,12 @@ class Slots:
             times = known[1] if known and known[0].cron == item.cron else trigger(item.cron)
             self._times[item.canary] = item, times
             self._next[item.canary] = after(times, item.since)
+            self._looked = max(item.since, self._looked or item.since)
 
     def due(self, now: datetime) -> Mapping[str, datetime]:
         """The latest moment of every canary that has one since it was last told as done."""
-        if self._looked is not None and now < self._looked:
-            self._next = {name: after(times, now) for name, (_, times) in self._times.items()}  # the clock was set back
+        if self._looked is not None and now < self._looked:  # the clock was set back; the tables know what has fired
+            self._next = {name: _again(item, times, now) for name, (item, times) in self._times.items()}
         self._looked = now
         found = {}
         for name, moment in self._next.items():

@@ -21,8 +21,8 @@ import qualify
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.worker import main; main()"
 """started with -P, so that no module in the user's working directory shadows an installed library"""
-WITHHELD = {"QUALIFY_DB", "PGPASSWORD"}
-"""environment variables that may hold the store's password; what a kernel prints is stored"""
+WITHHELD = {"QUALIFY_DB", "QUALIFY_DB_PASSWORD_FILE", "PGPASSWORD"}
+"""environment variables that may hold the store's password, or lead to it; what a kernel prints is stored"""
 POLL_S = 0.25
 LOG_BYTES = 64 << 20
 """a worker that printed more than this starts its log anew: a chatty kernel must not fill the disk"""

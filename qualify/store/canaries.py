@@ -164,10 +164,14 @@ class Canaries:
             fires.save_watched(connection, seen)
             return fires.file(connection, due)
 
-    def claim_alerts(self, limit: int, lasts_s: float) -> list[Alert]:
-        """Takes alerts whose time has come; nobody else gets them for that while. The attempt is counted already."""
+    def claim_alerts(self, limit: int, lasts_s: float, served: outbox.Served | None = None) -> list[Alert]:
+        """Takes alerts whose time has come; nobody else gets them for that while. The attempt is counted already.
+
+        Args:
+            served: whose alerts; None = everybody's.
+        """
         with self._database.writing() as connection:
-            return outbox.claim(connection, limit, timedelta(seconds=lasts_s))
+            return outbox.claim(connection, limit, timedelta(seconds=lasts_s), served)
 
     def settle_alert(self, alert_id: str, state: AlertState, error: str = "", after_s: float = 0.0) -> None:
         """Says what became of an attempt: ``sent``, ``dead``, or ``pending`` for another one after a while."""

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, func, insert, or_, select, update
 
 from qualify.facts.canary import Alert, AlertState, Letter
 from qualify.store.clock import now_of
 from qualify.store.tables import outbox
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """Whose alerts somebody takes: those of the canaries that it knows, and what nobody took for long."""
+
+    canaries: Collection[str]
+    orphaned: timedelta
+
 
 _FIELDS = tuple(Alert.__dataclass_fields__)
 
@@ -39,12 +49,13 @@ def add(connection: Connection, canary: str, fire_id: int, letters: Iterable[Let
         connection.execute(insert(outbox), rows)
 
 
-def claim(connection: Connection, limit: int, lasts: timedelta) -> list[Alert]:
+def claim(connection: Connection, limit: int, lasts: timedelta, served: Served | None = None) -> list[Alert]:
     """Takes alerts whose time has come, the oldest first; nobody else gets them for that while."""
     now = now_of(connection)
+    mine = [or_(outbox.c.canary.in_(served.canaries), outbox.c.created_at <= now - served.orphaned)] if served else []
     due = (
         select(outbox)
-        .where(outbox.c.state == "pending", outbox.c.next_attempt_at <= now)
+        .where(outbox.c.state == "pending", outbox.c.next_attempt_at <= now, *mine)
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)

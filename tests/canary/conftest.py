@@ -1,4 +1,4 @@
-"""Places for the service, on one database or on both."""
+"""Places for the service, on either database."""
 
 from __future__ import annotations
 
@@ -9,12 +9,6 @@ from pathlib import Path
 
 import pytest
 from service_process import OwnPostgres, Place
-
-
-@pytest.fixture
-def place(tmp_path: Path, address: str) -> Iterator[Place]:
-    """On both databases."""
-    yield from _place(tmp_path, address)
 
 
 @pytest.fixture

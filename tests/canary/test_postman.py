@@ -21,7 +21,7 @@ from qualify.cards.load import load_canary
 from qualify.facts.canary import Due, Letter, Result
 from qualify.store import Store
 
-PACE = Pace(every_s=0.05, deadline_s=2.0, first_s=0.05, longest_s=0.1, attempts=3)
+PACE = Pace(every_s=0.05, deadline_s=2.0, first_s=0.05, longest_s=0.1, attempts=3, orphaned_s=0.0)
 CARD = """\
 canary: nightly
 matrix: smoke
@@ -237,3 +237,13 @@ def test_pace():
         assert max(pauses) - min(pauses) > longest / 4
     assert 120 == pace.pause_s(1, after_s=120)
     assert 3600 == pace.pause_s(1, after_s=10**6)
+
+
+def test_services_of_other_canaries_leave_it(store, receiver, tmp_path):
+    """On one store several services may serve different canaries: only one that knows the target takes the alert."""
+    file(store, "oncall")
+    patient = replace(PACE, orphaned_s=3600.0)
+    assert 0 == Postman(store.canaries, dict, print, patient).deliver()
+    deliver(store, cards(tmp_path, receiver.url), patient)
+    (alert,) = store.canaries.alerts("sent")
+    assert 1 == alert.attempts

@@ -62,6 +62,9 @@ def test_a_clock_that_is_set_forward_and_back() -> None:
     forward = slots.due(NOON + timedelta(days=2))
     assert {"nightly": NOON.replace(day=23, hour=3)} == forward
     slots.done(forward)
+    again = slots.due(NOON)
+    assert {"nightly": NOON.replace(hour=3)} == again, "which the tables have already"
+    slots.done(again)
     assert {} == slots.due(NOON)
     assert {"nightly": NOON.replace(day=22, hour=3)} == slots.due(NOON + timedelta(days=1))
 

@@ -2,7 +2,7 @@
 
 Before a migration is added, the program of that day writes the dump of the schema that the migration starts from::
 
-    PYTHONPATH=. python tests/store/dumps.py
+    PYTHONPATH=.:tests python tests/store/dumps.py
 """
 
 from __future__ import annotations

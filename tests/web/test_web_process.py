@@ -47,7 +47,7 @@ def test_port_in_use(evidence, tmp_path):
     assert "--port" in ended.err
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_other_addresses_need_a_word(evidence, tmp_path, host):
     """Nobody exposes evidence by a typing mistake."""
     ended = call("web", "--db", evidence, "--port", 0, "--host", host, cwd=tmp_path)
@@ -55,7 +55,7 @@ def test_other_addresses_need_a_word(evidence, tmp_path, host):
     assert "there is no login" in ended.err.replace("\n", " ")
 
 
-@pytest.mark.parametrize("host", ["example.com", "1.2.3", ""])
+@pytest.mark.parametrize("host", ["example.com", ""])
 def test_no_address(evidence, tmp_path, host):
     """A name is no address."""
     ended = call("web", "--db", evidence, "--host", host, cwd=tmp_path)

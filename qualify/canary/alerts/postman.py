@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from threading import Event, Thread
 
 from qualify.canary.alerts.delivery import DEADLINE_S, tell
@@ -18,6 +19,7 @@ from qualify.cards.load import LoadedCanary
 from qualify.errors import StoreError
 from qualify.facts.canary import Alert, AlertState
 from qualify.store.canaries import Canaries
+from qualify.store.outbox import Served
 
 BATCH = 20
 """alerts that are told at the same time"""
@@ -37,6 +39,9 @@ class Pace:
     longest_s: float = 3600.0
     attempts: int = 20
     """after which an alert is given up: about ten hours"""
+
+    orphaned_s: float = 3600.0
+    """after which an alert is taken, and in the end given up, by services that do not know its canary"""
 
     def pause_s(self, attempts: int, after_s: float = 0.0) -> float:
         """Time to the next attempt: exponential, with jitter so that many do not come back at once."""
@@ -90,7 +95,8 @@ class Postman(Thread):
         """One round: tell what is due; returns how many were tried."""
         if not self._canaries.alert_counts()["pending"]:
             return 0
-        alerts = self._canaries.claim_alerts(BATCH, CLAIM_S)
+        served = Served(canaries=tuple(self._cards()), orphaned=timedelta(seconds=self._pace.orphaned_s))
+        alerts = self._canaries.claim_alerts(BATCH, CLAIM_S, served)
         if alerts:
             asyncio.run(self._tell_all(alerts))
         return len(alerts)

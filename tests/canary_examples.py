@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import store_examples
+from stored_runs import make_stack
 
 from qualify.facts.canary import Due, Lease, Letter, Result, Watched
 from qualify.facts.comparison import StackChange
@@ -64,7 +64,7 @@ def fill(store: Store) -> None:
     seen = Watched(
         canary="nightly",
         node="n",
-        stack=store_examples.stack(),
+        stack=make_stack(),
         seen_at=THREE,
         changing_to="f" * 64,
         changing_since=THREE,

@@ -1,0 +1,113 @@
+"""`qualify canary` from the command line: fires by hand, advice against a baseline, holds, lists, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_process import call, write_cards, write_matrix
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cards: a canary of a right kernel, and one whose matrix selects nothing."""
+    folder = tmp_path_factory.mktemp("canary")
+    cards = write_cards(folder / "cards", "correct", "wrong_numbers")
+    write_matrix(cards / "tiny.yaml", "correct")
+    common = "level: smoke\ndevice: cpu\n"
+    (cards / "t-good.yaml").write_text(f'canary: t-good\nmatrix: ./tiny.yaml\ncron: "30 2 * * mon"\n{common}')
+    alert = "alerts: [{target: chat, kind: slack, url_env: SLACK_URL, events: failed}]\n"
+    (cards / "t-none.yaml").write_text(f"canary: t-none\nmatrix: ./tiny.yaml\nselect: nothing\n{common}{alert}")
+    return folder
+
+
+def canary(place: Path, *words: str, code: int) -> dict:
+    """The JSON of a command that ends with that code."""
+    ended = call("canary", *words, "--cards", "cards", "--json", cwd=place)
+    assert code == ended.code, ended.err
+    return ended.data
+
+
+def test_from_the_first_fire_to_promote_and_hold(place: Path) -> None:
+    """Without a baseline it holds; with one it promotes and releases; a kernel that got worse on one stack holds."""
+    first = canary(place, "fire", "t-good", "--node", "n", code=5)
+    assert ("completed", "PASS", "hold", "manual") == (
+        first["state"], first["verdict"], first["advice"], first["trigger"]
+    )  # fmt: skip
+    assert "qualify baseline accept" in first["reasons"][0]
+    assert 1 == len(listed(place, "t-good")["holds"])
+    accepted = ("baseline", "accept", first["run_id"], "--by", "me", "--reason", "first", "--cards", "cards")
+    assert 0 == call(*accepted, cwd=place).code
+    second = canary(place, "fire", "t-good", "--node", "n", "--reason", "again", code=0)
+    assert ("promote", "again") == (second["advice"], second["reason"])
+    assert [] == listed(place, "t-good")["holds"]
+    module = place / "cards" / "third_party.py"
+    right = module.read_text()
+    module.write_text(right.replace("correct = attend", "correct = lambda call: attend(call) * 1.01"))
+    third = canary(place, "fire", "t-good", "--node", "n", code=1)
+    module.write_text(right)
+    assert ("FAIL", "hold") == (third["verdict"], third["advice"])
+    assert any("the stack is that of baseline" in reason for reason in third["reasons"])
+    explained = canary(place, "explain", "t-good", code=0)
+    assert ["hold", "promote", "hold"] == [fire["advice"] for fire in explained["history"]]
+    assert 5 == len(explained["next"])
+    assert all(moment[10:] == "T02:30:00+00:00" for moment in explained["next"])
+    assert "fires at 30 2 * * mon UTC; of times that were missed the last one is made up for" in explained["why"]
+
+
+def listed(place: Path, name: str) -> dict:
+    """The entry of a canary in the list."""
+    (found,) = [item for item in canary(place, "list", code=0)["canaries"] if item["canary"] == name]
+    return found
+
+
+def test_a_fire_that_cannot_run_is_told(place: Path) -> None:
+    """It failed without evidence: exit 4, a hold, and an alert in the outbox."""
+    before = canary(place, "list", code=0)["alerts"]["pending"]
+    fire = canary(place, "fire", "t-none", code=4)
+    assert ("failed", "hold", None) == (fire["state"], fire["advice"], fire["verdict"])
+    assert "no case of tiny matches --select 'nothing'" in fire["reasons"][0]
+    assert before + 1 == canary(place, "list", code=0)["alerts"]["pending"]
+    text = call("canary", "list", "--cards", "cards", cwd=place).out
+    assert "t-none" in text
+    assert "held" in text
+    assert "alerts 1 pending" in text
+
+
+def test_not_to_wait(place: Path) -> None:
+    """The fire is left for whoever leads."""
+    assert "pending" == canary(place, "fire", "t-none", "--no-wait", code=0)["state"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("explain", "nigthly"), "no canary is called 'nigthly'; perhaps you meant nightly"),
+        (("fire", "missing"), "There are: nightly, stack-change, t-good, t-none"),
+        (("serve", "missing"), "no canary is called 'missing'"),
+        (("serve", "--poll", "60"), "--poll 60: give a number and its unit s, m, h or d"),
+        (("serve", "--lease-time", "0s"), "--lease-time 0s: give a number"),
+    ],
+)
+def test_wrong_command_lines(place: Path, words: tuple[str, ...], expected: str) -> None:
+    """One message, exit 2."""
+    ended = call("canary", *words, "--cards", "cards", cwd=place)
+    assert 2 == ended.code
+    assert expected in ended.err
+
+
+def test_a_broken_card_ends_every_command(place: Path, tmp_path: Path) -> None:
+    """With file, line and column."""
+    path = tmp_path / "bad.yaml"
+    path.write_text("canary: bad\nmatrix: smoke\ncron: tomorrow\n")
+    for words in (("list",), ("serve",)):
+        ended = call("canary", *words, "--cards", tmp_path, cwd=place)
+        assert 2 == ended.code
+        assert f"{path}:3:7: cron: must be five fields" in ended.err
+
+
+def test_the_schema_is_printed(place: Path) -> None:
+    """For editors."""
+    printed = json.loads(call("schema", "canary", cwd=place).out)
+    assert {"canary", "matrix", "cron", "stack_change", "alerts"} <= set(printed["properties"])
