@@ -938,6 +938,17 @@ def traffic_import(
         emit(f"{out}: {buckets} buckets from {histogram.requests} requests; in a matrix: traffic: {out}")
 
 
+@canary_app.callback()
+def _canary_root() -> None:
+    """Say what is missing where only the base is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("apscheduler") is None:
+        raise InfrastructureError(
+            "canaries need apscheduler, which is not installed: pip install 'attn-qualify[service]'"
+        )
+
+
 @canary_app.command("list")
 def canary_list(
     lease: LeaseOption = DEFAULT_LEASE, db: DbOption = "", cards: CardsOption = None, as_json: JsonOption = False

@@ -87,3 +87,14 @@ def test_base_install_needs_no_torch(installed, tmp_path, command):
     block = "import sys; sys.modules['torch'] = sys.modules['numpy'] = None"
     code = f"{block}; from qualify.cli import main; sys.argv[1:] = {command!r}; main()"
     assert run(installed / "python", "-c", code, cwd=tmp_path, env=plain_environment())
+
+
+def test_canaries_need_their_extra(installed, tmp_path):
+    """Without apscheduler the command says what to install."""
+    code = (
+        "import sys; sys.modules['apscheduler'] = None; from qualify.cli import main; sys.argv[1:] = ['canary', 'list']"
+    )
+    command = [installed / "python", "-c", f"{code}; main()"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=plain_environment(), check=False)
+    assert 4 == ended.returncode
+    assert "pip install 'attn-qualify[service]'" in ended.stderr

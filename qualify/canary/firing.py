@@ -100,7 +100,8 @@ class Firing:
         """Ends it at once, with its workers."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver ends when the driver lets it
+            self._process.wait(GRACE_S)
         self._reader.join(GRACE_S)
         self.monitor.sample()
         self.monitor.close()

@@ -89,12 +89,15 @@ class Canaries:
             return fire
 
     def take(self, lease: Lease, node: str, only: int | None = None) -> Fire | None:
-        """Takes the fire that is owed longest, or the one of that id: nobody's yet, or left by an earlier leader."""
+        """Takes the fire that is owed longest, or the one of that id. The caller runs none: one at a time.
+
+        It is nobody's yet, was left by an earlier leader, or by the caller, where the database failed it in between.
+        """
         with self._database.reading() as connection:  # most of the time there is none, and nothing to write
-            if fires.next_open(connection, lease, node, only) is None:
+            if fires.next_open(connection, node, only) is None:
                 return None
         with self._leading(lease) as connection:
-            fire = fires.next_open(connection, lease, node, only)
+            fire = fires.next_open(connection, node, only)
             if fire is None:
                 return None
             fires.claim(connection, lease, fire.id, node)

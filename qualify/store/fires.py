@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from qualify.errors import LeaseLost
@@ -71,12 +71,12 @@ def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str
     return {fire.canary: fire for fire in load(connection, tuple_(fires.c.canary, fires.c.scheduled_for).in_(newest))}
 
 
-def next_open(connection: Connection, lease: Lease, node: str, only: int | None) -> Fire | None:
-    """The fire that the leader owes longest: one that nobody took, or that an earlier leader left unfinished."""
+def next_open(connection: Connection, node: str, only: int | None) -> Fire | None:
+    """The fire that an idle leader owes longest: nobody took it, or whoever did left it unfinished."""
     wanted = (
         select(fires)
         .where(
-            or_(fires.c.state == "pending", and_(fires.c.state == "running", fires.c.epoch != lease.epoch)),
+            fires.c.state.in_(OPEN),
             fires.c.next_attempt_at <= now_of(connection),
             # A changed stack is that of one machine.
             or_(fires.c.trigger != "stack", fires.c.node == node),

@@ -115,9 +115,9 @@ def test_a_hung_kernel_is_killed_with_its_fire(sqlite_place: Place) -> None:
 
 
 def test_the_disk_is_full(sqlite_place: Place) -> None:
-    """No file can grow: the service says so and goes on; when there is room again, the fire ends."""
+    """No file can grow: the service says so and goes on; when there is room again, it fires."""
     place = sqlite_place
-    place.canary("good", "correct")
+    place.canary("good", "correct", select="no-such-case")
     replica = place.start("n")
     replica.said("leads")
     import resource
@@ -130,7 +130,7 @@ def test_the_disk_is_full(sqlite_place: Place) -> None:
     assert replica.process.poll() is None
     resource.prlimit(replica.process.pid, resource.RLIMIT_FSIZE, room)
     replica.said("the database answers again")
-    assert "completed" == place.until(fire, "completed").state
+    assert "failed" == place.until(fire, "failed").state
     assert Path(place.address).stat().st_size >= full
 
 
