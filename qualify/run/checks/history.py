@@ -65,7 +65,7 @@ class History:
     def _wrong(self, other: Subject, name: str) -> Finding | None:
         """B against its golden result."""
         call = other.inputs(seed=1).call
-        findings, _ = compare(other, call, other.golden(call), other.run(call), "normal", 1)
+        findings, _ = compare(other, call, other.golden(call), other.run(call), "normal", 1, measure=False)
         for finding in findings:
             if finding.verdict == "fail":
                 detail = f"after a call that differs only in its {name}: {finding.detail}"

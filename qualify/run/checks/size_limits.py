@@ -195,5 +195,5 @@ def _largest_batch(subject: Subject) -> int:
 
 
 def _wrong(subject: Subject, call: AttentionCall, seed: int) -> Finding | None:
-    findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", seed)
+    findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", seed, measure=False)
     return next((finding for finding in findings if finding.verdict == "fail"), None)
