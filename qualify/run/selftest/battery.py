@@ -111,7 +111,7 @@ def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
     """Rounds of all correct kernels over the matrix, with other inputs each, until there are ``runs``.
 
     Where both levels are asked, the first round is at full and the others at smoke. A case at full costs five times
-    as much, so each kernel meets every fourth case there, beginning with another one: every case is met by four kernels.
+    as much, so each kernel meets every fourth case there, beginning with another one: four kernels meet every case.
     """
     tasks: list[Task] = []
     seed, left = SEED, runs
