@@ -20,7 +20,7 @@ run: $(RUN) ## install what a run needs, run the smoke matrix, print the verdict
 	$(BIN)/qualify run $(MATRIX) $(ARGS)
 
 test: check ## install, check, and run all tests that need no GPU, on all cores
-	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(DEV) ## lint, format, types, layers, generated documents
 	$(BIN)/ruff check .

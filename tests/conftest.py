@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, make_url, text
 def pytest_addoption(parser):
     """``--gpu`` asks for the tests that run CUDA kernels, ``--kills`` for more of what takes long."""
     parser.addoption("--gpu", action="store_true", help="run the tests that need a GPU")
-    parser.addoption("--kills", type=int, default=5, help="random moments of a run at which it is ended by SIGKILL")
+    parser.addoption("--kills", type=int, default=3, help="random moments of a run at which it is ended by SIGKILL")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -130,6 +130,6 @@ def test_model_schema_refuses_a_wrong_model(model: Any) -> None:
 def test_unknown_kind() -> None:
     """Another word than the kinds of card is a usage error with the near one."""
     with pytest.raises(
-        UsageError, match=r"perhaps you meant kernel\. There are: kernel, matrix, model, waivers, canary"
+        UsageError, match=r"perhaps you meant kernel\. There are: kernel, matrix, model, waivers, traffic, canary"
     ):
         schema("kernels")
