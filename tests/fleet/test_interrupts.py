@@ -219,10 +219,12 @@ def test_nothing_reported_is_lost(story: Story) -> None:
     assert ["ok"] * 3 == story.integrity
 
 
+@pytest.mark.slow
 def test_nothing_reported_is_lost_at_random_moments(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """SIGKILL at any moment, from the first millisecond on: every case that was called done is stored.
 
-    Three moments by default; ``pytest tests/fleet/test_interrupts.py -k random_moments --kills 100 -rP`` shows more.
+    Three moments by default. This shows more:
+    ``pytest tests/fleet/test_interrupts.py -k random_moments --slow --kills 100 -rP``
     """
     moments, chance, path = request.config.getoption("kills"), random.Random(), tmp_path / "kills.db"
     write_matrix(tmp_path / "many.yaml", "tiled-torch", seqlens=tuple(range(8, 1_200)), dtypes=("fp32", "bf16"))
