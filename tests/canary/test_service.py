@@ -205,6 +205,7 @@ def test_a_card_is_broken_while_it_is_served(sqlite_place: Place) -> None:
     assert 0 == replica.stop()
 
 
+@pytest.mark.slow
 def test_schedules_survive_a_restart(sqlite_place: Place) -> None:
     """What came due while nobody served is made up for once, and what was fired before is not fired again."""
     place = sqlite_place
