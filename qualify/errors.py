@@ -82,7 +82,15 @@ class DeviceError(InfrastructureError):
 
 
 class StoreError(InfrastructureError):
-    """The evidence store cannot be opened, read or written."""
+    """The evidence store cannot be opened, read or written.
+
+    ``happened`` is the message without the driver's words, which differ from one attempt to the next while a server
+    goes and comes: who tries again and again says it once.
+    """
+
+    def __init__(self, message: str, happened: str = "") -> None:
+        super().__init__(message)
+        self.happened = happened or message
 
 
 class LeaseLost(StoreError):

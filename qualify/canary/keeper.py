@@ -32,8 +32,8 @@ class Keeper(Thread):
         self._seen: tuple[Lease, float] | None = None
         self.trouble = ""
         """what the next renewal files for everybody to see"""
-        self.error = ""
-        """why the database could not be reached at the last attempt; empty = it could"""
+        self.error: StoreError | None = None
+        """why the database could not be reached at the last attempt; None = it could"""
 
     @property
     def lease(self) -> Lease | None:
@@ -47,11 +47,11 @@ class Keeper(Thread):
             led = self.lease is not None
             try:
                 self._turn()
-                self.error = ""
+                self.error = None
             except LeaseLost:
                 self._lease = None
             except StoreError as error:
-                self.error = str(error)
+                self.error = error
             if led != (self.lease is not None):
                 self._wake()
             self._stopped.wait(self._pause())
@@ -93,4 +93,4 @@ class Keeper(Thread):
             try:
                 self._canaries.release(lease)
             except StoreError as error:  # it runs out by itself
-                self.error = str(error)
+                self.error = error

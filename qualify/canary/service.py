@@ -125,15 +125,17 @@ class Service:
             self._turn()
             self._complain(self._keeper.error)
         except LeaseLost as error:
-            self._complain(str(error))
+            self._complain(error)
             self._drop()
         except StoreError as error:
-            self._complain(str(error))
+            self._complain(error)
 
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
-            self._say(text or "the database answers again")
-            self._complaint = text
+    def _complain(self, error: StoreError | None) -> None:
+        """Say what happened once, however often it is met, and when it is over."""
+        happened = error.happened if error else ""
+        if happened != self._complaint:
+            self._say(str(error) if error else "the database answers again")
+            self._complaint = happened
 
     def _turn(self) -> None:
         self._notice_jump()
@@ -354,7 +356,7 @@ class Service:
                         self._canaries.set_run(lease, firing.fire.id, firing.run_id)
                     self._canaries.put_back(lease, firing.fire.id, "the service was stopped", 0.0)
             except StoreError as error:  # the next leader finds it unfinished
-                self._complain(str(error))
+                self._complain(error)
         self._watcher.stop()
         self._postman.stop()
         self._keeper.stop()

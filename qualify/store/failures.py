@@ -104,9 +104,10 @@ _UNKNOWN = _Explanation(
 )
 
 
-def store_error(where: str, happened: str, advice: str) -> StoreError:
-    """The error as every failure of the store is worded."""
-    return StoreError(f"evidence store {where}: {happened}. {advice}")
+def store_error(where: str, happened: str, advice: str, detail: str = "") -> StoreError:
+    """The error as every failure of the store is worded; ``detail`` is what the driver says."""
+    told = f"{happened} ({detail})" if detail else happened
+    return StoreError(f"evidence store {where}: {told}. {advice}", happened)
 
 
 @contextmanager
@@ -118,7 +119,7 @@ def explained(where: str) -> Iterator[None]:
         explanation = _explanation(_code(error))
         cause = error.orig if isinstance(error, StatementError) and error.orig else error
         detail = " ".join(str(cause).split())
-        raise store_error(where, f"{explanation.happened} ({detail})", explanation.advice) from error
+        raise store_error(where, explanation.happened, explanation.advice, detail) from error
 
 
 def _code(error: Exception) -> str:

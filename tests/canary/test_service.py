@@ -95,7 +95,7 @@ def test_the_database_is_away(tmp_path: Path, own_postgres: OwnPostgres) -> None
         ended = place.until(fire.id, "completed", 90)
         assert ended.attempts >= 2
         assert 1 == len(place.fires())
-        assert str(replica).count("cannot be reached") <= 6, "a line for a lost connection, not for each try"
+        assert str(replica).count("cannot be reached") <= 3
     finally:
         replica.process.kill()
         replica.process.wait()

@@ -86,8 +86,8 @@ class Postman(Thread):
             self._complaint = ""
         except StoreError as error:
             told = 0
-            if str(error) != self._complaint:
-                self._complaint = str(error)
+            if error.happened != self._complaint:
+                self._complaint = error.happened
                 self._say(f"alerts wait: {error}")
         return told
 
