@@ -33,8 +33,8 @@ def diff(
 ) -> None:
     """Compare two runs: the stack first, then verdicts, kernels, numbers and times."""
     from qualify.cards.load import load_kernels
-    from qualify.report.diff_page import write_diff
     from qualify.report.differences import to_data, to_text
+    from qualify.report.files import write_diff
 
     reading_only()
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
@@ -51,12 +51,14 @@ def _compared(
     store: Store, before: str, after: str, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
 ) -> Comparison:
     """Two stored runs, judged and compared."""
-    from qualify.report.against import compare_with
+    from qualify.report.against import compare_with, the_same_run
     from qualify.report.judged import judge
 
     judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers)
     compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
     assert compared is not None, "it was just compared"
+    if compared.baseline and compared.baseline.run_id == judged.run.id:
+        raise the_same_run(store, judged.run, "is the accepted baseline itself")
     return compared.comparison
 
 

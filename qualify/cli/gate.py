@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qualify.cli.shared import (
+    AgainstOption,
     CardsOption,
     DbOption,
     JsonOption,
     Level,
     WaiversOption,
     emit_json,
+    given,
     open_store,
     reading_only,
 )
@@ -81,10 +83,6 @@ StackOption = Annotated[
 ]
 LevelOption = Annotated[Level, typer.Option(help="With --matrix: evidence of this level at least.")]
 FormatOption = Annotated[GateFormat, typer.Option("--format", help="How to print the verdict.")]
-AgainstOption = Annotated[
-    str | None,
-    typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`."),
-]
 SubjectOption = Annotated[
     list[str] | None,
     typer.Option("--subject", metavar="NAME@sha256:HEX", help="Artifact of the in-toto statement; may be repeated."),
@@ -109,12 +107,12 @@ def gate(
     from qualify.report.attestation import parse_subject
 
     wanted = Wanted(
-        run=_given("--run", run_id),
-        matrix=_given("--matrix", matrix),
-        max_age=_given("--max-age", max_age),
-        stack=_given("--stack", stack),
+        run=given("--run", run_id),
+        matrix=given("--matrix", matrix),
+        max_age=given("--max-age", max_age),
+        stack=given("--stack", stack),
         level=level.value,
-        against=_given("--against", against),
+        against=given("--against", against),
         waivers=waivers,
         cards=tuple(cards or ()),
     )
@@ -131,13 +129,6 @@ def gate(
         judged = _judged(store, wanted, now)
     _emit_verdict(judged, GateFormat.json if as_json else format_, subjects, now)
     raise typer.Exit(judged.conclusion.exit_code)
-
-
-def _given(option: str, value: str | None) -> str:
-    """The option's value, or "" where it is not there; one that is there and empty would silently mean its default."""
-    if value == "":
-        raise UsageError(f"{option} is empty: the variable that it comes from is probably not set")
-    return value or ""
 
 
 def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], now: datetime) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from qualify.cli.shared import (
+    AgainstOption,
     CardsOption,
     DbOption,
     JsonOption,
@@ -13,6 +14,7 @@ from qualify.cli.shared import (
     RunArgument,
     WaiversOption,
     emit_json,
+    given,
     open_store,
     reading_only,
 )
@@ -21,6 +23,7 @@ from qualify.fleet.terminal import emit
 
 def report(
     run_id: RunArgument = "latest",
+    against: AgainstOption = None,
     waivers: WaiversOption = None,
     db: DbOption = "",
     out: OutOption = Path("out"),
@@ -29,15 +32,20 @@ def report(
 ) -> None:
     """Write the self-contained HTML report of a stored run, and its JSON twin."""
     from qualify.cards.load import load_kernels
+    from qualify.report.against import compare_with
     from qualify.report.files import write_report
     from qualify.report.judged import judge
 
     reading_only()
-    kernels = load_kernels(tuple(cards or ()))
+    other = given("--against", against)
+    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
-        judged = judge(store, store.resolve(run_id), kernels, now=datetime.now(UTC), waivers=waivers)
-    path = write_report(out / judged.run.id, judged.run, judged.records, judged.conclusion, judged.selftest)
+        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers)
+        if other:
+            judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
+    run = judged.run
+    path = write_report(out / run.id, run, judged.records, judged.conclusion, judged.selftest, judged.against)
     if as_json:
-        emit_json("report", {"run": judged.run.id, "report": str(path)})
+        emit_json("report", {"run": run.id, "report": str(path)})
     else:
         emit(str(path))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from qualify.errors import UsageError
 from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
@@ -57,6 +58,17 @@ WaiversOption = Annotated[
     Path | None,
     typer.Option("--waivers", metavar="FILE", help="Waivers to judge by, instead of the file that the matrix names."),
 ]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`."),
+]
+
+
+def given(option: str, value: str | None) -> str:
+    """The option's value, or "" where it is not there; one that is there and empty would silently mean its default."""
+    if value == "":
+        raise UsageError(f"{option} is empty: the variable that it comes from is probably not set")
+    return value or ""
 
 
 def fail(message: str, code: int) -> NoReturn:
