@@ -43,7 +43,7 @@ _CARD: dict[str, Any] = {
     "adapter": "tiled_torch",
     "requires": {"device": "any"},
     "claims": {
-        "dtypes": ["bf16", "fp16", "fp32", "fp8_e4m3"],
+        "dtypes": ["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"],
         "head_dim": {"max": 256},
         "head_dim_v": "any",
         "layouts": ["packed", "paged"],
@@ -52,7 +52,14 @@ _CARD: dict[str, Any] = {
         "deterministic": True,
         "empty_row": {"out": 0, "lse": "-inf"},
     },
-    "accuracy": {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8_e4m3": "bf16"},
+    "accuracy": {
+        "bf16": "bf16",
+        "fp16": "fp16",
+        "fp32": "fp32",
+        "fp8_e4m3": "bf16",
+        "bf16_kv_fp8_e4m3": "fp8kv",
+        "fp16_kv_fp8_e4m3": "fp8kv",
+    },
     "witness": {"must_match": ["qualify::tiled_attention"]},
 }
 

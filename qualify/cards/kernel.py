@@ -123,8 +123,9 @@ class LseClaim(Card):
 class Fp8Claim(Card):
     """How the kernel computes in fp8."""
 
-    descale: Literal["sequence", "head"] = "sequence"
-    """sequence: a descale factor for each sequence and KV head; head: one for each KV head, shared by the batch"""
+    descale: Literal["sequence", "head", "tensor"] = "sequence"
+    """sequence: a descale factor for each sequence and KV head; head: one for each KV head, shared by the batch;
+    tensor: one for all keys and one for all values, as serving engines store them"""
     weight_scale: Annotated[Positive, Field(ge=1)] = 1.0
     """factor by which the weights P, at most 1, are multiplied before they are rounded to e4m3"""
 
@@ -142,7 +143,7 @@ class Claims(Card):
     """What the kernel claims to compute; anything else is refused before device time."""
 
     dtypes: Some[Dtype]
-    """element types of q, k, v and out"""
+    """element types of q, k, v and out; bf16_kv_fp8_e4m3: bf16 queries beside an fp8 cache"""
     head_dim: HeadDimClaim
     """range of head_dim"""
     head_dim_v: Literal["same", "any"] = "same"
@@ -162,7 +163,7 @@ class Claims(Card):
     lse: LseClaim = LseClaim()
     """accuracy of the returned log-sum-exp"""
     fp8: Fp8Claim = Fp8Claim()
-    """descale factors and weights, where dtypes has fp8_e4m3"""
+    """descale factors and weights, where dtypes has fp8_e4m3 or an fp8 cache"""
     deterministic: Flag
     """equal inputs give equal bits"""
     batch_invariant: Flag = False
@@ -263,5 +264,5 @@ class KernelCard(Card):
             (("accuracy", dtype), "has no counterpart in claims.dtypes; add it there or remove it") for dtype in extra
         ]
         lacks = "lacks {0}, which claims.dtypes names; add {0}: {1}"
-        usual = {"fp8_e4m3": "fp8"}
+        usual = {"fp8_e4m3": "fp8", "bf16_kv_fp8_e4m3": "fp8kv", "fp16_kv_fp8_e4m3": "fp8kv"}
         return problems + [(("accuracy",), lacks.format(dtype, usual.get(dtype, dtype))) for dtype in missing]

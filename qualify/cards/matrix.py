@@ -253,7 +253,7 @@ class MatrixCard(Card):
     phases: Phases | None = None
     """shapes of each phase"""
     dtypes: Some[Dtype] = ()
-    """element types"""
+    """element types; bf16_kv_fp8_e4m3 and fp16_kv_fp8_e4m3: 16-bit queries beside an fp8 cache"""
     masks: Some[MaskName] = ("model",)
     """model (each layer's own), full, causal, window<N> (N keys with the diagonal, causal)"""
     kernels: Some[Text]

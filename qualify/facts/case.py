@@ -5,22 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
-"""Element type of q, k and v. ``fp8_e4m3`` comes with descale factors, and its output is bf16."""
+Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"]
+"""Element types of q, k and v. ``bf16_kv_fp8_e4m3``: 16-bit queries beside an fp8 cache. What is fp8 comes with descale
+factors; the output has the type of q, and bf16 where that is fp8."""
+Format = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
+"""Element type of one tensor."""
 Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
 Level = Literal["smoke", "full"]
 DeviceKind = Literal["cpu", "cuda"]
 MaskKind = Literal["full", "causal", "window", "band", "chunked"]
-Descale = Literal["", "sequence", "head"]
-"""What one fp8 descale factor covers: a KV head of one sequence, or a KV head of the whole batch; empty = no fp8."""
+Descale = Literal["", "sequence", "head", "tensor"]
+"""What one fp8 descale factor covers: a KV head of one sequence, a KV head of the whole batch, or a whole tensor; empty
+= no fp8."""
 
 INCIDENTS = "incidents"
 """first part of the id, and the model, of a case that replays an incident; its name is the second part"""
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1}
-"""bytes per element of q, k and v"""
-OUT_BYTES = {**DTYPE_BYTES, "fp8_e4m3": 2}
-"""bytes per element of the output"""
+DTYPE_BYTES: dict[Format, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1}
+"""bytes per element"""
+
+
+def formats_of(dtype: Dtype) -> tuple[Format, Format]:
+    """Element types of q, and of k and v."""
+    match dtype:
+        case "bf16_kv_fp8_e4m3":
+            return "bf16", "fp8_e4m3"
+        case "fp16_kv_fp8_e4m3":
+            return "fp16", "fp8_e4m3"
+    return dtype, dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +70,21 @@ class Workload:
     """(sequence, start, end): keys from start to end - 1 see each other whatever the mask says, as images do"""
     descale: Descale = ""
     """fp8 only: what one descale factor covers; empty is read as ``sequence``"""
+
+    @property
+    def q_format(self) -> Format:
+        """Element type of q."""
+        return formats_of(self.dtype)[0]
+
+    @property
+    def kv_format(self) -> Format:
+        """Element type of k and v."""
+        return formats_of(self.dtype)[1]
+
+    @property
+    def out_format(self) -> Format:
+        """Element type of the output."""
+        return "bf16" if self.q_format == "fp8_e4m3" else self.q_format
 
     @property
     def batch(self) -> int:

@@ -20,7 +20,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Case, DeviceKind, Dtype, Workload
 from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
-from qualify.plan.workloads import workload_refusals
+from qualify.plan.workloads import descaled, workload_refusals
 from qualify.run.setup import LAUNCHES_OF
 
 Axis = Literal["seqlen", "context", "batch", "head_dim", "group", "page_size"]
@@ -83,6 +83,7 @@ def find_maps(
     Raises:
         DeviceError: no worker can be started, or the kernel's library cannot be loaded.
     """
+    asked = descaled(base, card)
     setup = {
         "mode": "trials",
         "device": device,
@@ -94,12 +95,12 @@ def find_maps(
     with closing(Bench(setup, timeout_s=TIMEOUT_S, memory_bytes=int(available_memory() * MEMORY_SHARE))) as bench:
         for axis in axes:
             last = SMALLER.get(axis, LIMITS[axis]) if device == "cpu" else LIMITS[axis]
-            values = [value for value in range(1, last + 1) if not workload_refusals(card, altered(base, axis, value))]
+            values = [value for value in range(1, last + 1) if not workload_refusals(card, altered(asked, axis, value))]
             if len(values) < 2:
                 continue
 
             def launched(value: int, axis: Axis = axis) -> str:
-                return _launched(bench, card, altered(base, axis, value), grids=grids)
+                return _launched(bench, card, altered(asked, axis, value), grids=grids)
 
             every = card.jit == "never" and len(values) <= FEW
             seen = trace_cliffs(values, launched, limit, every=every)
@@ -198,5 +199,4 @@ def base_workload(*, dtype: Dtype, phase: Literal["prefill", "decode"], seqlen: 
         seqlens_q=(1,) if phase == "decode" else (seqlen,),
         seqlens_k=(seqlen,),
         page_size=page_size,
-        descale="sequence" if dtype == "fp8_e4m3" else "",
     )

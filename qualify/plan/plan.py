@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
@@ -19,7 +19,7 @@ from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
 from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
 from qualify.plan.shapes import Shape, against, bucket_shapes, count_shapes, expand_shapes, with_images
-from qualify.plan.workloads import geometry_of, shape_of
+from qualify.plan.workloads import descaled, geometry_of, shape_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,7 +229,7 @@ def _expand(
                 line=cell.line,
                 content_hash=hashlib.sha256(content.encode()).hexdigest(),
                 unclaimed=claims if ignore and not always else (),
-                workload=_descaled(workload, kernels[name]),
+                workload=descaled(workload, kernels[name].card),
             )
             yield case, always if ignore else (*always, *claims)
 
@@ -245,7 +245,7 @@ class _Refusals:
         }
         self.parts: dict[tuple[str, object], list[str]] = {}
 
-    def claims(self, name: str, geometry: Geometry, shape: Shape, dtype: str) -> tuple[str, ...]:
+    def claims(self, name: str, geometry: Geometry, shape: Shape, dtype: Dtype) -> tuple[str, ...]:
         """What the card does not claim about the case."""
         card = self.cards[name]
         parts = self.parts
@@ -272,11 +272,6 @@ def _lengths(shape: Shape) -> str:
             runs.append((pair, 1))
     images = f"s{shape.spans}" if shape.spans else ""
     return f"{runs}p{shape.page_size}{images}"
-
-
-def _descaled(workload: Workload, kernel: LoadedKernel) -> Workload:
-    """In fp8, the workload with the descale factors that the kernel takes."""
-    return replace(workload, descale=kernel.card.claims.fp8.descale) if workload.dtype == "fp8_e4m3" else workload
 
 
 def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:

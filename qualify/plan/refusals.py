@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import mask_kind
+from qualify.facts.case import Dtype, formats_of, mask_kind
 from qualify.plan.geometry import Geometry
 from qualify.plan.shapes import Shape
 
@@ -34,11 +34,13 @@ def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
     return reasons
 
 
-def dtype_refusals(card: KernelCard, dtype: str) -> list[str]:
+def dtype_refusals(card: KernelCard, dtype: Dtype) -> list[str]:
     """A dtype that the card does not claim."""
     if dtype in card.claims.dtypes:
         return []
-    return [f"dtype={dtype} ({card.kernel} claims {', '.join(card.claims.dtypes)})"]
+    queries, cache = formats_of(dtype)
+    mixed = f": {queries} queries beside an {cache} cache" if queries != cache else ""
+    return [f"dtype={dtype}{mixed} ({card.kernel} claims {', '.join(card.claims.dtypes)})"]
 
 
 def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:

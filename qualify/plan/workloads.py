@@ -42,6 +42,11 @@ def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
     ]
 
 
+def descaled(workload: Workload, card: KernelCard) -> Workload:
+    """Where keys and values are fp8, the workload with the descale factors that the kernel takes."""
+    return replace(workload, descale=card.claims.fp8.descale) if workload.kv_format == "fp8_e4m3" else workload
+
+
 def geometry_of(call: IncidentCall) -> Geometry:
     """The geometry of a call that a matrix writes out, with a label that holds what differs between such calls."""
     left, right = call.window

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Dtype
+from qualify.facts.case import Dtype, formats_of
 from qualify.run.reference import Golden
 
 E_LIMIT = 1.0
@@ -107,8 +107,14 @@ def class_named(name: str) -> AccuracyClass:
 
 
 def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
-    """The class that a card declares for a dtype, with the scale that it gives its weights in fp8."""
-    return scaled(class_named(card.accuracy[dtype]), card.claims.fp8.weight_scale)
+    """The class that a card declares for a dtype, with the scale that it gives its weights in fp8.
+
+    Beside an fp8 cache the arithmetic is that of the queries' 16 bits, so ``fp8kv`` grants fp16 no more than fp16.
+    """
+    declared = class_named(card.accuracy[dtype])
+    if declared.name == "fp8kv" and formats_of(dtype)[0] == "fp16":
+        return replace(class_named("fp16"), name=declared.name)
+    return scaled(declared, card.claims.fp8.weight_scale)
 
 
 def scaled(kind: AccuracyClass, weight_scale: float) -> AccuracyClass:

@@ -34,7 +34,7 @@ def measure_ceilings(device: torch.device) -> Ceilings:
     clock = Clock(device)
     if device.type == "cpu":
         # A kernel may compute in float32 whatever its inputs are, and products of fp16 take seconds on some CPUs.
-        products = dict.fromkeys(TORCH_DTYPES, _matmul(clock, device, torch.float32))
+        products: dict[str, float] = dict.fromkeys(TORCH_DTYPES, _matmul(clock, device, torch.float32))
         products["bf16"] = max(products["fp32"], _matmul(clock, device, torch.bfloat16))
     else:
         products = {name: _matmul(clock, device, dtype) for name, dtype in TORCH_DTYPES.items() if dtype != FP8}

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Workload
+from qualify.facts.case import Format, Workload
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.input_kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
 from qualify.run.input_kinds import draw, shape_logits, sink_level
@@ -22,8 +22,12 @@ from qualify.run.input_kinds import draw, shape_logits, sink_level
 INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
 
 FP8 = torch.float8_e4m3fn
-TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8_e4m3": FP8}
-OUT_DTYPES = {**TORCH_DTYPES, "fp8_e4m3": torch.bfloat16}
+TORCH_DTYPES: dict[Format, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp8_e4m3": FP8,
+}
 
 GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
@@ -81,16 +85,18 @@ def make_inputs(
     """Random inputs for a workload; the same seed gives the same values on the same kind of device.
 
     Args:
-        descaled: fp8 only. True: every sequence (or the batch) and KV head has a descale factor of its own, and the
-            dequantised values follow the kind. False: all factors are 1, for probes that set values themselves.
+        descaled: fp8 only. True: every sequence (or the batch) and KV head has a descale factor of its own (or each
+            tensor one), and the dequantised values follow the kind. False: all factors are 1, for probes that set
+            values themselves.
     """
     generator = torch.Generator(device).manual_seed(seed)
     drawn = _draw(workload, kind, generator)
-    descales = _descales(drawn, workload, descaled=descaled) if workload.dtype == "fp8_e4m3" else {}
+    descales = _descales(drawn, workload, descaled=descaled)
     # Models store sinks in bf16, and FlashAttention-3 reads them so: representable values cost nobody a rounding.
     sinks = torch.randn(workload.heads_q, generator=generator, device=device) + sink_level(kind, workload)
-    dtype = TORCH_DTYPES[workload.dtype]
-    q_whole, k_whole, v_whole = (fitted(tensor, dtype) for tensor in (drawn.q, drawn.k, drawn.v))
+    q_dtype, kv_dtype = TORCH_DTYPES[workload.q_format], TORCH_DTYPES[workload.kv_format]
+    q_whole = fitted(drawn.q, q_dtype)
+    k_whole, v_whole = (fitted(tensor, kv_dtype) for tensor in (drawn.k, drawn.v))
     table = drawn.table
     call = AttentionCall(
         q=_inner(q_whole),
@@ -110,7 +116,7 @@ def make_inputs(
         softcap=workload.softcap,
         sinks=sinks.bfloat16().float() if workload.sinks else None,
         **descales,
-        out_dtype=OUT_DTYPES[workload.dtype],
+        out_dtype=TORCH_DTYPES[workload.out_format],
     )
     return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
 
@@ -150,27 +156,29 @@ def fitted(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str, Tensor]:
-    """The descale factors of q, k and v, (batch, heads_kv) each; divides the values by them in place."""
+    """The descale factors of what is fp8 of q, k and v, (batch, heads_kv) each; divides the values by them in place."""
     queries = torch.arange(sum(workload.seqlens_q), device=drawn.q.device) + GUARD_ROWS
     parts = (
-        ("q_descale", drawn.q, queries, workload.seqlens_q),
-        ("k_descale", drawn.k, drawn.slots, workload.seqlens_k),
-        ("v_descale", drawn.v, drawn.slots, workload.seqlens_k),
+        ("q_descale", workload.q_format, drawn.q, queries, workload.seqlens_q),
+        ("k_descale", workload.kv_format, drawn.k, drawn.slots, workload.seqlens_k),
+        ("v_descale", workload.kv_format, drawn.v, drawn.slots, workload.seqlens_k),
     )
-    if not descaled:
-        shape = (workload.batch, workload.heads_kv)
-        return {name: torch.ones(shape, device=tensor.device) for name, tensor, _, _ in parts}
+    shape = (workload.batch, workload.heads_kv)
     return {
-        name: _quantise(tensor.view(-1, *tensor.shape[-2:]), slots, lengths, workload)
-        for name, tensor, slots, lengths in parts
+        name: _quantise(tensor.view(-1, *tensor.shape[-2:]), slots, lengths, workload, place)
+        if descaled
+        else torch.ones(shape, device=tensor.device)
+        for place, (name, format_, tensor, slots, lengths) in enumerate(parts)
+        if format_ == "fp8_e4m3"
     }
 
 
-def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload) -> Tensor:
-    """Factors by which the rows of each sequence and KV head are divided, in place.
+def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload, place: int) -> Tensor:
+    """Factors by which the rows of each sequence and KV head (or all rows) are divided, in place.
 
-    The largest value of a head in its sequence (or in the batch) lands between half of e4m3's range and all of it,
-    another place for each: no two factors are equal, and one that is taken for another shows.
+    The largest value of a head in its sequence (or in the batch, or of the tensor) lands between half of e4m3's range
+    and all of it, another place for each: no two factors are equal, and one that is taken for another shows. Where a
+    tensor has one factor, its place among q, k and v takes the part of the head.
     """
     batch, heads_kv = len(lengths), workload.heads_kv
     grouped = rows[slots].view(len(slots), heads_kv, rows.shape[1] // heads_kv * rows.shape[2])
@@ -181,6 +189,8 @@ def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: W
     turn = torch.arange(batch * heads_kv, device=rows.device).view(batch, heads_kv)
     if workload.descale == "head":
         largest, turn = largest.amax(0).expand(batch, -1), turn[:1].expand(batch, -1)
+    if workload.descale == "tensor":
+        largest, turn = largest.amax().expand(batch, heads_kv), torch.full_like(turn, place)
     spread = 1 + (turn * 0.618034) % 1
     factors = torch.where(largest > 0, largest * spread / torch.finfo(FP8).max, 1.0)
     rows[slots] = (grouped / factors[owner].unsqueeze(-1)).view(len(slots), *rows.shape[1:])
@@ -240,15 +250,17 @@ def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -
 def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
     """A copy in which every byte outside the valid region holds ``value``, or what of it the dtype can hold."""
     slots = key_slots(inputs, workload)
-    value = float(fitted(torch.tensor(value), inputs.q_whole.dtype))
+
+    def filled(whole: Tensor) -> Tensor:
+        return torch.full_like(whole, float(fitted(torch.tensor(value), whole.dtype)))
 
     def poisoned(whole: Tensor) -> Tensor:
         flat = whole.flatten(0, 1) if workload.page_size else whole
-        fresh = torch.full_like(flat, value)
+        fresh = filled(flat)
         fresh[slots] = flat[slots]
         return fresh.view_as(whole)
 
-    q_whole = torch.full_like(inputs.q_whole, value)
+    q_whole = filled(inputs.q_whole)
     _inner(q_whole).copy_(inputs.call.q)
     return with_tensors(inputs, q=q_whole, k=poisoned(inputs.k_whole), v=poisoned(inputs.v_whole))
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from qualify.facts.case import DTYPE_BYTES, OUT_BYTES, DeviceKind, Level, Workload
+from qualify.facts.case import DTYPE_BYTES, DeviceKind, Level, Workload
 from qualify.facts.outcome import Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
 from qualify.masks import key_range, pairs
@@ -75,12 +75,13 @@ def work_of(workload: Workload) -> Work:
     visible += sum(_added_pairs(workload, *span) for span in workload.spans)
     keys = sum(count * _visible_keys(*pair, workload) for pair, count in counted)
     queries = sum(workload.seqlens_q)
-    read = queries * workload.heads_q * workload.head_dim
-    read += keys * workload.heads_kv * (workload.head_dim + workload.head_dim_v)
+    asked = queries * workload.heads_q * workload.head_dim
+    cached = keys * workload.heads_kv * (workload.head_dim + workload.head_dim_v)
     written = queries * workload.heads_q * workload.head_dim_v
+    moved = ((asked, workload.q_format), (cached, workload.kv_format), (written, workload.out_format))
     return Work(
         flops=2 * workload.heads_q * (workload.head_dim + workload.head_dim_v) * visible,
-        compulsory_bytes=DTYPE_BYTES[workload.dtype] * read + OUT_BYTES[workload.dtype] * written,
+        compulsory_bytes=sum(elements * DTYPE_BYTES[format_] for elements, format_ in moved),
         exps=workload.heads_q * visible,
     )
 
@@ -193,7 +194,7 @@ def measure(
         ahead = min(MOST_AHEAD_US, 1.3 * median(host) * count)
         samples.append(clock.block_us(block, ahead_us=ahead) / count)
     work = work_of(workload)
-    least, bound = roofline(work, workload.dtype, ceilings)
+    least, bound = roofline(work, workload.q_format, ceilings)
     latency = median(samples)
     footprint = input_bytes * len(launches)
     return Timing(
@@ -217,7 +218,7 @@ def findings(timing: Timing, workload: Workload, ceilings: Ceilings, kind: Devic
 
     Asked on GPUs only: a CPU's caches and clocks have no such firm ceiling.
     """
-    arithmetic = timing.flops / ceilings.matmul_flops_per_s[workload.dtype] * 1e6
+    arithmetic = timing.flops / ceilings.matmul_flops_per_s[workload.q_format] * 1e6
     memory = timing.compulsory_bytes / ceilings.copy_bytes_per_s * 1e6 if timing.cold else 0.0
     least = max(arithmetic, memory)
     if kind == "cpu" or timing.latency_us * IMPOSSIBLE_SHARE >= least:

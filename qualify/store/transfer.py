@@ -28,9 +28,11 @@ from qualify.facts.run import Record, Run
 from qualify.store import reading, writing
 from qualify.store.tables import runs
 
-VERSION = 2
+VERSION = 3
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
+READ = ("qualify.export/2", FORMAT)
+"""formats that are read: version 3 only added words to the dtypes and descale factors of version 2"""
 _AGAIN = "Copy it again, or make it again: qualify db export RUN --out FILE"
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
@@ -141,10 +143,10 @@ def _parse(path: Path, lines: list[bytes], last: bytes) -> Evidence:
     found = head.get("format") if isinstance(head, dict) else None
     if not str(found).startswith(FORMAT.rpartition("/")[0]):
         raise _refused(path, "it is no exported run (no format)", _AGAIN)
-    if found != FORMAT:
+    if found not in READ:
         raise _refused(
             path,
-            f"it has the format {found}, and this qualify reads {FORMAT}",
+            f"it has the format {found}, and this qualify reads {' and '.join(READ)}",
             "Import it with the version of qualify that wrote it, bring that store forward with `qualify db upgrade`, "
             "and export the run again.",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,6 +13,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.problems import validate
 from qualify.cards.source import read
+from qualify.facts.case import Dtype
 
 KERNELS = sorted(assets.shipped("kernels").glob("*"))
 MATRICES = sorted(path for path in assets.shipped("matrices").glob("*") if path.is_file())
@@ -53,7 +55,7 @@ def test_tiled_torch_claims_everything() -> None:
     card = load.load_kernels()["tiled-torch"].card
     claims = card.claims
     assert ("any", "tiled_torch", "portable") == (card.requires.device, card.adapter, card.generation)
-    assert ("bf16", "fp16", "fp32", "fp8_e4m3") == claims.dtypes
+    assert get_args(Dtype) == claims.dtypes
     assert (1, 1024, 1, "any") == (
         claims.head_dim.min,
         claims.head_dim.max,
@@ -69,5 +71,6 @@ def test_tiled_torch_claims_everything() -> None:
         claims.empty_row.out,
         claims.empty_row.lse,
     )
-    assert {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8_e4m3": "bf16"} == card.accuracy
+    mixed = {"bf16_kv_fp8_e4m3": "fp8kv", "fp16_kv_fp8_e4m3": "fp8kv"}
+    assert {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8_e4m3": "bf16"} | mixed == card.accuracy
     assert ("qualify::tiled_attention", "(?i)gemm|gemv|nvjet|cutlass") == card.witness.must_match

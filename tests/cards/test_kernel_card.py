@@ -87,7 +87,7 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"requires.compute_capability": [9.0]}, "requires.compute_capability[0]: must be text, but is 9.0; put it in"),
         (
             {"claims.dtypes": ["bf16", "fp8"]},
-            'claims.dtypes[1]: must be one of bf16, fp16, fp32, fp8_e4m3, but is "fp8"',
+            "claims.dtypes[1]: must be one of bf16, fp16, fp32, fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3, but",
         ),
         ({"claims.dtypes": []}, "claims.dtypes: must hold at least 1 value, but is a list of 0"),
         ({"claims.masks": ["full", "full"]}, "claims.masks[1]: repeats entry 0 of the list; remove one of them"),
@@ -109,7 +109,7 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"accuracy.fp32": "fp32"}, "accuracy.fp32: has no counterpart in claims.dtypes"),
         (
             {"accuracy.bf17": "bf16"},
-            'accuracy.bf17: must be one of bf16, fp16, fp32, fp8_e4m3, but is "bf17"; perhaps you meant',
+            'fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3, but is "bf17"; perhaps you meant',
         ),
         ({"witness": ...}, "witness: is missing (how to prove that it ran); add it"),
         ({"witness.must_match": []}, "witness.must_match: must hold at least 1 value"),

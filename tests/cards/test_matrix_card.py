@@ -121,7 +121,10 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"phases.decode": {"context": 4, "page_size": 0}}, "phases.decode.page_size: must be contiguous or the keys"),
         ({"phases.decode": {"context": 4, "page_size": "contigous"}}, "; perhaps you meant contiguous"),
         ({"phases.chunked": {"chunk": 4}}, "phases.chunked.context: is missing (tokens that are in the cache already)"),
-        ({"dtypes": ["fp8"]}, 'dtypes[0]: must be one of bf16, fp16, fp32, fp8_e4m3, but is "fp8"'),
+        (
+            {"dtypes": ["fp8"]},
+            "dtypes[0]: must be one of bf16, fp16, fp32, fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3, but",
+        ),
         ({"masks": "windw"}, "; perhaps you meant window4096"),
         ({"masks": "window0"}, "masks: must be model, full, causal or window<N>"),
         ({"kernels": ...}, "kernels: is missing (names of kernel cards, or globs); add it"),

@@ -97,8 +97,8 @@ def test_golden_equals_attention_row_by_row(
     softcap=st.sampled_from([0.0, 3.0, 50.0]),
     sinks=st.booleans(),
     page_size=st.sampled_from([0, 1, 4]),
-    dtype=st.sampled_from(["bf16", "fp16", "fp32", "fp8_e4m3"]),
-    descale=st.sampled_from(["sequence", "head"]),
+    dtype=st.sampled_from(["bf16", "fp16", "fp32", "fp8_e4m3", "fp16_kv_fp8_e4m3"]),
+    descale=st.sampled_from(["sequence", "head", "tensor"]),
     kind=st.sampled_from(INPUT_KINDS),
     seed=st.integers(0, 2**20),
 )

@@ -7,6 +7,9 @@ specialisation, which takes from ten seconds to more than a minute. LSE comes in
 
 fp8 has kernels of its own in fa3. They take a descale factor for each head, of q for each query head, and none for
 each sequence; they have no softcap (it would be ignored) and mask no left side of a window in all tiles.
+
+Beside an fp8 cache with 16-bit queries, in fa2, there is one number for all keys, which goes into the softmax scale,
+and one for all values, by which the rounded output is multiplied. The ragged wrapper would ignore both.
 """
 
 from __future__ import annotations
@@ -42,8 +45,10 @@ def attend(call):
         kv_data_type=call.k.dtype,
         o_data_type=call.out_dtype,
     )
-    scales = ()
-    if call.q_descale is not None:  # one for each head; the same for every sequence
+    scales, factors = (), {}
+    if call.q_descale is None and call.k_descale is not None:  # one for all keys, one for all values
+        factors = dict(k_scale=float(call.k_descale[0, 0]), v_scale=float(call.v_descale[0, 0]))
+    elif call.q_descale is not None:  # one for each head; the same for every sequence
         group = call.q.shape[1] // call.k.shape[-2]
         scales = (call.q_descale[0].repeat_interleave(group), call.k_descale[0], call.v_descale[0])
     if WORKSPACE.get("scratch") is None:
@@ -63,7 +68,7 @@ def attend(call):
         else:
             wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
             wrapper.plan(call.cu_seqlens_q, *lists, head_dim_qk=call.q.shape[-1], causal=causal, **heads, **shared)
-        out, lse = wrapper.run(call.q, (call.k, call.v), *scales, return_lse=True)
+        out, lse = wrapper.run(call.q, (call.k, call.v), *scales, **factors, return_lse=True)
     return out, (lse * math.log(2)).transpose(0, 1).contiguous()
 """
 """``FlashInfer.prepare`` and its launch, for a script."""
@@ -106,6 +111,7 @@ class FlashInfer:
         """
         paged = call.block_table is not None
         fp8 = call.q.dtype.itemsize == 1
+        fp8_cache = not fp8 and call.k.dtype.itemsize == 1
         refuse(
             call,
             self._name,
@@ -114,14 +120,16 @@ class FlashInfer:
             softcap=not fp8,
             head_dim_v=not paged and not fp8,
             fp8=self._backend == "fa3",
+            fp8_cache=self._backend == "fa2" and paged,
         )
         scales = head_scales(call, self._name) if fp8 else ()
+        factors = tensor_scales(call, self._name) if fp8_cache else {}
         dims = (call.q.shape[-1], call.v.shape[-1])
         if dims not in HEAD_DIMS[self._backend]:
             raise LibraryRefusal(f"{self._name}: (head_dim, head_dim_v)={dims} not in {HEAD_DIMS[self._backend]}")
         left_window(call, self._name)
         with refusals(self._name):
-            launch = self._paged(call, scales) if paged else self._ragged(call, scales)
+            launch = self._paged(call, scales, factors) if paged else self._ragged(call, scales)
             launch()
         return Prepared(launch=launch, result=_natural_lse)
 
@@ -153,7 +161,7 @@ class FlashInfer:
         )
         return partial(wrapper.run, call.q, call.k, call.v, *scales, return_lse=True)
 
-    def _paged(self, call: AttentionCall, scales: tuple[Tensor, ...]) -> partial[Any]:
+    def _paged(self, call: AttentionCall, scales: tuple[Tensor, ...], factors: dict[str, float]) -> partial[Any]:
         pages = page_list(call)
         one_query = call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1
         _, page_size, heads_kv, _ = call.k.shape
@@ -186,7 +194,7 @@ class FlashInfer:
                 **heads,
                 **self._parameters(call),
             )
-        return partial(wrapper.run, call.q, (call.k, call.v), *scales, return_lse=True)
+        return partial(wrapper.run, call.q, (call.k, call.v), *scales, **factors, return_lse=True)
 
     def _parameters(self, call: AttentionCall) -> dict[str, Any]:
         """The keywords that the three ``plan`` methods share."""
@@ -227,6 +235,21 @@ def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tens
             raise LibraryRefusal(f"{library}: one {name} for each head, and head {differs[0]} has one per sequence")
         found.append(factors[0].contiguous())
     return found[0].repeat_interleave(heads_q // heads_kv), found[1], found[2]
+
+
+def tensor_scales(call: AttentionCall, library: str) -> dict[str, float]:
+    """``k_scale`` and ``v_scale`` for a library that has one number for each tensor; what the call leaves out is 1.
+
+    Raises:
+        LibraryRefusal: a tensor has several factors.
+    """
+    found = {}
+    for name, factors in (("k_scale", call.k_descale), ("v_scale", call.v_descale)):
+        different = {1.0} if factors is None else set(factors.flatten().tolist())
+        if len(different) > 1:
+            raise LibraryRefusal(f"{library}: one {name} for the whole cache, not {len(different)} different ones")
+        found[name] = float(different.pop())
+    return found
 
 
 def _natural_lse(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

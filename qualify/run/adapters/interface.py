@@ -55,11 +55,11 @@ class AttentionCall:
     bidirectional_spans: Tensor | None = None
     """(n, 3) int32 [sequence, start, end): keys that see each other whatever the mask says"""
     q_descale: Tensor | None = None
-    """(batch, heads_kv) float32, fp8 only"""
+    """(batch, heads_kv) float32 where q is fp8"""
     k_descale: Tensor | None = None
-    """(batch, heads_kv) float32, fp8 only"""
+    """(batch, heads_kv) float32 where k and v are fp8, whatever q is"""
     v_descale: Tensor | None = None
-    """(batch, heads_kv) float32, fp8 only"""
+    """(batch, heads_kv) float32 where k and v are fp8"""
     out_dtype: torch.dtype
 
 

@@ -158,6 +158,7 @@ def refuse(
     head_dim_v: bool = False,
     fp32: bool = False,
     fp8: bool = False,
+    fp8_cache: bool = False,
 ) -> None:
     """Refuse what a library cannot honour; each keyword names something that it can.
 
@@ -166,9 +167,11 @@ def refuse(
     """
     descales = [name for name in ("q_descale", "k_descale", "v_descale") if getattr(call, name) is not None]
     eight = fp8 and call.q.dtype == torch.float8_e4m3fn
+    beside = fp8_cache and call.q.dtype in HALVES and call.k.dtype == call.v.dtype == torch.float8_e4m3fn
     # The output of fp8 is bf16, which is no mixture of dtypes.
     out_dtype = call.q.dtype if eight and call.out_dtype == torch.bfloat16 else call.out_dtype
-    dtypes = sorted({str(dtype) for dtype in (call.q.dtype, call.k.dtype, call.v.dtype, out_dtype)})
+    mixed = (call.q.dtype, out_dtype, *(() if beside else (call.k.dtype, call.v.dtype)))
+    dtypes = sorted({str(dtype) for dtype in mixed})
     spans = call.bidirectional_spans
     head_dim, value_dim = call.q.shape[-1], call.v.shape[-1]
     reasons = [
@@ -180,7 +183,7 @@ def refuse(
             (bool(call.softcap) and not softcap, f"no softcap: softcap={call.softcap}"),
             (call.sinks is not None and not sinks, f"no sinks: {call.q.shape[1]} given"),
             (spans is not None, f"no bidirectional spans: {0 if spans is None else len(spans)} given"),
-            (bool(descales) and not eight, f"no descale factors: {', '.join(descales)} given"),
+            (bool(descales) and not eight and not beside, f"no descale factors: {', '.join(descales)} given"),
             (value_dim != head_dim and not head_dim_v, f"head_dim_v={value_dim} must equal head_dim={head_dim}"),
             (len(dtypes) > 1, f"one dtype for q, k, v and out, not {', '.join(dtypes)}"),
             (call.q.dtype not in HALVES and not eight and not fp32, f"bf16 and fp16 only, not {call.q.dtype}"),

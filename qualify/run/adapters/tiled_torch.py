@@ -10,7 +10,7 @@ so far ``m``, the sum ``l`` of exp(score - m), and the weighted sum ``acc`` of t
     out = acc / l,   lse = m + log(l)
 
 The precision mirrors the kernels too: scores, ``m``, ``l`` and ``acc`` are float32; the weights are
-rounded to the dtype of V before they multiply it (in fp8, to that of the output), the row sum is taken before that
+rounded to the dtype of V before they multiply it (where that is fp8, to the output's), the row sum is taken before that
 rounding.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Level, Workload, formats_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import compare
@@ -137,7 +137,8 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
         yield "sinks", replace(workload, sinks=not workload.sinks)
     for dtype in claims.dtypes:
         if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
-            yield f"dtype ({dtype})", replace(workload, dtype=dtype)
+            descale = claims.fp8.descale if formats_of(dtype)[1] == "fp8_e4m3" else ""
+            yield f"dtype ({dtype})", replace(workload, dtype=dtype, descale=descale)
     sizes = claims.page_size
     if workload.page_size and (sizes is None or sizes.max is None or 2 * workload.page_size <= sizes.max):
         yield "page size", replace(workload, page_size=2 * workload.page_size)

@@ -62,7 +62,7 @@ class Subject:
 
     def golden(self, call: AttentionCall) -> Golden:
         """The golden result of a call, with the underflow term where the dtype needs it."""
-        return golden(call, dtype=self.reference, underflow=self.workload.dtype in {"fp16", "fp8_e4m3"})
+        return golden(call, dtype=self.reference, underflow=self.workload.q_format in {"fp16", "fp8_e4m3"})
 
     def run(self, call: AttentionCall) -> Result:
         """Run the kernel once and check that it returned what the contract says.

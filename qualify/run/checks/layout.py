@@ -85,6 +85,8 @@ def _packed_qkv(call: AttentionCall) -> AttentionCall | None:
     """Slices of one (total, heads_q + 2 heads_kv, dim) buffer, as a fused projection leaves them."""
     if call.block_table is not None or call.q.shape[0] != call.k.shape[0] or call.q.shape[-1] != call.v.shape[-1]:
         return None
+    if call.q.dtype != call.k.dtype:
+        return None
     whole = torch.cat([call.q, call.k, call.v], dim=1)
     q, k, v = torch.split(whole, [call.q.shape[1], call.k.shape[1], call.v.shape[1]], dim=1)
     return replace(call, q=q, k=k, v=v)

@@ -19,7 +19,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.census import rows_of
 from qualify.run.checks.interface import Result, Subject, paged_or_ragged, same_bits
-from qualify.run.inputs import OUT_DTYPES, TORCH_DTYPES, make_inputs, replace_keys, with_tensors
+from qualify.run.inputs import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
 
 GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
@@ -30,7 +30,7 @@ PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Amplitudes:
-    """Magnitudes of the codes and of the constant, exact in the dtype."""
+    """Magnitudes of the codes and of the constant, exact in the dtypes."""
 
     code: float
     offset_q: float
@@ -67,7 +67,7 @@ class Needle:
         workload = paged_or_ragged(subject.workload)
         size = amplitudes(workload)
         assert size is not None, "skips() asked"
-        device, dtype, out_dtype = subject.device, TORCH_DTYPES[workload.dtype], OUT_DTYPES[workload.dtype]
+        device, dtype = subject.device, TORCH_DTYPES[workload.kv_format]
         generator = torch.Generator(device).manual_seed(subject.seed + number)
         total_k = sum(workload.seqlens_k)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed + number, device=device)
@@ -80,12 +80,12 @@ class Needle:
         targets, seen = choose_targets(workload, device, number)
         head = torch.arange(workload.heads_q, device=device) // (workload.heads_q // workload.heads_kv)
         q_whole = inputs.q_whole.clone()
-        q = codes[targets, head]
+        q = codes[targets, head].to(q_whole.dtype)  # the codes are exact in both
         q[..., -1] = -size.offset_q
         guard = (len(q_whole) - len(q)) // 2
         q_whole[guard : guard + len(q)] = torch.where(seen[:, None, None], q, torch.zeros_like(q))
         probe = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, codes, v)
-        expected = v[targets, head].to(out_dtype)
+        expected = v[targets, head].to(TORCH_DTYPES[workload.out_format])
         return describe(subject, workload, subject.run(probe.call), expected, targets, seen)
 
 
@@ -97,7 +97,7 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
     the two to zero.
     """
     d = workload.head_dim - 1
-    fp8 = workload.dtype == "fp8_e4m3"
+    fp8 = workload.kv_format == "fp8_e4m3"
     bits, largest = (4, 448.0) if fp8 else (8, 2.0**15)
     pairs = max(2, sum(workload.seqlens_q)) * max(2, max(workload.seqlens_k)) * workload.heads_q
     share = min(0.9, 1.1 * math.sqrt(2 * math.log(pairs) / d))

@@ -22,7 +22,7 @@ from qualify.run.checks.interface import Subject, changed, difference, paged_or_
 from qualify.run.inputs import make_inputs, poison_outside, replace_keys
 
 POISON = (0.0, 1e4, math.nan)
-"""in fp8 1e4 becomes its largest number"""
+"""in an fp8 tensor 1e4 becomes its largest number"""
 
 
 class Poison:
@@ -43,7 +43,7 @@ class Poison:
         exact = subject.card.claims.deterministic
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         before = subject.run(inputs.call)
-        dtype = inputs.q_whole.dtype
+        dtype = inputs.k_whole.dtype
         for value in POISON:
             name = named(value, dtype)
             found = difference(subject, before, subject.run(poison_outside(inputs, workload, value).call), exact=exact)
@@ -71,7 +71,7 @@ class Poison:
 
 
 def named(value: float, dtype: torch.dtype) -> str:
-    """A poison as the dtype can hold it, for a sentence."""
+    """A poison as the keys and values can hold it, for a sentence."""
     if math.isnan(value):
         return "NaN"
     return f"{min(value, torch.finfo(dtype).max):g}".replace("10000", "1e4")

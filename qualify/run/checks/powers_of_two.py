@@ -40,21 +40,29 @@ class PowersOfTwo:
         inputs = small_multiples(subject)
         exact = subject.card.claims.deterministic
         before = subject.run(inputs.call)
-        exponent = FP8_EXPONENT if inputs.call.q.dtype == FP8 else EXPONENT
-        factor = 2.0**exponent
+        louder_by = exponent_of(inputs.call.q)
+        factor = 2.0**louder_by
         louder = with_tensors(inputs, q=scaled(inputs.q_whole, factor))
         call = replace(louder.call, scale=inputs.call.scale / factor)
         found = difference(subject, before, subject.run(call), exact=exact)
         if found:
-            detail = f"2^{exponent} q with 2^-{exponent} scale is the same call, but {changed(found)}"
-            return [failing(self.name, detail, {"scaled": "q", "exponent": exponent, **found})]
+            detail = f"2^{louder_by} q with 2^-{louder_by} scale is the same call, but {changed(found)}"
+            return [failing(self.name, detail, {"scaled": "q", "exponent": louder_by, **found})]
+        exponent = exponent_of(inputs.call.v)
+        factor = 2.0**exponent
         after = subject.run(with_tensors(inputs, v=scaled(inputs.v_whole, factor)).call)
         found = difference(subject, before, Result(out=after.out / factor, lse=after.lse), exact=exact)
         if found:
             detail = f"2^{exponent} V must give 2^{exponent} times the output, but (divided again) {changed(found)}"
             return [failing(self.name, detail, {"scaled": "v", "exponent": exponent, **found})]
         how = "bit for bit" if exact else "within rounding"
-        return [passed(self.name, f"2^{exponent} q with 2^-{exponent} scale, and 2^{exponent} V: the same, {how}")]
+        asked = f"2^{louder_by} q with 2^-{louder_by} scale, and 2^{exponent} V"
+        return [passed(self.name, f"{asked}: the same, {how}")]
+
+
+def exponent_of(tensor: Tensor) -> int:
+    """By how much the small multiples of a dtype may grow."""
+    return FP8_EXPONENT if tensor.dtype == FP8 else EXPONENT
 
 
 def scaled(values: Tensor, factor: float) -> Tensor:

@@ -166,8 +166,8 @@ def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
     workload, call = subject.workload, inputs.call
     group = workload.heads_q // workload.heads_kv
     q = call.q[-1, ::group].float()
-    if call.q_descale is not None and call.k_descale is not None:
-        q = q * (call.q_descale[-1] * call.k_descale[-1])[:, None]
+    for factors in (call.q_descale, call.k_descale):
+        q = q if factors is None else q * factors[-1][:, None]
     wanted = TELLING + math.log(max(workload.seqlens_k))
     capped = min(wanted, 0.75 * workload.softcap) if workload.softcap else wanted
     key = call.q[-1, ::group].float() * (capped / workload.scale / (call.q[-1, ::group].float() * q).sum(-1))[:, None]

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.run.selftest.planning import Tile
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.selftest.planning import Plan, Tile
 from qualify.run.selftest.simulator import Partial, Simulator
 from qualify.run.selftest.specimen import Variant
 
@@ -113,6 +114,24 @@ class _ReciprocalSum(Simulator):
         return torch.where((l == 0).unsqueeze(-1), out, acc * torch.where(l == 0, 1.0, 1 / l).unsqueeze(-1)), lse
 
 
+class _FactorOnScores(Simulator):
+    """K's descale multiplies q, and so the scores, as where it goes into the softmax scale."""
+
+    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+        return None if name == "k" else super().descale(name, call, plan, index)
+
+    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+        q, factor = super().queries(call, plan, index), super().descale("k", call, plan, index)
+        return q if factor is None else q * factor
+
+
+class _FactorOnOutput(Simulator):
+    """V's descale multiplies the output after it was rounded, and it is rounded again."""
+
+    def descale_out(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        return super().descale_out(call, tile, out.to(call.out_dtype).float(), lse)
+
+
 VARIANTS: tuple[Variant, ...] = (
     Variant(name="plain", does="the simulator as the faults start from it", make=Simulator),
     Variant(name="small-tiles", does="tiles of 16 queries and 16 keys", make=partial(Simulator, tile_q=16, tile_k=16)),
@@ -147,6 +166,8 @@ VARIANTS: tuple[Variant, ...] = (
     ),
     Variant(name="two-halves", does="q·k added from two halves of head_dim", make=_TwoHalves),
     Variant(name="all-tiles", does="no tile is skipped, all are masked", make=_WholeRange),
+    Variant(name="descale-on-scores", does="K's descale multiplies q, and so the scores", make=_FactorOnScores),
+    Variant(name="descale-on-output", does="V's descale multiplies the rounded output", make=_FactorOnOutput),
     Variant(name="reciprocal", does="the epilogue multiplies with 1/l", make=_ReciprocalSum),
 )
 """Other ways to be right."""

@@ -34,7 +34,7 @@ class Plan:
     scale: float
     softcap: float
     dtype: torch.dtype
-    """of V, and of the weights that multiply it"""
+    """of q, and of the weights that multiply V: beside an fp8 cache they have 16 bits"""
     strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
     """of q, k and v, in elements"""
     spans: tuple[tuple[int, int, int], ...]
@@ -94,7 +94,7 @@ class Planner:
         return {
             "shapes": (call.q.shape, call.k.shape, call.v.shape),
             "strides": (call.q.stride(), call.k.stride(), call.v.stride()),
-            "dtype": str(call.v.dtype),
+            "dtypes": (str(call.q.dtype), str(call.v.dtype)),
             "lengths_q": tuple(call.cu_seqlens_q.tolist()),
             "mask": (call.causal, call.window),
             "numbers": (call.scale, call.softcap, call.max_seqlen_k),
@@ -121,7 +121,7 @@ class Planner:
             window=call.window,
             scale=self.scale(call),
             softcap=call.softcap,
-            dtype=call.v.dtype,
+            dtype=call.q.dtype,
             strides=(call.q.stride(), call.k.stride(), call.v.stride()),
             spans=tuple((sequence, start, end) for sequence, start, end in spans),
         )

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Case, Phase, Workload
+from qualify.facts.case import Case, Phase, Workload, formats_of
 from qualify.run.selftest.simulator import RANGE
 
 MODEL = "selftest"
@@ -26,7 +26,7 @@ def _workload(**fields: Any) -> Workload:
         "page_size": 0,
     }
     merged = usual | fields
-    merged |= {"descale": "sequence"} if merged["dtype"] == "fp8_e4m3" else {}
+    merged |= {"descale": "sequence"} if formats_of(merged["dtype"])[1] == "fp8_e4m3" else {}
     merged.setdefault("head_dim_v", merged["head_dim"])
     merged.setdefault("scale", merged["head_dim"] ** -0.5)
     merged.setdefault("seqlens_k", merged["seqlens_q"])
@@ -85,6 +85,13 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
             head_dim=128,
         ),
     ),
+    (
+        "decode",
+        _workload(
+            seqlens_q=(1,) * 3, seqlens_k=(90, 41, 130), page_size=16, heads_q=6, head_dim=128, dtype="bf16_kv_fp8_e4m3"
+        ),
+    ),
+    ("chunked", _workload(seqlens_q=(33, 20), seqlens_k=(129, 50), page_size=16, dtype="fp16_kv_fp8_e4m3")),
 )
 """Phases and workloads, those that reveal most first."""
 
@@ -122,7 +129,7 @@ def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
             "options": {"specimen": specimen},
             "requires": {"device": "cpu"},
             "claims": {
-                "dtypes": ["bf16", "fp16", "fp32", "fp8_e4m3"],
+                "dtypes": ["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"],
                 "head_dim": {"max": 256},
                 "head_dim_v": "any",
                 "layouts": ["packed", "paged"],
@@ -133,7 +140,14 @@ def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
                 "batch_invariant": True,
                 "empty_row": {"out": 0, "lse": "-inf"},
             },
-            "accuracy": {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "fp8_e4m3": "fp8"},
+            "accuracy": {
+                "bf16": "bf16",
+                "fp16": "fp16",
+                "fp32": "fp32",
+                "fp8_e4m3": "fp8",
+                "bf16_kv_fp8_e4m3": "fp8kv",
+                "fp16_kv_fp8_e4m3": "fp8kv",
+            },
             "witness": {"must_match": [RANGE]},
         }
     )

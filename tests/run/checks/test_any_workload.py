@@ -30,8 +30,8 @@ WORKLOADS = st.fixed_dictionaries(
         "softcap": st.sampled_from([0.0, 20.0, 50.0]),
         "sinks": st.booleans(),
         "page_size": st.sampled_from([0, 0, 1, 16, 64]),
-        "dtype": st.sampled_from(["bf16", "fp16", "fp32", "fp8_e4m3"]),
-        "descale": st.sampled_from(["sequence", "head"]),
+        "dtype": st.sampled_from(["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"]),
+        "descale": st.sampled_from(["sequence", "head", "tensor"]),
     }
 )
 

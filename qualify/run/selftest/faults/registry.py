@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qualify.run.selftest.faults import heads, masks, merging, numerics, parameters, paths, reading, state
+from qualify.run.selftest.faults import fp8_cache, heads, masks, merging, numerics, parameters, paths, reading, state
 from qualify.run.selftest.specimen import Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -12,6 +12,7 @@ FAULTS: tuple[Fault, ...] = (
     *heads.FAULTS,
     *parameters.FAULTS,
     *numerics.FAULTS,
+    *fp8_cache.FAULTS,
     *state.FAULTS,
     *paths.FAULTS,
 )
