@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -160,7 +161,7 @@ def main() -> None:
         with Store.open(url, create=False) as store:
             stored = [run.id for run in reversed(store.runs())]
             wanted = [run for run in stored if not arguments.run or run in arguments.run]
-            runs += [run_data(judge(store, run, kernels)) for run in wanted]
+            runs += [run_data(judge(store, run, kernels, now=datetime.now(UTC))) for run in wanted]
     missing = set(arguments.run) - {run["run"] for run in runs}
     if missing:
         parser.error(f"no such run in {', '.join(arguments.db)}: {', '.join(sorted(missing))}")
