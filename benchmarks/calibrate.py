@@ -4,7 +4,7 @@ Every seed is one call: an input kind, lengths from a list of awkward ones, the 
 claims it, judged in its declared class. Lengths vary and the geometry does not, so that kernels which are compiled for
 each specialisation are compiled once.
 
-    python benchmarks/calibrate.py --out calibration.json                     every installed kernel, 1,000 seeds
+    python benchmarks/calibrate.py --out calibration.json                     every installed kernel, 1,000 calls
     python benchmarks/calibrate.py --kernel 'flash-attn-*' --dtype bf16 --out calibration.json
     python benchmarks/calibrate.py --table calibration.json                   the table of docs/numerics.md
 
@@ -67,6 +67,8 @@ LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 """(queries, keys): one, a tile and its neighbours, S % 128 = 64, S % 32 = 1, more queries than keys, empty sequences
 first, in the middle and last, decode, chunks after a long context"""
+MOST = 4
+"""seeds that are tried for each call that is wanted: of the shapes above a card may claim a quarter"""
 LONG = ((4096,), (4096,))
 """on a GPU, instead of every 20th"""
 
@@ -213,18 +215,20 @@ def attempt(tally: Tally, trials: Trials, workload: Workload, seed: int) -> None
 
 
 def calibrate(tallies: list[Tally], arguments: argparse.Namespace, device: torch.device, until: float) -> None:
-    """All seeds, each for every kernel, within a time."""
+    """Seeds, each for every kernel, until each has made its calls, or for a time."""
     trials = Trials(device)
-    for seed in range(arguments.seeds):
+    for seed in range(MOST * arguments.calls):
         for tally in tallies:
             workload = workload_of(tally.card, tally.dtype, seed, arguments.head_dim, long=device.type == "cuda")
-            if tally.error or unclaimed(tally.card, workload):
+            if tally.error or tally.trials >= arguments.calls or unclaimed(tally.card, workload):
                 continue
             try:
                 attempt(tally, trials, workload, seed)
             except (RuntimeError, ValueError, TypeError, AssertionError, ContractBreach) as error:
                 tally.error = f"seed {seed}: {type(error).__name__}: {str(error).splitlines()[0][:300]}"
                 print(f"{tally.card.kernel} {tally.dtype}: {tally.error}", file=sys.stderr)
+        if all(tally.error or tally.trials >= arguments.calls for tally in tallies):
+            return
         if time.monotonic() > until:
             print(f"out of time after seed {seed}", file=sys.stderr)
             return
@@ -268,11 +272,11 @@ def run(arguments: argparse.Namespace) -> None:
         tallies = [
             Tally(card=card, adapter=adapter, dtype=dtype)
             for name, (card, adapter) in kernels.items()
-            if dtype in card.claims.dtypes and not _complete(known.get(f"{name} {dtype}"), arguments.seeds)
+            if dtype in card.claims.dtypes and not _complete(known.get(f"{name} {dtype}"), arguments.calls)
         ]
         calibrate(tallies, arguments, device, until)
         for tally in tallies:
-            known[f"{tally.card.kernel} {dtype}"] = tally.data() | {"seeds": arguments.seeds}
+            known[f"{tally.card.kernel} {dtype}"] = tally.data()
         document = {
             "schema": "qualify.calibration/1",
             "device": str(host),
@@ -287,9 +291,9 @@ def run(arguments: argparse.Namespace) -> None:
         arguments.out.write_text(text.replace('{"kernel":', '\n{"kernel":') + "\n")
 
 
-def _complete(entry: dict[str, Any] | None, seeds: int) -> bool:
-    """Whether a kernel ran all seeds that its card claims."""
-    return entry is not None and not entry["error"] and bool(entry["trials"]) and int(entry["seeds"]) >= seeds
+def _complete(entry: dict[str, Any] | None, calls: int) -> bool:
+    """Whether a kernel made its calls."""
+    return entry is not None and not entry["error"] and int(entry["trials"]) >= calls
 
 
 def table(document: dict[str, Any]) -> str:
@@ -323,19 +327,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernel", default="*", help="glob over kernel cards")
     parser.add_argument("--dtype", action="append", choices=get_args(Dtype), help="may be repeated; default: all")
-    parser.add_argument("--seeds", type=int, default=1000, help="calls of each kernel in each dtype")
+    parser.add_argument(
+        "--calls", type=int, default=1000, help="of each kernel in each dtype, each with a seed of its own"
+    )
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after so many; what is done is kept")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="where the figures go, and where complete kernels are looked up")
     parser.add_argument("--table", type=Path, help="print the table of a written file")
-    parser.add_argument("--small", action="store_true", help="20 seeds: only shows that it works")
+    parser.add_argument("--small", action="store_true", help="20 calls: only shows that it works")
     arguments = parser.parse_args()
     if arguments.table:
         print(table(json.loads(arguments.table.read_text())))
         return
     if arguments.small:
-        arguments.seeds = 20
+        arguments.calls = 20
     if arguments.out is None:
         parser.error("--out is needed")
     run(arguments)

@@ -4,8 +4,9 @@
 
     python docs/generate.py           writes docs/schema/*.json and the marked blocks of README.md and docs/*.md
     python docs/generate.py --check   exits 1 and names the files that differ from what it would write
-    python docs/generate.py --incidents NAME REPORT.json
-                                      writes docs/evidence/incidents-NAME.json from the report of a run of `incidents`
+    python docs/generate.py --incidents NAME REPORT.json [REPORT.json ...]
+                                      writes docs/evidence/incidents-NAME.json from reports of runs of `incidents`, all
+                                      on one stack, each of some kernels
     python docs/generate.py --lock    writes constraints.txt from what is installed in this environment
 
 A marked block stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
@@ -19,7 +20,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +35,7 @@ from qualify.cards.schema import KINDS, schema
 from qualify.facts.case import Workload
 from qualify.plan.plan import make_plan
 from qualify.report.contract import gate_schema
+from qualify.report.incidents import STATES
 from qualify.run.accuracy import CLASSES
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Check, Subject
@@ -63,8 +65,9 @@ def main() -> int:
         (ROOT / "constraints.txt").write_text(LOCK_HEADER + freeze())
         return 0
     if "--incidents" in sys.argv:
-        name, report = sys.argv[sys.argv.index("--incidents") + 1 :][:2]
-        (EVIDENCE / f"incidents-{name}.json").write_text(incident_evidence(json.loads(Path(report).read_text())))
+        name, *reports = sys.argv[sys.argv.index("--incidents") + 1 :]
+        evidence = incident_evidence([json.loads(Path(report).read_text()) for report in reports])
+        (EVIDENCE / f"incidents-{name}.json").write_text(evidence)
     drifted = {path: text for path, text in documents() if not path.exists() or path.read_text() != text}
     if "--check" in sys.argv:
         for path in drifted:
@@ -296,18 +299,24 @@ def _power(value: float) -> str:
     return f"2^{exponent}"
 
 
-def incident_evidence(report: dict[str, Any]) -> str:
-    """What docs/incidents.md needs of a report: the stack, and each incident's state, kernels and first reason."""
-    stack, parameters = report["stack"], report["parameters"]
+def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
+    """What docs/incidents.md needs of reports: the stack, and each incident's state, kernels and first reason."""
+    stack, parameters = reports[0]["stack"], reports[0]["parameters"]
+    if any(report["stack"]["components"] != stack["components"] for report in reports):
+        raise SystemExit("the reports are of several stacks; name each stack's evidence differently")
     versions = {part["name"]: part["version"] for part in stack["components"] if part["kind"] == "distribution"}
+    replayed: dict[str, list[dict[str, Any]]] = {}
+    for item in (item for report in reports for item in report["incidents"]):
+        replayed.setdefault(item["incident"], []).extend(item["cases"])
     found = {}
-    for item in report["incidents"]:
-        cases = [case for case in item["cases"] if case["state"] == item["state"]]
-        kernels = list(dict.fromkeys(case["kernel"] for case in cases))
-        reasons = [reason for case in cases for reason in case["why"]]
-        found[item["incident"]] = {"state": item["state"], "kernels": kernels, "why": reasons[0] if reasons else ""}
+    for incident, cases in replayed.items():
+        state = next(state for state in STATES if any(case["state"] == state for case in cases))
+        telling = [case for case in cases if case["state"] == state]
+        kernels = list(dict.fromkeys(case["kernel"] for case in telling))
+        reasons = [reason for case in telling for reason in case["why"]]
+        found[incident] = {"state": state, "kernels": kernels, "why": reasons[0] if reasons else ""}
     data = {
-        "run": report["run"],
+        "run": ", ".join(report["run"] for report in reports),
         "device": stack["device"]["name"],
         "versions": {name: versions[name] for name in sorted(versions)},
         "level": parameters["level"],

@@ -19,6 +19,8 @@ REGISTRIES = (
     ("qualify.assets", "FOLDERS"),
     ("qualify.units", "UNITS"),
     ("qualify.cards.schema", "KINDS"),
+    ("qualify.cli.entry", "COMMANDS"),
+    ("qualify.cli.entry", "GROUPS"),
     ("qualify.run.accuracy", "CLASSES"),
     ("qualify.run.adapters.registry", "ADAPTERS"),
     ("qualify.run.checks.registry", "CHECKS"),
@@ -28,7 +30,7 @@ REGISTRIES = (
     ("qualify.run.selftest.workloads", "SHAPES"),
     ("qualify.report.questions", "QUESTIONS"),
 )
-BROAD = {"cli.py", "run/worker.py", "run/execute.py"}
+BROAD = {"cli/entry.py", "run/worker.py", "run/execute.py"}
 """modules that may catch any exception: what a kernel or a user's card raises is a result there"""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -286,6 +287,62 @@ def test_diff_writes_a_page_and_its_twin(two: tuple[Path, str, str]) -> None:
     assert html.index('id="stack"') < html.index('id="verdicts"') < html.index('id="kernels"')
     (folder / "file").touch()
     assert 4 == ask(folder, "diff", before, after, "--out", "file").code
+
+
+def test_the_report_shows_what_changed(two: tuple[Path, str, str]) -> None:
+    """--against, a run or the accepted one: the same changes as `qualify diff`, on the page and in its twin."""
+    folder, before, after = two
+    for other in (before, "baseline"):
+        ended = ask(folder, "report", after, "--against", other)
+        assert (0, "") == (ended.code, ended.err)
+        page = folder / ended.out.strip()
+        html, twin = page.read_text(), json.loads((page.parent / "report.json").read_text())
+        assert f"Changes <small>against run {before}</small>" in html
+        assert ("release 7" in html) == (other == "baseline")
+        assert ["changed-stack", "changed-verdicts", "changed-kernels"] == re.findall(
+            r'<section id="(changed-(?:stack|verdicts|kernels))"', html
+        )
+        assert EVIL not in html
+        diff = ask(folder, "diff", before, after, "--json").data
+        topics = ("stack", "verdicts", "kernels", "numbers", "times", "buckets")
+        assert {name: diff[name] for name in topics} == {name: twin["against"][name] for name in topics}
+        ids = re.findall(r' id="([^"]+)"', html)
+        assert len(ids) == len(set(ids))
+    plain = ask(folder, "report", after)
+    assert 'id="changes"' not in (folder / plain.out.strip()).read_text()
+    assert json.loads((folder / "out" / after / "report.json").read_text())["against"] is None
+    empty = ask(folder, "report", after, "--against", "")
+    assert (2, True) == (empty.code, "--against is empty" in empty.err)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("diff", "latest"),
+        ("diff", "latest", "latest"),
+        ("bisect", "latest", "latest", "--plan"),
+        ("gate", "--against", "latest"),
+        ("report", "--against", "latest"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_is_not_compared_with_itself(two: tuple[Path, str, str], command: tuple[str, ...]) -> None:
+    """Exit 2, and the command that was probably meant; nothing is written."""
+    folder, before, after = two
+    ended = ask(folder, *command)
+    message = f"run {after} was to be compared with 'latest', which is the same run: nothing can differ. "
+    assert (2, "", f"qualify: {message}Try: qualify diff {before} {after}\n") == (ended.code, ended.out, ended.err)
+    assert not (folder / "out").exists()
+
+
+def test_the_baseline_itself_has_no_difference(folder: Path) -> None:
+    """Diff says so; the gate of the accepted run is what it was."""
+    run = stored(folder)
+    assert 0 == accept(folder, run).code
+    ended = ask(folder, "diff", "baseline")
+    message = f"run {run} is the accepted baseline itself: nothing can differ. No earlier run of serving is stored."
+    assert (2, "", f"qualify: {message}\n") == (ended.code, ended.out, ended.err)
+    assert 0 == ask(folder, "gate", "--against", "baseline").code
 
 
 def test_bisect_plans_and_uses_what_is_stored(two: tuple[Path, str, str]) -> None:

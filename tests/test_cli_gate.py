@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,26 @@ def test_a_waiver_turns_the_gate_green_without_a_new_run(folder: Path) -> None:
     expired = gate(folder)
     assert 1 == expired.code
     assert f"{folder}/waivers.yaml:2: waiver w0 of jane@example.com expired on {today(-1)}" in expired.out
+
+
+def test_an_expired_waiver_fails_although_everything_passes(folder: Path) -> None:
+    """Exit 1 in every format, each of which names its line; no baseline before it is gone."""
+    stored(folder)
+    assert 0 == gate(folder).code
+    write_waivers(folder / "waivers.yaml", {"created": today(-10), "expires": today(-1), "select": "none*"})
+    place = f"{folder}/waivers.yaml:2"
+    ended = gate(folder)
+    assert (1, "serving: not qualified (") == (ended.code, ended.out[:24])
+    do = f"do: {place}: waiver w0 has expired: remove it, or accept the failure again until another day"
+    assert do in ended.out.splitlines()
+    for form in ("json", "junit", "markdown", "github"):
+        one = gate(folder, "--format", form)
+        assert 1 == one.code
+        assert re.search(r"waivers.yaml(:|,line=|&#58;)2", one.out), form
+    accepted = call("baseline", "accept", "latest", "--by", "a", "--reason", "b", "--db", "evidence.db", cwd=folder)
+    assert (1, True) == (accepted.code, f"a waiver has expired: {place}" in accepted.err)
+    report = call("report", "--db", "evidence.db", cwd=folder)
+    assert f"1 waiver expired ({place})" in (folder / report.out.strip()).read_text()
 
 
 def test_waivers_that_do_nothing_are_named(folder: Path) -> None:

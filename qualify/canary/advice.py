@@ -29,7 +29,8 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     ========================================================  ===========  =================
     a failure, a regression, or a fault of the kernel (Xid)   hold         roll back
     no verdict; kernels or numbers suspicious; slower;        hold         hold
-    no baseline; another error of the device (Xid)
+    no baseline; another error of the device (Xid);
+    an expired waiver and no failure
     none of these                                             promote      promote
     ========================================================  ===========  =================
 
@@ -57,7 +58,7 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
 
 def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
     reasons = [f"the driver reported Xid {xid} during the run: a kernel faulted" for xid in dict.fromkeys(faults)]
-    if seen.verdict == "FAIL":
+    if seen.verdict == "FAIL" and not seen.expired:
         reasons += [f"the run failed: {text}" for text in seen.failing] or ["the run failed"]
     counted = [f"{count} in {topic}" for topic, count in seen.regressions.items() if count]
     if counted:
@@ -67,7 +68,7 @@ def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
 
 def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...]) -> list[str]:
     others = [xid for xid in dict.fromkeys(xids) if xid not in KERNEL_XIDS]
-    reasons = [f"the driver reported Xid {xid} during the run" for xid in others]
+    reasons = [*seen.expired, *(f"the driver reported Xid {xid} during the run" for xid in others)]
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
         reasons.append(f"the run gave no verdict ({seen.verdict})")
     if seen.baseline is None:

@@ -139,6 +139,7 @@ def seen_of(judged: Judged, slower: float) -> Seen:
         variant=run.stack.device.variant if run.stack else "",
         verdict=judged.conclusion.verdict,
         failing=_failing(judged),
+        expired=_expired(judged),
         baseline=comparison.before.id if comparison else None,
         stack=comparison.stack if comparison else (),
         regressions=_counted(comparison, "regression", ("verdicts", "kernels", "numbers", "times")),
@@ -153,6 +154,13 @@ def _failing(judged: Judged) -> tuple[str, ...]:
     cells = [(cell.cell, cell.reasons) for cell in judged.conclusion.cells if cell.verdict == "FAIL"]
     cases = [(item.case_id, item.reasons) for item in judged.conclusion.judgements if item.verdict == "FAIL"]
     return tuple(_short(f"{name}: {reasons[0] if reasons else 'failed'}") for name, reasons in (cases or cells)[:NAMED])
+
+
+def _expired(judged: Judged) -> tuple[str, ...]:
+    """The waivers past their end, where nothing else fails."""
+    if _failing(judged) or (judged.against and judged.against.forbidden):
+        return ()
+    return tuple(f"{use.waiver.place}: waiver {use.waiver.id} has expired" for use in judged.conclusion.expired)
 
 
 def _counted(comparison: Comparison | None, bucket: Bucket, topics: Iterable[Topic]) -> dict[Topic, int]:

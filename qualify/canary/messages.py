@@ -49,3 +49,5 @@ class Seen:
     """cases whose time grew by more than the card allows"""
     examples: tuple[str, ...]
     """the first changes, in words"""
+    expired: tuple[str, ...] = ()
+    """waivers that have expired, where nothing else makes the verdict FAIL: that says nothing of the stack"""

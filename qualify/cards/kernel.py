@@ -156,6 +156,8 @@ class Claims(Card):
     """limit of the batch; left out = none"""
     masks: Some[Mask]
     """full, causal, window, band (a window open to later keys), chunked, spans (images whose tokens see each other)"""
+    longer_queries: Some[Mask] | None = None
+    """masks under which a sequence may have more queries than keys; left out = under every one of masks"""
     features: Several[Feature]
     """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), graph"""
     lse: LseClaim = LseClaim()
@@ -166,8 +168,9 @@ class Claims(Card):
     """equal inputs give equal bits"""
     batch_invariant: Flag = False
     """a sequence's result does not depend on the others in the batch"""
-    memory: Literal["linear", "quadratic"] = "linear"
-    """how temporary memory grows with the sequence; quadratic = the score matrix exists"""
+    memory: Literal["linear", "mask", "quadratic"] = "linear"
+    """how temporary memory grows with the sequence; quadratic = the scores are held whole; mask = only the mask is,
+    where it is neither full nor causal"""
     alignment: Literal["bottom_right", "top_left"] = "bottom_right"
     """corner of the causal diagonal where seqlen_q differs from seqlen_k"""
     empty_row: EmptyRow
@@ -181,6 +184,9 @@ class Claims(Card):
             problems += _range_problems("page_size", page.min, page.max, page.multiple_of)
             if "paged" not in self.layouts:
                 problems.append((("page_size",), "is claimed although layouts has no paged; add paged or remove it"))
+        for index, mask in enumerate(self.longer_queries or ()):
+            if mask not in self.masks:
+                problems.append((("longer_queries", index), f"is {mask}, which masks does not claim"))
         refuse(problems)
         return self
 

@@ -94,3 +94,8 @@ class Conclusion:
     """``{"verdicts": {...}, "outcomes": {...}}``"""
     waivers: tuple[WaiverUse, ...] = ()
     """what each waiver of the matrix did, in the file's order"""
+
+    @property
+    def expired(self) -> tuple[WaiverUse, ...]:
+        """Waivers that make the verdict FAIL, whatever they cover: their last day is over."""
+        return tuple(use for use in self.waivers if use.state == "expired")

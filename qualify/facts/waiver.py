@@ -9,8 +9,8 @@ from typing import Literal
 
 WaiverState = Literal["used", "passing", "unused", "expired", "pending", "elsewhere"]
 """
-used: it covers a failure; passing: what it covers passes again; unused: it covers nothing; expired; pending: it is not
-in force yet; elsewhere: its condition does not fit the stack
+used: it covers a failure; passing: what it covers passes again; unused: it covers nothing; expired: its last day is
+over, so the verdict is FAIL; pending: it is not in force yet; elsewhere: its condition does not fit the stack
 """
 
 

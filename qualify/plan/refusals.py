@@ -72,11 +72,12 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
 
 
 def alignment_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[str]:
-    """A mask aligned to the wrong corner, where the corner matters."""
-    masked = geometry.causal or geometry.window != (-1, -1) or geometry.chunk
-    if card.claims.alignment == "bottom_right" or not masked:
-        return []
+    """A mask aligned to the wrong corner where the corner matters, or more queries than keys where none are claimed."""
+    claims, kind = card.claims, mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)
     for seqlen_q, seqlen_k in zip(shape.seqlens_q, shape.seqlens_k, strict=True):
-        if seqlen_q != seqlen_k:
+        if claims.alignment == "top_left" and kind != "full" and seqlen_q != seqlen_k:
             return [f"seqlen_q={seqlen_q} ≠ seqlen_k={seqlen_k} ({card.kernel} aligns its mask to the top left)"]
+        if seqlen_q > seqlen_k and claims.longer_queries is not None and kind not in claims.longer_queries:
+            where = f"mask={kind}, seqlen_q={seqlen_q} > seqlen_k={seqlen_k}"
+            return [f"{where} ({card.kernel} claims more queries than keys under {', '.join(claims.longer_queries)})"]
     return []

@@ -11,6 +11,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.run import Run
 from qualify.report.judged import Against, Judged, judge
 from qualify.store.store import Store
 from qualify.verdict.compare import Side, compare
@@ -33,13 +34,25 @@ def compare_with(
 
     Raises:
         NoVerdict: nobody accepted a baseline for the matrix on that device model.
+        UsageError: the other run is this one. The baseline may be: then nothing changed since it was accepted.
     """
     baseline = current_baseline(store, judged) if against == BASELINE else None
-    other = judge(store, baseline.run_id if baseline else store.resolve(against), kernels, now=now, waivers=waivers)
+    run_id = baseline.run_id if baseline else store.resolve(against)
+    if baseline is None and judged.runs == (run_id,):
+        raise the_same_run(store, judged.run, f"was to be compared with {against!r}, which is the same run")
+    other = judge(store, run_id, kernels, now=now, waivers=waivers)
     comparison = compare(side_of(other), side_of(judged))
     conclusion, forbidden = forbid_drift(judged.conclusion, comparison, judged.matrix.policy.drift)
     seen = Against(comparison=comparison, baseline=baseline, forbidden=forbidden)
     return replace(judged, conclusion=conclusion, against=seen)
+
+
+def the_same_run(store: Store, run: Run, why: str) -> UsageError:
+    """A comparison of a run with itself, which would say that nothing changed, whatever did."""
+    others = (it.id for it in store.runs(run.matrix) if it.started_at < run.started_at)
+    before = next(others, "")
+    hint = f"Try: qualify diff {before} {run.id}" if before else f"No earlier run of {run.matrix} is stored."
+    return UsageError(f"run {run.id} {why}: nothing can differ. {hint}")
 
 
 def side_of(judged: Judged) -> Side:
@@ -99,6 +112,8 @@ def why_not(judged: Judged) -> str:
         return "the run was narrowed by --select or --kernel, and a baseline stands for the whole matrix"
     if run.check_version != CHECK_VERSION:
         return f"it was made with check version {run.check_version}, this qualify has {CHECK_VERSION}"
+    if judged.conclusion.expired:
+        return f"a waiver has expired: {judged.conclusion.expired[0].waiver.place}"
     return {
         "FAIL": "a case or a production shape fails, and no waiver accepts it",
         "INCONCLUSIVE": "not everything was decided",

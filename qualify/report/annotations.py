@@ -80,7 +80,7 @@ def _all(judged: Judged, now: datetime, root: Path | None) -> Iterator[Annotatio
         if note := waiver_note(use, now, partial=judged.run.narrowed):
             waiver = use.waiver
             yield Annotation(
-                level="error" if use.state == "expired" and use.failing else "warning",
+                level="error" if use.state == "expired" else "warning",
                 path=_relative(waiver.path, root),
                 line=waiver.line,
                 title=f"waiver {waiver.id}: {use.state}",

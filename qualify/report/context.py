@@ -15,9 +15,11 @@ from qualify.facts.stack import Component, Device
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
+from qualify.report.diff_page import DiffPage, diff_page
 from qualify.report.heatmap import HeatMap, heatmap
 from qualify.report.incidents import Replay, counted_states, incidents_table, replays
 from qualify.report.inventory import inventory
+from qualify.report.judged import Against
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.sections import Section, section
 from qualify.report.traffic import Traffic, weigh
@@ -82,6 +84,10 @@ class ReportContext:
     """cases that ran, worst verdict first"""
     absent: AnyTable
     """cases that did not run, with the reasons"""
+    against: Against | None
+    """the comparison with another run; None where none was asked for"""
+    changes: DiffPage | None
+    """the same for the page"""
     waivers: AnyTable
     """what each waiver did; no rows where the matrix has none"""
     incidents: AnyTable
@@ -101,9 +107,18 @@ class ReportContext:
 
 
 def report_context(
-    run: Run, records: Sequence[Record], conclusion: Conclusion, selftest: SelfTest | None = None
+    run: Run,
+    records: Sequence[Record],
+    conclusion: Conclusion,
+    selftest: SelfTest | None = None,
+    against: Against | None = None,
 ) -> ReportContext:
-    """Joins the facts of one run into the page. Raises KeyError where a case or a shape has no verdict."""
+    """Joins the facts of one run into the page. Raises KeyError where a case or a shape has no verdict.
+
+    Args:
+        selftest: what these checks' own detection was measured to be; None where it was not.
+        against: the comparison with another run; None where none was asked for.
+    """
     views = join(records, conclusion)
     models = by_model(views, conclusion)
     replayed = replays(run, views)
@@ -136,6 +151,8 @@ def report_context(
             rows=tuple(view for view in ranked if not view.ran),
             row_anchor=lambda view: view.anchor,
         ),
+        against=against,
+        changes=diff_page(against.comparison, against.baseline) if against else None,
         waivers=waivers_table(conclusion),
         incidents=incidents_table(replayed),
         incident_counts=counted_states(replayed),
@@ -174,6 +191,9 @@ def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) 
         parts.append(f"{len(lacking):,} of {shapes} {'lacks' if len(lacking) == 1 else 'lack'} a proven path")
     elif required:
         parts.append(f"{shapes} {'has' if len(required) == 1 else 'have'} a proven path")
+    if expired := conclusion.expired:
+        places = ", ".join(use.waiver.place for use in expired)
+        parts.append(f"{figures.counted(len(expired), 'waiver')} expired ({places})")
     if incidents:
         parts.append(f"incidents: {incidents}")
     if not failed:

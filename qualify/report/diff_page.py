@@ -1,21 +1,16 @@
-"""The page of a comparison, and its JSON twin."""
+"""What changed between two runs, as pages show it: one of its own, and a part of a report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from qualify.errors import InfrastructureError
-from qualify.facts import codec
+from qualify.facts.baseline import Baseline
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.differences import ABSENT, change_text, counted_buckets, summary_line, to_data
-from qualify.report.files import replace_text
-from qualify.report.page import render_page
+from qualify.report.differences import ABSENT, change_text, counted_buckets, summary_line
 
-SCHEMA = "qualify.diff/1"
 GLYPHS: dict[Bucket, str] = {"regression": "✗", "suspicious": "!", "insufficient data": "?", "none": "✓"}
 """so that colour is never the only sign"""
 CLASSES: dict[Bucket, str] = {
@@ -55,8 +50,12 @@ class DiffPage:
     limit: int
 
 
-def diff_page(comparison: Comparison) -> DiffPage:
-    """The context of the page."""
+def diff_page(comparison: Comparison, baseline: Baseline | None = None) -> DiffPage:
+    """What a page shows of a comparison.
+
+    Args:
+        baseline: who accepted the run before, where it is the accepted one.
+    """
     worst: Bucket = next((bucket for bucket in BUCKETS if comparison.cases.get(bucket)), "none")
     return DiffPage(
         comparison=comparison,
@@ -65,7 +64,7 @@ def diff_page(comparison: Comparison) -> DiffPage:
         glyph=GLYPHS[worst],
         summary=summary_line(comparison),
         buckets=tuple((CLASSES[it], GLYPHS[it], it, comparison.cases[it]) for it in BUCKETS if comparison.cases[it]),
-        facts=_facts(comparison),
+        facts=(*_facts(comparison), *_acceptance(baseline)),
         stack=Table(caption="What changed under the kernels", columns=STACK, rows=comparison.stack),
         topics=tuple(
             (topic, counted_buckets(changes), _table(topic, changes)) for topic, changes in comparison.topics()
@@ -82,6 +81,12 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     return tuple(facts)
 
 
+def _acceptance(baseline: Baseline | None) -> tuple[tuple[str, str], ...]:
+    if baseline is None:
+        return ()
+    return (("Accepted", f"{baseline.accepted_at:%Y-%m-%d} by {baseline.accepted_by}: {baseline.reason}"),)
+
+
 def _table(topic: Topic, changes: Sequence[Change]) -> AnyTable:
     columns: tuple[Column[Change], ...] = (
         Column(key="bucket", title="Bucket", cell=lambda change: f"{GLYPHS[change.bucket]} {change.bucket}"),
@@ -90,22 +95,3 @@ def _table(topic: Topic, changes: Sequence[Change]) -> AnyTable:
         Column(key="impact_us", title="Impact", unit="us", cell=lambda change: change.impact_us or None),
     )
     return Table(caption=f"Changed {topic}, the worst first", columns=columns, rows=tuple(changes))
-
-
-def write_diff(folder: Path, comparison: Comparison) -> Path:
-    """Writes ``diff.json`` and ``diff.html`` into a folder named after the two runs, and returns the page's path.
-
-    Raises InfrastructureError where the folder cannot be made or written.
-    """
-    place = folder / f"{comparison.before.id}..{comparison.after.id}"
-    data = codec.to_json({"schema": SCHEMA, **to_data(comparison)})
-    html = render_page("diff.html", diff_page(comparison))
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        replace_text(place / "diff.json", data)
-        replace_text(place / "diff.html", html)
-    except OSError as error:
-        raise InfrastructureError(
-            f"the comparison cannot be written to {place}: {error.strerror or error}. Choose another folder with --out."
-        ) from error
-    return place / "diff.html"

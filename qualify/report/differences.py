@@ -15,6 +15,7 @@ from qualify.report.one_line import one_line
 SHOWN = 6
 """groups of changes that the text names under each topic"""
 ABSENT = "absent"
+SCHEMA = "qualify.diff/1"
 
 
 def to_data(comparison: Comparison) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes a report so that a reader never sees half of one."""
+"""Writes pages so that a reader never sees half of one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qualify.errors import InfrastructureError
+from qualify.facts import codec
+from qualify.facts.comparison import Comparison
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.report.context import report_context
+from qualify.report.diff_page import diff_page
+from qualify.report.differences import SCHEMA as DIFF_SCHEMA
+from qualify.report.differences import to_data
 from qualify.report.document import to_json
-from qualify.report.page import render_html
+from qualify.report.judged import Against
+from qualify.report.page import render_html, render_page
 
 READABLE = 0o644
 """a temporary file is private; a report is for everybody who may read the folder"""
@@ -24,15 +30,17 @@ def write_report(
     records: Sequence[Record],
     conclusion: Conclusion,
     selftest: SelfTest | None = None,
+    against: Against | None = None,
 ) -> Path:
     """Writes ``report.json`` and ``report.html`` and returns the path of the page.
 
     Args:
         selftest: what these checks' own detection was measured to be; None where it was not.
+        against: the comparison with another run; None where none was asked for.
 
     Raises InfrastructureError where the folder cannot be made or written.
     """
-    context = report_context(run, records, conclusion, selftest)
+    context = report_context(run, records, conclusion, selftest, against)
     data, html = to_json(context), render_html(context)
     page = directory / "report.html"
     try:
@@ -46,6 +54,25 @@ def write_report(
             f"place or choose another folder: qualify report {run.id} --out DIR"
         ) from error
     return page
+
+
+def write_diff(folder: Path, comparison: Comparison) -> Path:
+    """Writes ``diff.json`` and ``diff.html`` into a folder named after the two runs, and returns the page's path.
+
+    Raises InfrastructureError where the folder cannot be made or written.
+    """
+    place = folder / f"{comparison.before.id}..{comparison.after.id}"
+    data = codec.to_json({"schema": DIFF_SCHEMA, **to_data(comparison)})
+    html = render_page("diff.html", diff_page(comparison))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        replace_text(place / "diff.json", data)
+        replace_text(place / "diff.html", html)
+    except OSError as error:
+        raise InfrastructureError(
+            f"the comparison cannot be written to {place}: {error.strerror or error}. Choose another folder with --out."
+        ) from error
+    return place / "diff.html"
 
 
 def check_folder(directory: Path) -> None:

@@ -92,7 +92,7 @@ def _case(
 def _gate(judged: Judged) -> Element:
     """The verdict itself."""
     conclusion, run = judged.conclusion, judged.run
-    case = _case(f"{run.matrix} is qualified", "gate", conclusion.verdict, [verdict_line(judged), *judged.notes])
+    case = _case(f"{run.matrix} is qualified", "gate", conclusion.verdict, _told(judged))
     suite = _suite("gate", [case], judged)
     properties = Element("properties")
     stack = run.stack
@@ -106,6 +106,12 @@ def _gate(judged: Judged) -> Element:
         SubElement(properties, "property", {"name": name, "value": xml_text(value)})
     suite.insert(0, properties)
     return suite
+
+
+def _told(judged: Judged) -> list[str]:
+    """The verdict in words, what fails it beside cases and shapes, and what a reader must know."""
+    expired = [f"{use.waiver.place}: waiver {use.waiver.id} has expired" for use in judged.conclusion.expired]
+    return [verdict_line(judged), *expired, *judged.notes]
 
 
 def _shapes(judged: Judged, room: int) -> Element:

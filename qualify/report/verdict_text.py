@@ -19,6 +19,7 @@ SHOWN = 12
 """groups of failures that the text names; the report has all"""
 SOON = timedelta(days=14)
 """how long before its end a waiver is announced"""
+EXPIRED = "remove it, or accept the failure again until another day"
 WORDS = {"PASS": "qualified", "FAIL": "not qualified", "INCONCLUSIVE": "no verdict"}
 
 
@@ -111,7 +112,7 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     if verdict == "PASS":
         waived = judged.conclusion.counts["verdicts"]["WAIVED"]
         return [f"promote; waived failures that go with it: {waived}" if waived else "promote"]
-    todo = ["keep the release back"]
+    todo, expired = ["keep the release back"], judged.conclusion.expired
     if verdict == "FAIL":
         worst = next((trouble.first for trouble in found if trouble.is_case and trouble.verdict == "FAIL"), "")
         if worst:
@@ -119,9 +120,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
         todo.append(f"see all of them: qualify report {run.id}")
         if judged.against:
             todo += _against_actions(judged, judged.against)
-        if any(trouble.expired for trouble in found):
-            todo.append("an expired waiver stands below: its owner fixes the failure, or accepts it again")
-        else:
+        todo += [f"{use.waiver.place}: waiver {use.waiver.id} has expired: {EXPIRED}" for use in expired]
+        if not expired:
             where = judged.waivers_path or "a file that the matrix names with its key waivers"
             todo.append(f"if its owner accepts a failure until a day: write a waiver into {where}")
         return todo
@@ -160,7 +160,7 @@ def waiver_note(use: WaiverUse, now: datetime, *, partial: bool = False) -> str:
     name = f"{waiver.place}: waiver {waiver.id}"
     match use.state:
         case "expired":
-            return f"{name} of {waiver.owner} expired on {waiver.expires}; remove it, or accept the failure again"
+            return f"{name} of {waiver.owner} expired on {waiver.expires}, so the gate fails; {EXPIRED}"
         case "passing":
             return f"{name} is no longer needed: {len(use.passing)} of its cases pass; remove it"
         case "unused":

@@ -56,6 +56,8 @@ class Golden:
     """(n, heads_q), largest visible score"""
     score_bound: Tensor
     """(n, heads_q), |q| times the largest |k| times the scale: no score, and no part of one, is larger"""
+    product_bound: Tensor
+    """(n, heads_q), √head_dim times the largest |q_i| and the largest |k_j| times the scale: of products of elements"""
     keys: Tensor
     """(n,) visible keys of the row, int64"""
 
@@ -152,6 +154,7 @@ def golden(
         lse=empty(heads_q, fill=-math.inf),
         row_max=empty(heads_q, fill=-math.inf),
         score_bound=empty(heads_q),
+        product_bound=empty(heads_q),
         keys=torch.zeros(count, dtype=torch.int64, device=device),
     )
     at = 0
@@ -250,6 +253,7 @@ def _fill_block(
     group = q.shape[2]
     longest_key = k.norm(dim=-1).amax(-1)[..., None, None]
     score_bound = q.norm(dim=-1) * longest_key * abs(call.scale)
+    product_bound = q.abs().amax(-1) * k.abs().amax((-1, -2))[..., None, None] * abs(call.scale) * q.shape[-1] ** 0.5
     scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, len(rows), -1) * call.scale
     if call.softcap:
         scores = call.softcap * torch.tanh(scores / call.softcap)
@@ -288,6 +292,7 @@ def _fill_block(
     result.lse[place] = flat(lse)
     result.row_max[place] = flat(row_max)
     result.score_bound[place] = flat(score_bound)
+    result.product_bound[place] = flat(product_bound)
     result.keys[place] = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)
 
 

@@ -20,7 +20,8 @@ EXIT_CODES: dict[Verdict, int] = {"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED, "INC
 def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     """Judge every case and every production shape.
 
-    One FAIL, of a case or of a shape without a proven path, is not qualified. Otherwise anything inconclusive,
+    One FAIL, of a case or of a shape without a proven path, is not qualified, and neither is an expired waiver,
+    whatever it covers: its owner said that the failure would be gone by then. Otherwise anything inconclusive,
     or nothing that passed or is waived, is no verdict. Only then it is qualified.
     """
     strict = [judge_case(record, rules) for record in records]
@@ -30,7 +31,7 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     verdicts = Counter(judgement.verdict for judgement in judgements)
     all_verdicts = {judgement.verdict for judgement in judgements} | {cell.verdict for cell in cells}
     verdict: Verdict = "PASS"
-    if "FAIL" in all_verdicts:
+    if "FAIL" in all_verdicts or any(use.state == "expired" for use in uses):
         verdict = "FAIL"
     elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"] + verdicts["WAIVED"]:
         verdict = "INCONCLUSIVE"

@@ -30,7 +30,9 @@ class Waivers:
     """what the evidence ran on"""
 
     def why_not(self, waiver: Waiver) -> WaiverState | None:
-        """Why the waiver is not in force; None where it is."""
+        """Why the waiver is not in force; None where it is. One for another stack is that, even past its end."""
+        if self.stack is not None and not fits(waiver.stack, self.stack):
+            return "elsewhere"
         if self.today > waiver.expires:
             return "expired"
         if self.today < waiver.created:

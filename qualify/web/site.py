@@ -13,8 +13,8 @@ from qualify.facts import codec
 from qualify.facts.comparison import Comparison
 from qualify.report.against import compare_with
 from qualify.report.context import ReportContext, report_context
-from qualify.report.diff_page import SCHEMA as DIFF_SCHEMA
 from qualify.report.diff_page import diff_page
+from qualify.report.differences import SCHEMA as DIFF_SCHEMA
 from qualify.report.differences import to_data
 from qualify.report.document import to_json
 from qualify.report.page import render_html, render_page

@@ -34,6 +34,7 @@ GOOD = Seen(
         ({}, "promote", "promote"),
         ({"verdict": "WAIVED"}, "promote", "promote"),
         ({"verdict": "FAIL", "failing": ("a: wrong",)}, "hold", "roll back"),
+        ({"verdict": "FAIL", "expired": ("waivers.yaml:2: waiver w0 has expired",)}, "hold", "hold"),
         ({"regressions": NONE | {"numbers": 1}}, "hold", "roll back"),
         ({"verdict": "INCONCLUSIVE"}, "hold", "hold"),
         ({"suspicious": {"verdicts": 0, "kernels": 2, "numbers": 0}}, "hold", "hold"),

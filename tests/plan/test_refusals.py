@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from builders import geometry, make_card, make_kernel, make_matrix
+from pydantic import ValidationError
 
+from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, installed_version, shipped_version
 from qualify.plan.plan import make_plan
+from qualify.plan.refusals import alignment_refusals
+from qualify.plan.shapes import Shape
 
 CPU = Host(kind="cpu", name="a CPU", compute_capability="")
 H100 = Host(kind="cuda", name="NVIDIA H100", compute_capability="9.0")
@@ -115,6 +120,31 @@ def test_a_claim_that_is_missing_is_a_reason(
 def test_what_is_claimed_is_not_refused(matrix: dict[str, Any], group: dict[str, Any], claims: dict[str, Any]) -> None:
     """Limits belong to the claim; a corner matters only where a mask meets unequal lengths."""
     assert [] == reasons(matrix, group, **claims)
+
+
+def test_more_queries_than_keys_are_refused_under_masks_that_do_not_claim_them() -> None:
+    """Under the others, and where there are enough keys, they are not."""
+    card = make_card(longer_queries=["full", "window"])
+    expected = ["mask=causal, seqlen_q=9 > seqlen_k=4 (under-test claims more queries than keys under full, window)"]
+    assert expected == alignment_refusals(card, causal(), lengths((4, 9), (4, 4)))
+    assert [] == alignment_refusals(card, causal(), lengths((4, 9), (4, 9)))
+    assert [] == alignment_refusals(card, replace(causal(), causal=False), lengths((9,), (4,)))
+    assert [] == alignment_refusals(card, replace(causal(), window=(3, 0)), lengths((9,), (4,)))
+    assert [] == alignment_refusals(make_card(), causal(), lengths((9,), (4,)))
+    with pytest.raises(ValidationError, match="is band, which masks does not claim"):
+        make_card(masks=["causal"], longer_queries=["band"])
+
+
+def causal() -> Geometry:
+    """A causal layer."""
+    heads: dict[str, Any] = {"heads_q": 8, "heads_kv": 2, "head_dim": 64, "head_dim_v": 64, "scale": 0.125}
+    mask: dict[str, Any] = {"mask": "causal", "causal": True, "window": (-1, -1), "softcap": 0.0, "sinks": False}
+    return Geometry(model="small", layers=1, refusals=(), **heads, **mask)
+
+
+def lengths(seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> Shape:
+    """A packed batch."""
+    return Shape(phase="varlen", label="", seqlens_q=seqlens_q, seqlens_k=seqlens_k, page_size=0, where=())
 
 
 def test_a_device_of_another_kind_is_refused() -> None:

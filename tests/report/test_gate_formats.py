@@ -34,9 +34,8 @@ from qualify.report.against import compare_with
 from qualify.report.annotations import MOST, to_github, worst_annotations
 from qualify.report.attestation import parse_subject, to_statement
 from qualify.report.contract import gate_schema
-from qualify.report.diff_page import write_diff
 from qualify.report.differences import to_text as diff_text
-from qualify.report.files import write_report
+from qualify.report.files import write_diff, write_report
 from qualify.report.judged import Judged, judge, to_data
 from qualify.report.junit import to_junit
 from qualify.report.markdown import LIMIT_BYTES, escaped, to_markdown

@@ -125,6 +125,25 @@ def test_a_waiver_that_does_not_hold_fails_and_names_its_line(changes: Any, stat
     assert (state, (), (judgement.case_id,)) == (use.state, use.waived, use.failing)
 
 
+@pytest.mark.parametrize("outcome", [PASSED, CENSUS, OPEN])
+@pytest.mark.parametrize("select", ["*", "none*"])
+def test_an_expired_waiver_fails_whatever_it_covers(outcome: Any, select: str) -> None:
+    """The gate fails also where no case does; the case itself keeps its verdict."""
+    late = {"expires": date(2026, 11, 20), "select": select}
+    found = gate(make_record(outcome), waivers=[waiver(**late)], stack=make_stack())
+    alone = gate(make_record(outcome), waivers=[], stack=make_stack())
+    assert ("FAIL", 1) == (found.verdict, found.exit_code)
+    assert [item.verdict for item in alone.judgements] == [item.verdict for item in found.judgements]
+    assert ["known"] == [use.waiver.id for use in found.expired]
+
+
+def test_an_expired_waiver_of_another_stack_fails_nothing() -> None:
+    """It is for whoever runs that stack."""
+    late = waiver(expires=date(2026, 11, 20), stack={"torch": "2.12.*"})
+    found = gate(make_record(PASSED), waivers=[late], stack=make_stack())
+    assert ("PASS", "elsewhere", ()) == (found.verdict, found.waivers[0].state, found.expired)
+
+
 def test_the_last_day_counts() -> None:
     """A waiver holds on the day that it names."""
     assert "WAIVED" == gate(make_record(CENSUS), waivers=[waiver(expires=TODAY)]).judgements[0].verdict

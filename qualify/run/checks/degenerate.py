@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from qualify.facts.case import Level
+from qualify.facts.case import Level, mask_kind
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import compare
@@ -38,8 +38,8 @@ class Degenerate:
         """The first wrong call ends it."""
         asked, refused = [], []
         for name, lengths in shapes(subject):
-            if subject.card.claims.alignment == "top_left" and lengths[0] != lengths[1]:
-                continue  # another mask than the contract's
+            if not _claimed(subject, *lengths):
+                continue
             altered = subject.workload.with_lengths(*lengths)
             try:
                 wrong = judge_lengths(replace(subject, workload=altered))
@@ -52,6 +52,17 @@ class Degenerate:
             asked.append(name)
         findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
         return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
+
+
+def _claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:
+    """Whether the card claims the workload's mask at such lengths."""
+    claims, workload = subject.card.claims, subject.workload
+    if claims.alignment == "top_left" and seqlens_q != seqlens_k:
+        return False  # another mask than the contract's
+    if claims.longer_queries is None or all(q <= k for q, k in zip(seqlens_q, seqlens_k, strict=True)):
+        return True
+    kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)
+    return kind in claims.longer_queries
 
 
 def judge_lengths(subject: Subject) -> Finding | None:

@@ -2,7 +2,8 @@
 
 The peak of temporary memory is measured for the case's shape at two lengths, one twice the other. A kernel that
 holds the score matrix grows with exponent 2, a fused one with 1 or less. The math path says so on its card
-(``memory: quadratic``); whoever does not say so and grows with an exponent above 1.3 fails.
+(``memory: quadratic``), and PyTorch's other paths that they hold a mask which is no causal one (``memory: mask``);
+whoever does not say so and grows with an exponent above 1.3 fails.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Level, Workload, mask_kind
 from qualify.facts.outcome import Finding
 from qualify.run import witness
 from qualify.run.adapters.interface import Prepared
@@ -35,6 +36,10 @@ class Growth:
         """A score matrix needs several queries."""
         if subject.card.claims.memory == "quadratic":
             return "the card says that its memory grows with the square of the length"
+        workload = subject.workload
+        kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)
+        if subject.card.claims.memory == "mask" and kind not in {"full", "causal"}:
+            return f"the card says that a {kind} mask is held whole"
         if subject.card.jit == "shapes":
             return "each shape would be compiled"
         return "" if max(subject.workload.seqlens_q) > 1 else "one query has no score matrix"

@@ -23,8 +23,8 @@ from qualify.run.checks.interface import Subject, changed, difference, failing, 
 
 PADDING = 16
 """elements between rows; keeps 16-byte alignment in every dtype"""
-ODD_STRIDE = 7
-"""of dimensions of one element, whose stride nobody may use"""
+OWN_STRIDE = 48
+"""of dimensions of one element, whose stride nobody may use; a multiple of 16 bytes in every dtype, as TMA wants it"""
 
 
 class Layout:
@@ -128,16 +128,16 @@ def _padded_queries(call: AttentionCall) -> AttentionCall:
     return replace(call, q=_padded(call.q))
 
 
-def _odd_strides(call: AttentionCall) -> AttentionCall | None:
-    """Dimensions of one element have an odd stride; it is never multiplied by anything but 0."""
+def _own_strides(call: AttentionCall) -> AttentionCall | None:
+    """Dimensions of one element have a stride of their own; it is never multiplied by anything but 0."""
     if all(1 not in tensor.shape[:-1] for tensor in (call.q, call.k, call.v)):
         return None
-    return _each(_odd)(call)
+    return _each(_own)(call)
 
 
-def _odd(tensor: Tensor) -> Tensor:
+def _own(tensor: Tensor) -> Tensor:
     steps = [
-        ODD_STRIDE if size == 1 else step for size, step in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)
+        OWN_STRIDE if size == 1 else step for size, step in zip(tensor.shape[:-1], tensor.stride()[:-1], strict=True)
     ]
     return tensor.as_strided(tensor.shape, (*steps, 1), tensor.storage_offset())
 
@@ -164,6 +164,6 @@ LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {
     "unlike keys and values": _unlike,
     "offset": _each(_offset),
     "offset by 8": _each(_offset_by_8),
-    "of odd strides": _odd_strides,
+    "of any stride where one element stands": _own_strides,
     "expanded": _expanded,
 }

@@ -62,7 +62,7 @@ class Merge:
             result = replace(subject, workload=part).run(call)
             if result.lse is None:
                 return [failing(self.name, "the card claims an LSE and the kernel returned none", {})]
-            parts.append(result)
+            parts.append(_as_merged(subject, result, part))
         sinks = None if whole.call.sinks is None else whole.call.sinks.double()
         out, lse = merged(parts[0], parts[1], sinks)
         golden = subject.golden(whole.call)
@@ -80,6 +80,19 @@ class Merge:
             f"{sequence}, query {query}, head {head}, element {element}"
         )
         return [failing(self.name, detail, values | {"sequence": sequence, "query": query, "head": head})]
+
+
+def _as_merged(subject: Subject, result: Result, part: Workload) -> Result:
+    """The result as whoever merges has to read it: weight 0 where an empty row gives something else by the card."""
+    assert result.lse is not None, "asked before"
+    lengths_k, lengths_q = (torch.tensor(each, device=result.out.device) for each in (part.seqlens_k, part.seqlens_q))
+    empty = (lengths_k == 0).repeat_interleave(lengths_q)
+    policy, out, lse = subject.card.claims.empty_row, result.out, result.lse
+    if policy.out != "0":
+        out = out.masked_fill(empty.view(-1, 1, 1), 0.0)
+    if policy.lse != "-inf":
+        lse = lse.masked_fill(empty, -torch.inf)
+    return Result(out=out, lse=lse)
 
 
 def merged(first: Result, second: Result, sinks: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """repeat: the same call gives the same bits, if the card claims determinism.
 
-Where a card claims batch invariance, a sequence alone also gives the bits that it gives among others.
+At level full the later half of the calls shares the GPU with matrix products of another stream. Where a card claims
+batch invariance, a sequence alone also gives the bits that it gives among others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from qualify.run.checks.interface import Result, Subject, changed, difference
 SEQUENCES = 4
 """sequences of a batch that are run alone"""
 TIMES: dict[Level, int] = {"smoke": 3, "full": 20}
+LOAD_SIZE, LOAD_PRODUCTS = 4096, 8
+"""rows and columns of the load's matrices, and how many products are under way: 1.5 ms of an H100"""
 
 
 class Repeat:
@@ -26,7 +29,7 @@ class Repeat:
 
     name = "repeat"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "3 calls at smoke, 20 at full"
+    cost = "3 calls at smoke, 20 at full, where 10 share the GPU"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel; without a claim of determinism a difference is only noted."""
@@ -36,11 +39,16 @@ class Repeat:
         """The first difference ends it."""
         call = subject.inputs().call
         first = subject.run(call)
-        for number in range(1, TIMES[subject.level]):
+        times = TIMES[subject.level]
+        load = Load(subject.device) if subject.level == "full" and subject.device.type == "cuda" else None
+        for number in range(1, times):
+            if load and number >= times // 2:
+                load.start()
             found = difference(subject, first, subject.run(call))
             if found:
                 claimed = subject.card.claims.deterministic
-                detail = f"call {number + 1} differs from call 1: {changed(found)}"
+                beside = " beside other work" if load and number >= times // 2 else ""
+                detail = f"call {number + 1}{beside} differs from call 1: {changed(found)}"
                 verdict: FindingVerdict = "fail" if claimed else "note"
                 values = {"call": number + 1, **found}
                 return [Finding(check=self.name, verdict=verdict, detail=detail, values=values)]
@@ -48,8 +56,26 @@ class Repeat:
             alone = _alone(subject, call, first)
             if alone:
                 return [alone]
-        detail = f"{TIMES[subject.level]} calls, the same bits"
-        return [Finding(check=self.name, verdict="pass", detail=detail, values={"calls": TIMES[subject.level]})]
+        detail = f"{times} calls{', half of them beside other work' if load else ''}, the same bits"
+        return [Finding(check=self.name, verdict="pass", detail=detail, values={"calls": times})]
+
+
+class Load:
+    """Matrix products on a stream of their own, which take the multiprocessors and caches that a kernel would have."""
+
+    stream: torch.cuda.Stream
+    """the latest load's"""
+
+    def __init__(self, device: torch.device) -> None:
+        Load.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=device)
+        self.product = torch.empty_like(self.matrix)
+
+    def start(self) -> None:
+        """Some more, without waiting for them."""
+        with torch.cuda.stream(Load.stream):
+            for _ in range(LOAD_PRODUCTS):
+                torch.mm(self.matrix, self.matrix, out=self.product)
 
 
 def _alone(subject: Subject, call: AttentionCall, whole: Result) -> Finding | None:

@@ -71,8 +71,9 @@ class SizeLimits:
             if subject.workload.page_size
             else {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
         )
-        parts[f"{MANY + PAST} keys"] = _late_keys
         claims = subject.card.claims
+        if claims.alignment == "bottom_right" or not subject.workload.causal:
+            parts[f"{MANY + PAST} keys"] = _late_keys
         if {"ragged", "empty"} <= set(claims.features):
             parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
         for name, part in parts.items():

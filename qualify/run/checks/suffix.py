@@ -2,7 +2,8 @@
 
 Each sequence is split at a query; the keys after that query's position change (finite values), and every row
 up to it must stay the same bit for bit. Under a window, the keys before the split query's window change, and
-every row from it on must stay. In a batch, one sequence changes completely and all others must stay.
+every row from it on must stay. In a batch, one sequence changes completely and all others must stay. Rows that see
+no key are left out where the card promises nothing of them.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Suffix:
         """(what changes, which keys, which rows must stay) for one place of the split."""
         workload = subject.workload
         low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+        promised = _promised(subject, rows)
         split = (rows.seqlen_q * share).long()
         lengths = torch.tensor(workload.seqlens_k, device=subject.device)
         at_split = rows.query == split
@@ -75,10 +77,10 @@ class Suffix:
         owners = rows.sequence[at_split]
         if workload.causal or workload.chunk or workload.window[1] >= 0:
             ends = ends.scatter(0, owners, (rows.first_key + high)[at_split])
-            splits.append(("the future", position >= ends[owner], rows.query <= split))
+            splits.append(("the future", position >= ends[owner], promised & (rows.query <= split)))
         if workload.window[0] >= 0 or workload.chunk:
             starts = starts.scatter(0, owners, (rows.first_key + low)[at_split])
-            splits.append(("keys behind its window", position < starts[owner], rows.query >= split))
+            splits.append(("keys behind its window", position < starts[owner], promised & (rows.query >= split)))
         return [(name, keys, kept) for name, keys, kept in splits if bool(keys.any())]
 
     def _difference(
@@ -108,5 +110,12 @@ class Suffix:
         rows = q_whole[guard : guard + len(changed_rows)]
         rows[changed_rows] = fitted(rows[changed_rows].float() * -2, q_whole.dtype)
         moved = with_tensors(inputs, q=q_whole)
-        found = self._difference(subject, moved, before, torch.repeat_interleave(other, lengths_k), ~changed_rows)
+        kept = ~changed_rows & _promised(subject, rows_of(workload, subject.device))
+        found = self._difference(subject, moved, before, torch.repeat_interleave(other, lengths_k), kept)
         return self._finding("its neighbours in the batch", found) if found else None
+
+
+def _promised(subject: Subject, rows: Rows) -> Tensor:
+    """(total_q,) rows of which the card promises something: all, or those that see a key."""
+    low, high = rows.visible_range(causal=subject.workload.causal, window=subject.workload.window)
+    return high > low if subject.card.claims.empty_row.out == "any" else torch.ones_like(high, dtype=torch.bool)

@@ -111,6 +111,14 @@ def test_a_mask_aligned_to_the_top_left_is_not_asked_for_unequal_lengths() -> No
     assert ("pass", False) == (finding.verdict, "more queries than keys" in finding.detail)
 
 
+def test_more_queries_than_keys_are_asked_where_the_card_claims_them() -> None:
+    """Under another mask it does not."""
+    mean = Edited(result=uniform)
+    assert "more queries than keys" == findings(mean, card=make_card(features=["gqa"]))[0].values["what"]
+    (finding,) = findings(mean, card=make_card(features=["gqa"], longer_queries=["full"]))
+    assert ("pass", False) == (finding.verdict, "more queries than keys" in finding.detail)
+
+
 def test_the_sink_alone_is_an_lse() -> None:
     """Rows that see no key may return it."""
 

@@ -38,10 +38,38 @@ class Eager:
         return Prepared(launch=launch, result=lambda native: native)
 
 
-def verdict(adapter: Any, *features: str) -> tuple[str, str]:
+class Paged:
+    """One query on the pages of one sequence; its lengths as they are, or as they were when prepared or captured."""
+
+    def __init__(self, *, bakes: bool = False, plans: bool = False) -> None:
+        self.bakes = bakes
+        self.plans = plans
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        assert call.seqused_k is not None
+        assert call.block_table is not None
+        planned, table = call.seqused_k.clone(), call.block_table[0].long()
+
+        def launch() -> Any:
+            used = (
+                planned if self.plans or (self.bakes and torch.cuda.is_current_stream_capturing()) else call.seqused_k
+            )
+            group = call.q.shape[1] // call.k.shape[2]
+            k, v = (pool[table].flatten(0, 1).float().transpose(0, 1) for pool in (call.k, call.v))
+            scores = call.q.float().transpose(0, 1) @ k.repeat_interleave(group, 0).transpose(1, 2) * call.scale
+            unseen = torch.arange(k.shape[1], device=k.device) >= used
+            scores = scores.masked_fill(unseen, -torch.inf)
+            values = v.masked_fill(unseen[:, None], 0).repeat_interleave(group, 0)
+            out = (scores.softmax(-1) @ values).transpose(0, 1).to(call.out_dtype)
+            return out, torch.logsumexp(scores, -1)
+
+        return Prepared(launch=launch, result=lambda native: native)
+
+
+def verdict(adapter: Any, *features: str, **workload: Any) -> tuple[str, str]:
     """Verdict and detail on a GPU."""
     subject = Subject(
-        workload=make_workload(causal=False),
+        workload=make_workload(causal=False, **workload),
         card=make_card(features=["gqa", "lse", *features]),
         adapter=adapter,
         device=torch.device("cuda", 0),
@@ -74,6 +102,23 @@ def test_an_adapter_that_copies_is_not_asked() -> None:
 def test_a_kernel_that_can_be_captured_passes() -> None:
     """Its replay is bitwise what it gives eagerly."""
     assert "pass" == verdict(Eager())[0]
+
+
+@pytest.mark.gpu
+def test_lengths_that_are_baked_in_are_caught() -> None:
+    """The replay reads the keys of the longest context."""
+    decode: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (500,), "page_size": 16}
+    found, detail = verdict(Paged(bakes=True), **decode)
+    assert ("fail", True) == (found, "replayed with shorter lengths" in detail)
+    found, detail = verdict(Paged(), **decode)
+    assert ("pass", True) == (found, "and with shorter lengths" in detail)
+
+
+@pytest.mark.gpu
+def test_lengths_that_are_planned_on_the_host_are_told() -> None:
+    """An eager launch does not see them change either: whoever serves with it plans anew before a replay."""
+    found, detail = verdict(Paged(plans=True), seqlens_q=(1,), seqlens_k=(500,), page_size=16)
+    assert ("pass", True) == (found, "planned on the host" in detail)
 
 
 @pytest.mark.gpu

@@ -33,3 +33,11 @@ def test_a_tiled_kernel_passes() -> None:
 def test_where_it_does_not_apply(why: str, card: dict[str, str], seqlens_q: tuple[int, ...]) -> None:
     """The reason is told."""
     assert why == Growth().skips(make_subject(card=make_card(**card), seqlens_q=seqlens_q))
+
+
+def test_a_mask_that_is_held_whole() -> None:
+    """A card says so of windows; under a causal mask its memory must still be linear."""
+    card = make_card(memory="mask")
+    why = "the card says that a window mask is held whole"
+    assert why == Growth().skips(make_subject(card=card, seqlens_q=(70,), window=(31, 0)))
+    assert "" == Growth().skips(make_subject(card=card, seqlens_q=(70,)))

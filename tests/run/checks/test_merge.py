@@ -57,6 +57,18 @@ def test_an_empty_part_is_merged_too() -> None:
     assert "pass" == merge(wrong, sinks=True).verdict
 
 
+def test_an_empty_row_is_read_as_the_card_says() -> None:
+    """FlashAttention-2 gives an LSE of +inf, others promise nothing: both weigh nothing in a merge."""
+
+    def nothing(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        empty = lse == -math.inf
+        return out.masked_fill(empty.T.unsqueeze(-1), math.nan), lse.masked_fill(empty, math.inf)
+
+    for policy in ({"out": "nan", "lse": "inf"}, {"out": "any", "lse": "any"}):
+        assert "pass" == merge(Edited(result=nothing), card=make_card(empty_row=policy)).verdict
+    assert "fail" == merge(Edited(result=nothing)).verdict
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("workload", [{}, {"sinks": True}, {"softcap": 50.0}, {"page_size": 16}], ids=str)
 def test_a_correct_kernel_passes(dtype: str, workload: dict[str, Any]) -> None:

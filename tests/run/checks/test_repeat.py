@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.repeat import TIMES, Repeat
+from qualify.run.checks.repeat import TIMES, Load, Repeat
 
 
 class Changing:
@@ -104,3 +105,26 @@ def test_what_depends_on_the_batch_fails_where_the_card_claims_that_nothing_does
         card = make_card(batch_invariant=claimed)
         (finding,) = Repeat().run(make_subject(adapter, level="full", card=card, **batch))
         assert verdict == finding.verdict
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_changes_beside_other_work_is_caught() -> None:
+    """It sees that the load's stream is busy when it is called."""
+    busy: list[bool] = []
+
+    def look(call: AttentionCall) -> AttentionCall:
+        stream = getattr(Load, "stream", None)
+        busy.append(stream is not None and not stream.query())
+        return call
+
+    def elbowed(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return (out + 1 if busy[-1] else out), lse
+
+    subject = replace(
+        make_subject(Edited(call=look, result=elbowed), level="full", card=make_card(deterministic=True)),
+        device=torch.device("cuda", 0),
+    )
+    (finding,) = Repeat().run(subject)
+    assert ("fail", True) == (finding.verdict, "beside other work differs" in finding.detail)
+    (finding,) = Repeat().run(replace(subject, adapter=Edited()))
+    assert ("pass", True) == (finding.verdict, "half of them beside other work" in finding.detail)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from builders import make_card, make_subject
+from faults import changed
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
@@ -112,6 +113,15 @@ def test_the_batch_is_the_largest_that_the_card_claims() -> None:
     (finding,) = size_limits(Limited(sequences=1000), card=card)
     assert ("pass", True) == (finding.verdict, "1000 sequences" in finding.detail)
     assert "fail" == size_limits(Limited(sequences=999), card=card)[0].verdict
+
+
+def test_one_query_at_the_top_left_has_no_late_keys() -> None:
+    """It sees the first key alone: another mask than the contract's."""
+    card = make_card(alignment="top_left")
+    (finding,) = size_limits(changed(window=(-1, 0)), card=card, seqlens_q=(70,))
+    assert ("pass", False) == (finding.verdict, "65600 keys" in finding.detail)
+    (finding,) = size_limits(card=card, causal=False)
+    assert ("pass", True) == (finding.verdict, "65600 keys" in finding.detail)
 
 
 def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:

@@ -125,3 +125,18 @@ def test_nan_never_counts_as_unchanged() -> None:
         finding = suffix(Edited(result=infected), deterministic=deterministic)
         assert "fail" == finding.verdict
         assert (3, 2, 1) == tuple(finding.values[name] for name in ("query", "head", "element"))
+
+
+def test_what_a_row_without_keys_gives_is_asked_where_the_card_promises_it() -> None:
+    """It follows the future here, as cuDNN's does."""
+
+    def last_value(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        out[0] = call.v[-1, :1]
+        return out, lse
+
+    lengths: dict[str, Any] = {"seqlens_q": (9,), "seqlens_k": (4,)}
+    assert "fail" == suffix(Edited(result=last_value), "full", **lengths).verdict
+    subject = make_subject(
+        Edited(result=last_value), card=make_card(empty_row={"out": "any", "lse": "any"}), level="full", **lengths
+    )
+    assert "pass" == Suffix().run(subject)[0].verdict

@@ -1,0 +1,15 @@
+"""The command line: parse, call, print, exit. Results go to stdout, the log to stderr.
+
+Everything heavy is imported inside the command that needs it, so ``qualify --help`` answers at once.
+
+::
+
+    entry                                        the list of commands; errors become messages and exit codes
+    run  gate  report  diff  repro  ...          one module for each command, or for two that share their work
+    baseline  canary  db  traffic  waiver        one module for each group of subcommands
+    shared                                       options, and printing, that several of them have
+"""
+
+from qualify.cli.entry import main
+
+__all__ = ["main"]

@@ -1,0 +1,89 @@
+"""``qualify baseline``: evidence that somebody accepted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from qualify.cli.shared import CardsOption, DbOption, JsonOption, RunArgument, WaiversOption, emit_json, open_store
+from qualify.errors import NO_VERDICT
+from qualify.fleet.terminal import emit, say
+
+app = typer.Typer(help="Evidence that somebody accepted.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("accept")
+def baseline_accept(
+    run_id: RunArgument,
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who accepts it.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a run that qualified the baseline of its matrix on its device model."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.against import accepted, why_not
+    from qualify.report.baselines import to_data, to_line
+    from qualify.report.judged import judge
+
+    now = datetime.now(UTC)
+    with open_store(db, create=False) as store:
+        judged = judge(store, store.resolve(run_id), load_kernels(tuple(cards or ())), now=now, waivers=waivers)
+        baseline = accepted(store, judged, by=by, reason=reason, now=now)
+    if baseline is None:
+        run = judged.run.id
+        say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: qualify gate --run {run}")
+        raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
+    if as_json:
+        emit_json("baseline", to_data(baseline, current=True))
+    else:
+        emit(to_line(baseline, current=True))
+
+
+@app.command("list")
+def baseline_list(
+    matrix: Annotated[str, typer.Option("--matrix", metavar="NAME", help="Only of the matrix of that name.")] = "",
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List every acceptance, newest first; the current one of each matrix and device model is marked."""
+    from qualify.report.baselines import marked, to_data, to_line
+
+    with open_store(db, create=False) as store:
+        found = marked(store.baselines(matrix or None))
+    if as_json:
+        emit_json("baselines", {"baselines": [to_data(item, current=current) for item, current in found]})
+    else:
+        emit("\n".join(to_line(item, current=current) for item, current in found) or "no baseline")
+
+
+@app.command("show")
+def baseline_show(
+    matrix: Annotated[str, typer.Argument(metavar="NAME", help="Name of the matrix.")],
+    variant: Annotated[str, typer.Option("--variant", metavar="GLOB", help="Device model, as `list` prints it.")] = "*",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the current baselines of a matrix: who accepted what and why, and how it is judged today."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.baselines import current_of, to_data, to_line
+    from qualify.report.judged import judge
+    from qualify.report.verdict_text import to_text
+
+    now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
+    with open_store(db, create=False) as store:
+        found = current_of(store, matrix, variant)
+        judged = [judge(store, item.run_id, kernels, now=now, waivers=waivers) for item in found]
+    if as_json:
+        pairs = zip(found, judged, strict=True)
+        shown = [to_data(item, current=True) | {"verdict": run.conclusion.verdict} for item, run in pairs]
+        emit_json("baselines", {"baselines": shown})
+        return
+    for item, run in zip(found, judged, strict=True):
+        emit(f"{to_line(item, current=True)}\n{to_text(run, now)}")

@@ -1,0 +1,90 @@
+"""``qualify diff`` and ``qualify bisect``: what changed between two runs, and which component to blame."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualify.cli.shared import CardsOption, DbOption, JsonOption, WaiversOption, emit_json, open_store, reading_only
+from qualify.errors import UsageError
+from qualify.fleet.terminal import emit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qualify.cards.load import LoadedKernel
+    from qualify.facts.comparison import Comparison
+    from qualify.store.store import Store
+
+
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="Run id, prefix, `latest` or `baseline` (that of B).")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Run id, a unique prefix, or `latest`.")] = "latest",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Also write DIR/A..B/diff.html and diff.json.")
+    ] = None,
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs: the stack first, then verdicts, kernels, numbers and times."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.differences import to_data, to_text
+    from qualify.report.files import write_diff
+
+    reading_only()
+    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
+    with open_store(db, create=False) as store:
+        comparison = _compared(store, before, after, kernels, waivers, now)
+    path = write_diff(out, comparison) if out else None
+    if as_json:
+        emit_json("diff", to_data(comparison) | ({"report": str(path)} if path else {}))
+    else:
+        emit(to_text(comparison) + (f"\nreport: {path}" if path else ""))
+
+
+def _compared(
+    store: Store, before: str, after: str, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
+) -> Comparison:
+    """Two stored runs, judged and compared."""
+    from qualify.report.against import compare_with, the_same_run
+    from qualify.report.judged import judge
+
+    judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers)
+    compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
+    assert compared is not None, "it was just compared"
+    if compared.baseline and compared.baseline.run_id == judged.run.id:
+        raise the_same_run(store, judged.run, "is the accepted baseline itself")
+    return compared.comparison
+
+
+def bisect(
+    before: Annotated[str, typer.Argument(metavar="A", help="The run before: id, prefix or `baseline` (that of B).")],
+    after: Annotated[str, typer.Argument(metavar="B", help="The run in which something got worse.")],
+    plan: Annotated[
+        bool, typer.Option("--plan", help="List the stacks to test. Needed: qualify installs no stack by itself.")
+    ] = False,
+    select: Annotated[str, typer.Option("--select", metavar="GLOB", help="Blame for these cases only.")] = "*",
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the fewest stacks to test to blame one component for what got worse; uses runs of them that are stored."""
+    from qualify.cards.load import load_kernels
+    from qualify.report.bisection import plan_bisection, to_data, to_text
+
+    if not plan:
+        raise UsageError("qualify installs no stack by itself: add --plan, and it lists the stacks to test")
+    kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
+    with open_store(db, create=False) as store:
+        comparison = _compared(store, before, after, kernels, waivers, now)
+        made = plan_bisection(store, comparison, kernels, select=select, now=now, waivers=waivers)
+    if as_json:
+        emit_json("bisect", to_data(made))
+    else:
+        emit(to_text(made))

@@ -1,0 +1,116 @@
+"""The list of commands, and what becomes of an error that ends one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from qualify import __version__
+from qualify.cli import baseline, canary, db, traffic, waiver
+from qualify.cli.cliffs import cliffs
+from qualify.cli.diff import bisect, diff
+from qualify.cli.gate import gate
+from qualify.cli.here import doctor, kernels
+from qualify.cli.model import model
+from qualify.cli.report import report
+from qualify.cli.repro import repro
+from qualify.cli.run import plan, run
+from qualify.cli.schema import show_schema
+from qualify.cli.selftest import selftest
+from qualify.cli.shared import fail
+from qualify.cli.web import web
+from qualify.errors import INTERRUPTED, QualifyError, UsageError
+from qualify.fleet.terminal import open_streams, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("run", run),
+    ("plan", plan),
+    ("gate", gate),
+    ("report", report),
+    ("diff", diff),
+    ("bisect", bisect),
+    ("repro", repro),
+    ("model", model),
+    ("cliffs", cliffs),
+    ("kernels", kernels),
+    ("doctor", doctor),
+    ("selftest", selftest),
+    ("schema", show_schema),
+    ("web", web),
+)
+"""in the order of the help"""
+GROUPS: tuple[tuple[str, typer.Typer], ...] = (
+    ("db", db.app),
+    ("waiver", waiver.app),
+    ("baseline", baseline.app),
+    ("traffic", traffic.app),
+    ("canary", canary.app),
+)
+
+
+def main() -> None:
+    """Entry point of ``qualify``: every known error becomes its message and its exit code."""
+    open_streams()
+    try:
+        code = _parser()(standalone_mode=False, prog_name="qualify")
+    except QualifyError as error:
+        fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the help has gone; there is nobody left to tell.
+        os._exit(0)
+    except _usage_errors() as error:
+        _refuse_command_line(error)
+    except Exception as error:
+        if os.environ.get("QUALIFY_TRACEBACK"):
+            raise
+        text = f"{type(error).__name__}: {error}"
+        fail(f"internal error: {text}. Please report it, with the traceback that QUALIFY_TRACEBACK=1 shows.", 4)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _parser() -> typer.Typer:
+    """The command line with all its commands."""
+    parser = typer.Typer(
+        name="qualify",
+        help="Proves which attention kernel serves each production shape, that it computes the right thing, "
+        "and how fast.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    parser.callback(invoke_without_command=True)(_root)
+    for name, command in COMMANDS:
+        parser.command(name)(command)
+    for name, group in GROUPS:
+        parser.add_typer(group, name=name)
+    return parser
+
+
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(f"qualify {__version__}")
+        raise typer.Exit
+
+
+def _usage_errors() -> Any:
+    """The base of the parser's own errors; typer brings its own copy of click since 0.24, and used click before."""
+    return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _refuse_command_line(error: Any) -> NoReturn:
+    """What the parser says, and the command that helps; a command without its subcommand gets its help."""
+    text = error.format_message().replace("Value error, ", "").rstrip(".")
+    if text.startswith("Usage:"):
+        say(text)
+        sys.exit(UsageError.exit_code)
+    context = getattr(error, "ctx", None)
+    fail(f"{text}. Try: {context.command_path if context else 'qualify'} --help", UsageError.exit_code)

@@ -1,0 +1,36 @@
+"""``qualify kernels`` and ``qualify doctor``: what this machine has."""
+
+from __future__ import annotations
+
+import typer
+
+from qualify.cli.shared import CardsOption, JsonOption, emit_json
+from qualify.errors import DeviceError
+from qualify.fleet.terminal import emit
+
+
+def kernels(cards: CardsOption = None, as_json: JsonOption = False) -> None:
+    """List every kernel card: available here or not, and why."""
+    from qualify.fleet.probe import list_kernels
+
+    found = list_kernels(tuple(cards or ()))
+    if as_json:
+        emit_json("kernels", {"kernels": found})
+        return
+    for kernel in found:
+        state = f"available ({kernel['version']})" if kernel["available"] else "; ".join(kernel["reasons"])
+        emit(f"{kernel['kernel']:22} {state}")
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Describe the stack, and say what would make a run on it untrustworthy."""
+    from qualify.facts import codec
+    from qualify.fleet.doctor import examine, to_lines
+
+    found = examine()
+    if as_json:
+        emit_json("doctor", codec.to_data(found))
+    else:
+        emit("\n".join(to_lines(found)))
+    if any(item.severity == "error" for item in found.concerns):
+        raise typer.Exit(DeviceError.exit_code)

@@ -1,0 +1,41 @@
+"""``qualify model``: the attention of a config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qualify.cli.shared import CardsOption, JsonOption, emit_json
+from qualify.fleet.terminal import emit, say
+
+
+def model(
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="Path of a config.json, or hf://organisation/name@COMMIT.")
+    ],
+    matrix: Annotated[
+        Path | None, typer.Option("--matrix", metavar="OUT", help="Write a matrix of the model to this new file.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="What to call it. Default: after its place.")
+    ] = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the attention geometry of a model from its config.json. Nothing in it is executed."""
+    from qualify.cards.config.reading import read_model
+    from qualify.cards.config.writing import to_data, to_lines, write_matrix
+    from qualify.cards.load import model_names
+
+    read = read_model(config, name, model_names(tuple(cards or ())))
+    if matrix:
+        write_matrix(read.card, matrix)
+    if as_json:
+        emit_json("model", to_data(read))
+        return
+    for line in to_lines(read):
+        emit(line)
+    if matrix:
+        say(f"wrote {matrix}; next: qualify plan {matrix}")

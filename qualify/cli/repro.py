@@ -1,0 +1,38 @@
+"""``qualify repro``: a script that repeats one case without this program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qualify.cli.shared import CardsOption, DbOption, JsonOption, emit_json, open_store
+from qualify.fleet.terminal import emit, say
+
+
+def repro(
+    case_id: Annotated[str, typer.Argument(metavar="CASE", help="Case id: model/phase/shape/dtype/mask/kernel.")],
+    run_id: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="Run id, prefix or `latest`. Default: newest with the case.")
+    ] = "",
+    shrink: Annotated[
+        bool, typer.Option("--minimise", help="Shrink the workload while it fails in the same way (at most 60 trials).")
+    ] = False,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a standalone Python script that repeats a failed case and exits 1 while it fails."""
+    from qualify.cards.load import load_kernels
+    from qualify.facts import codec
+    from qualify.fleet.repro import find_wanted, reproduce
+
+    folders = tuple(cards or ())
+    kernels = load_kernels(folders)
+    with open_store(db, create=False) as store:
+        wanted = find_wanted(store, case_id, run_id, kernels, folders)
+    made = reproduce(wanted, shrink=shrink, say=say)
+    if as_json:
+        emit_json("repro", codec.to_data(made))
+    else:
+        emit(made.script)

@@ -1,0 +1,56 @@
+"""``qualify selftest``: which planted faults the checks find."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qualify.cli.shared import DbOption, JsonOption, OutOption, emit_json, open_store
+from qualify.errors import NOT_QUALIFIED, QUALIFIED
+from qualify.fleet.terminal import emit
+
+
+class SelfTestLevel(str, Enum):
+    """At which level faults are planted."""
+
+    smoke = "smoke"
+    full = "full"
+    both = "both"
+
+
+def selftest(
+    level: Annotated[
+        SelfTestLevel, typer.Option(help="Detection is shown for each level separately.")
+    ] = SelfTestLevel.both,
+    runs: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Correct cases that must stay silent, at least.")
+    ] = 1000,
+    fault: Annotated[str, typer.Option("--fault", metavar="GLOB", help="Only faults whose name matches.")] = "",
+    db: DbOption = "",
+    out: OutOption = Path("out"),
+    as_json: JsonOption = False,
+) -> None:
+    """Plant faults in a simulated kernel and see which checks find them; exit 1 where one is missed."""
+    from qualify.facts import codec
+    from qualify.facts.case import Level as CaseLevel
+    from qualify.fleet.counter import counter
+    from qualify.report.files import check_folder
+    from qualify.report.selftest import to_data, to_text, write_selftest
+    from qualify.run.selftest.battery import Asked, chosen, run_battery
+
+    chosen(fault)
+    check_folder(out)
+    levels = codec.from_data(tuple[CaseLevel, ...], ["smoke", "full"] if level is SelfTestLevel.both else [level.value])
+    with open_store(db, create=True) as store:
+        with counter("selftest") as progress:
+            result = run_battery(Asked(levels=levels, runs=runs, select=fault), progress)
+        store.add_selftest(result)
+    path = write_selftest(out, result)
+    if as_json:
+        emit_json("selftest", to_data(result) | {"report": str(path)})
+    else:
+        emit(f"{to_text(result)}\nreport: {path}")
+    raise typer.Exit(QUALIFIED if result.holds else NOT_QUALIFIED)

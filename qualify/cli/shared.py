@@ -1,0 +1,99 @@
+"""What several commands share: their options, how a store is opened, how a result is printed."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from qualify.errors import UsageError
+from qualify.fleet.terminal import emit, say
+
+if TYPE_CHECKING:
+    from qualify.store.store import Store
+
+
+DEFAULT_DB = ".qualify/evidence.db"
+
+
+class DeviceOption(str, Enum):
+    """Where to run."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Level(str, Enum):
+    """How much evidence to gather."""
+
+    smoke = "smoke"
+    full = "full"
+
+
+MatrixArgument = Annotated[
+    str, typer.Argument(metavar="MATRIX", help="Path of a matrix, or the name of a shipped one.")
+]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of one, or `latest`.")]
+SelectOption = Annotated[str | None, typer.Option("--select", metavar="GLOB", help="Only cases whose id matches.")]
+KernelOption = Annotated[
+    str | None, typer.Option("--kernel", metavar="NAME", help="Only this kernel, or these (a glob).")
+]
+CardsOption = Annotated[
+    list[Path] | None, typer.Option("--cards", metavar="DIR", help="Folder with your own cards; may be repeated.")
+]
+DbOption = Annotated[
+    str,
+    typer.Option(
+        "--db", metavar="URL", envvar="QUALIFY_DB", help=f"SQLAlchemy URL or SQLite path. Default: {DEFAULT_DB}"
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for reports.")]
+WaiversOption = Annotated[
+    Path | None,
+    typer.Option("--waivers", metavar="FILE", help="Waivers to judge by, instead of the file that the matrix names."),
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`."),
+]
+
+
+def given(option: str, value: str | None) -> str:
+    """The option's value, or "" where it is not there; one that is there and empty would silently mean its default."""
+    if value == "":
+        raise UsageError(f"{option} is empty: the variable that it comes from is probably not set")
+    return value or ""
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the program with a message."""
+    say(f"qualify: {message}")
+    sys.exit(code)
+
+
+def emit_json(kind: str, data: dict[str, Any]) -> None:
+    """One strict JSON object, versioned by ``schema``; not-a-number and infinities become null."""
+    from qualify.facts import codec
+
+    emit(codec.to_json({"schema": f"qualify.{kind}/1", **data}))
+
+
+def reading_only() -> None:
+    """For commands that read evidence, answer once and end: nothing that they make becomes garbage before.
+
+    Collecting it would only look through millions of records again and again: a third of the time.
+    """
+    gc.disable()
+
+
+def open_store(db: str, *, create: bool) -> Store:
+    """The store that --db names, or the default one."""
+    from qualify.store.store import Store
+
+    return Store.open(db or DEFAULT_DB, create=create)
