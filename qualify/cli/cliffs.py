@@ -54,7 +54,11 @@ def cliffs(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the exact shapes at which a kernel's library launches something else."""
+    """Find the exact shapes at which a kernel's library launches something else.
+
+    Traced are the ends, the powers of two, and what halves the distance between two that differ: a change that begins
+    and ends between two traced values that agree is not found.
+    """
     from qualify.cards.load import load_kernels
     from qualify.cards.problems import meant
     from qualify.facts import codec
