@@ -256,7 +256,7 @@ class _Refusals:
         if (name, dtype) not in parts:
             parts[name, dtype] = dtype_refusals(card, dtype)
         reasons = (*parts[name, id(geometry)], *parts[name, id(shape)], *parts[name, dtype])
-        if card.claims.alignment == "bottom_right":
+        if card.claims.alignment == "bottom_right" and card.claims.longer_queries is None:
             return reasons
         return (*reasons, *alignment_refusals(card, geometry, shape))
 

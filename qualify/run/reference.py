@@ -22,6 +22,8 @@ from qualify.run.adapters.interface import AttentionCall
 
 BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 """size of one block of scores"""
+CACHES = 4
+"""such blocks that the keys and values of the sequences of a block may fill"""
 ROW_LIMIT = 4096
 """query rows of a sequence that are all compared; of longer ones a stratified sample"""
 SAMPLE_ROWS = 1024
@@ -178,7 +180,9 @@ def _fill_bucket(
     budget = BLOCK_BYTES[call.q.device.type]
     row_bytes = max(1, heads_q * max(bucket.seqlen_k, call.v.shape[-1]) * dtype.itemsize)
     rows_per_block = max(1, min(len(bucket.rows), budget // row_bytes))
-    members_per_block = max(1, budget // (row_bytes * rows_per_block))
+    # Keys and values are held in this precision too, beside a few tensors of the values' size.
+    cache_bytes = max(1, bucket.seqlen_k * call.k.shape[-2] * (call.q.shape[-1] + call.v.shape[-1]) * dtype.itemsize)
+    members_per_block = max(1, min(budget // (row_bytes * rows_per_block), CACHES * budget // cache_bytes))
     for first in range(0, len(bucket.members), members_per_block):
         members = bucket.members[first : first + members_per_block]
         starts_q = bounds_q[members].to(call.q.device)

@@ -9,6 +9,7 @@ import pytest
 from builders import geometry, make_card, make_kernel, make_matrix
 from pydantic import ValidationError
 
+from qualify.cards.load import load_matrix
 from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, installed_version, shipped_version
 from qualify.plan.plan import make_plan
@@ -131,6 +132,9 @@ def test_more_queries_than_keys_are_refused_under_masks_that_do_not_claim_them()
     assert [] == alignment_refusals(card, replace(causal(), causal=False), lengths((9,), (4,)))
     assert [] == alignment_refusals(card, replace(causal(), window=(3, 0)), lengths((9,), (4,)))
     assert [] == alignment_refusals(make_card(), causal(), lengths((9,), (4,)))
+    plan = make_plan(load_matrix("incidents"), {"under-test": make_kernel(longer_queries=["full"])})
+    (refused,) = {why for case, why in plan.refused if case.incident == "flash-attention-1778"}
+    assert ("mask=causal, seqlen_q=40 > seqlen_k=17 (under-test claims more queries than keys under full)",) == refused
     with pytest.raises(ValidationError, match="is band, which masks does not claim"):
         make_card(masks=["causal"], longer_queries=["band"])
 

@@ -75,7 +75,7 @@ class Needle:
         codes = torch.randint(0, 2, shape, generator=generator, device=device).mul(2).sub(1).mul(size.code).to(dtype)
         codes[..., -1] = size.offset_k
         noise = torch.randn(total_k, workload.heads_kv, workload.head_dim_v, generator=generator, device=device)
-        v = (noise + noise.sign() / 4).to(dtype)  # nowhere 0, beside which the rest of another key would show
+        v = away_from_zero(noise).to(dtype)
         everything = torch.ones(total_k, dtype=torch.bool, device=device)
         targets, seen = choose_targets(workload, device, number)
         head = torch.arange(workload.heads_q, device=device) // (workload.heads_q // workload.heads_kv)
@@ -87,6 +87,11 @@ class Needle:
         probe = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, codes, v)
         expected = v[targets, head].to(TORCH_DTYPES[workload.out_format])
         return describe(subject, workload, subject.run(probe.call), expected, targets, seen)
+
+
+def away_from_zero(noise: Tensor) -> Tensor:
+    """Values of at least 1/4: beside a 0, which a million random numbers hold, the rest of other keys would show."""
+    return noise + torch.where(noise < 0, -0.25, 0.25)
 
 
 def amplitudes(workload: Workload) -> Amplitudes | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.needle import Needle, amplitudes, choose_targets
+from qualify.run.checks.needle import Needle, amplitudes, away_from_zero, choose_targets
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1), "seqlens_k": (40, 70, 33), "page_size": 16}
 
@@ -127,6 +127,12 @@ def test_too_few_dimensions_are_skipped_with_the_reason() -> None:
 def test_a_narrow_softcap_is_skipped_with_the_reason() -> None:
     """A softcap of 5 never opens a gap of 45."""
     assert "no gap of 45 under softcap 5" in Needle().skips(make_subject(softcap=5.0))
+
+
+def test_no_value_is_zero() -> None:
+    """One in 2^24 random numbers is; FlashAttention-3 gave 1e-33 there on an H100, which is right."""
+    noise = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 2.0, -2.0])
+    assert [0.25, 0.25, 0.25, -0.25, 2.25, -2.25] == away_from_zero(noise).tolist()
 
 
 @pytest.mark.parametrize("head_dim", [32, 40, 64, 80, 96, 128, 192, 256])
