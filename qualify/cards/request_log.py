@@ -11,7 +11,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,11 @@ def _rows(path: Path, stream: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 yield line, _json_row(text)
     elif path.suffix == ".csv":
         reader = csv.DictReader(stream)
+        header = reader.fieldnames or ()
+        lacking = [names for names in (PROMPT, OUTPUT) if header and not set(names) & set(header)]
+        if lacking:  # told once, of the line that lacks it
+            place = Place(path=str(path), line=1, column=1)
+            raise CardError([(place, _without(names, header)) for names in lacking])
         for row in reader:
             yield reader.line_num, row
     else:
@@ -134,8 +139,13 @@ def _length(row: Mapping[str, Any], names: tuple[str, ...]) -> int:
             if not (text.isascii() and text.isdigit()) or int(text) > INT32_MAX:
                 raise ValueError(f"{name}: must be a number of tokens, 0 to {INT32_MAX}, but is {text[:40]!r}")
             return int(text)
-    has = ", ".join(str(name) for name in list(row)[:8]) or "nothing"
-    raise ValueError(f"has none of the columns {', '.join(names)}; it has {has}")
+    raise ValueError(_without(names, row))
+
+
+def _without(names: Iterable[str], has: Iterable[Any]) -> str:
+    """What a row or header lacks, and what it has."""
+    found = ", ".join(str(name) for name in list(has)[:8]) or "nothing"
+    return f"has none of the columns {', '.join(names)}; it has {found}"
 
 
 def traffic_name(out: Path) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import CardsOption, DeviceOption, JsonOption, emit_json
+from qualify.cli.shared import CardsOption, DeviceOption, JsonOption, OutOption, emit_json
 from qualify.errors import UsageError
 from qualify.fleet.terminal import emit
 
@@ -52,15 +53,23 @@ def cliffs(
     limit: Annotated[int, typer.Option(min=16, metavar="N", help="Values traced on each axis at most.")] = 200,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = DeviceOption.auto,
     cards: CardsOption = None,
+    out: OutOption = Path("out"),
     as_json: JsonOption = False,
 ) -> None:
-    """Find the exact shapes at which a kernel's library launches something else."""
+    """Find the exact shapes at which a kernel's library launches something else.
+
+    Traced are the ends, the powers of two, and what halves the distance between two that differ: a change that begins
+    and ends between two traced values that agree is not found.
+    """
     from qualify.cards.load import load_kernels
     from qualify.cards.problems import meant
     from qualify.facts import codec
     from qualify.facts.case import Dtype
-    from qualify.fleet.cliffs import Axis, Map, base_workload, find_maps
+    from qualify.facts.cliffs import Axis, Map
+    from qualify.fleet.cliffs import base_workload, find_maps
     from qualify.fleet.probe import find_host
+    from qualify.report.cliffs import write_cliffs
+    from qualify.report.files import check_folder
 
     folders = tuple(cards or ())
     known = load_kernels(folders)
@@ -72,6 +81,7 @@ def cliffs(
     base = base_workload(dtype=codec.from_data(Dtype, dtype), phase=phase.value, seqlen=seqlen, page_size=page_size)
     usual = [item for item in CliffAxis if item.value not in CLIFFS_ELSEWHERE[phase.value, bool(page_size)]]
     host = find_host(device.value)
+    check_folder(out)
     maps = []
     paths = [str(folder.resolve()) for folder in folders]
     axes = codec.from_data(tuple[Axis, ...], [item.value for item in axis or usual])
@@ -81,5 +91,11 @@ def cliffs(
             emit(f"{found.axis}: {len(found.segments) - 1} cliffs, {found.traced} values traced on {host}")
             for part in found.segments:
                 emit(f"  {part.first:>7} to {part.last:<7} {'' if part.exact else '(about) '}{part.launched}")
+    pages = f", pages of {page_size} keys" if page_size else ""
+    call = f"{phase.value}, {dtype}, {seqlen} keys{pages}, 32 query heads on 8, 128 elements, causal"
+    report = write_cliffs(out, kernel, call, str(host), maps)
     if as_json:
-        emit_json("cliffs", {"kernel": kernel, "device": str(host), "maps": codec.to_data(maps, list[Map])})
+        data = {"kernel": kernel, "device": str(host), "maps": codec.to_data(maps, list[Map]), "report": str(report)}
+        emit_json("cliffs", data)
+    else:
+        emit(f"report: {report}")

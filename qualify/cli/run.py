@@ -57,6 +57,9 @@ def run(
     db: DbOption = "",
     out: OutOption = Path("out"),
     resume: ResumeOption = "",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
+    ] = False,
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,12 +83,12 @@ def run(
         request = make_request(asked, begun)
         check_folder(out)
         store = store or stack.enter_context(open_store(db, create=True))
-        run_id = _execute(request, store, begun)
+        run_id = _execute(request, store, begun, reuse=not fresh)
         code = _conclude(store, run_id, request.kernels, out, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _execute(request: Request, store: Store, begun: Run | None) -> str:
+def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) -> str:
     """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id."""
     from qualify.fleet.local import execute, new_run
     from qualify.fleet.progress import Show
@@ -99,7 +102,7 @@ def _execute(request: Request, store: Store, begun: Run | None) -> str:
     go_on = f"What was measured is stored. Go on with: {_as_typed()} --resume {the_run.id}"
     try:
         with Show() as show:
-            execute(request, store, the_run, show, resume=begun is not None)
+            execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
     except InfrastructureError as error:

@@ -12,18 +12,18 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Case, DeviceKind, Dtype, Workload
+from qualify.facts.cliffs import Axis, Map, Segment
 from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
 from qualify.plan.workloads import descaled, workload_refusals
 from qualify.run.setup import LAUNCHES_OF
 
-Axis = Literal["seqlen", "context", "batch", "head_dim", "group", "page_size"]
 LIMITS: dict[Axis, int] = {
     "seqlen": 16384,
     "context": 131072,
@@ -39,28 +39,6 @@ FEW = 72
 """values that are all traced, where none of them has to be compiled"""
 MEMORY_SHARE = 0.8
 TIMEOUT_S = 600.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Segment:
-    """Values of an axis over which the same is launched, as far as it was traced."""
-
-    first: int
-    last: int
-    launched: str
-    """names of the attention kernels (and their grids, where those were asked for), or how the call ended"""
-    exact: bool
-    """whether the value after ``last`` was traced, so that the cliff is there and nowhere else"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Map:
-    """What a kernel launches along one axis."""
-
-    axis: Axis
-    traced: int
-    """values that were tried"""
-    segments: tuple[Segment, ...]
 
 
 def find_maps(

@@ -21,6 +21,7 @@ from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
 from qualify.fleet.probe import available_memory
 from qualify.fleet.request import Request
+from qualify.fleet.reuse import settled_before
 from qualify.fleet.sharing import calls_of, first_of_each, shared
 from qualify.run.compile_ahead import Compiling, compile_ahead
 from qualify.run.repeats import Task, tasks_to_resume
@@ -80,7 +81,7 @@ def new_run(request: Request) -> Run:
     )
 
 
-def execute(request: Request, store: Store, run: Run, show: Show, *, resume: bool = False) -> None:
+def execute(request: Request, store: Store, run: Run, show: Show, *, resume: bool = False, reuse: bool = False) -> None:
     """Run the plan, commit every outcome at most half a second after it is known, and only then show it as done.
 
     Whatever ends it early, Ctrl-C and errors alike, first ends the worker, commits what was measured and marks the
@@ -88,6 +89,7 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
 
     Args:
         resume: go on with ``run``: cases that have a settled outcome are not run again.
+        reuse: take over what earlier runs settled on the same card and stack (:mod:`qualify.fleet.reuse`).
 
     Raises:
         KeyboardInterrupt: as it came.
@@ -103,12 +105,16 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     filing = _Filing(store, run, show, request.plan.cases, owed=len(tasks))
     settings = _settings(request, run)
     compiling = compile_ahead(settings, (task.case for task in tasks))
-    events = Supervisor(settings, tasks).events()
+    supervisor = Supervisor(settings, tasks)
+    events = supervisor.events()
     try:
         for call in compiling:
             filing.note_compiled(call)
         for event in events:
             filing.take(event)
+            if reuse and isinstance(event, Started):
+                supervisor.settled = filing.take_over(settled_before(request, store, run, event.stack))
+                reuse = False
         filing.file()
         store.finish(run.id, "completed", datetime.now(UTC))
     except BaseException:
@@ -248,6 +254,14 @@ class _Filing:
         overdue = time.monotonic() - self.since > COMMIT_SECONDS
         if overdue or len(self.waiting) >= COMMIT_RECORDS:
             self.file()
+
+    def take_over(self, records: Sequence[Record]) -> set[str]:
+        """Store what earlier runs settled; the ids of the cases that need not run."""
+        self.store.add(self.run.id, records)
+        executed = {cases[0].id for cases in self.calls.values()}
+        taken = {record.case.id for record in records}
+        self.before += len(taken & executed)
+        return taken
 
     def file(self) -> None:
         """Write what is waiting, then show it: whatever was shown as done survives the end of this process."""

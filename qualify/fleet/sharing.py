@@ -13,6 +13,9 @@ from qualify.facts.case import Case
 from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import Record
 
+NOTE = "shared"
+"""check of the note on evidence that was gathered for another case"""
+
 
 def first_of_each(cases: Iterable[Case]) -> list[Case]:
     """The cases to execute, in the order of the plan: the first of each call."""
@@ -34,12 +37,18 @@ def shared(record: Record, calls: Mapping[str, list[Case]]) -> list[Record]:
     """The record of a case that was executed, and those of all others that make the same call."""
     others = (case for case in calls.get(record.case.content_hash, []) if case.id != record.case.id)
     note = Finding(
-        check="shared",
+        check=NOTE,
         verdict="note",
         detail=f"makes the same call as {record.case.id}, which was executed for both; this is that evidence",
         values={"case": record.case.id},
     )
     return [record, *(Record(case=case, outcome=_noted(record.outcome, note)) for case in others)]
+
+
+def without_note(outcome: Measured) -> Measured:
+    """The outcome as that of the case that was executed."""
+    kept = tuple(finding for finding in outcome.evidence.findings if finding.check != NOTE)
+    return replace(outcome, evidence=replace(outcome.evidence, findings=kept))
 
 
 def _noted(outcome: Outcome, note: Finding) -> Outcome:

@@ -93,7 +93,7 @@ def _configuration(judged: Judged) -> list[dict[str, Any]]:
     annotations = {
         "run": run.id,
         "level": run.level,
-        "started_at": run.started_at.isoformat(),
+        "started_at": judged.evidence_since.isoformat(),
         "exit_code": judged.conclusion.exit_code,
         "check_version": run.check_version,
         "qualify_version": run.qualify_version,

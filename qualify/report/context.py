@@ -25,6 +25,7 @@ from qualify.report.sections import Section, section
 from qualify.report.traffic import Traffic, weigh
 from qualify.report.views import SEVERITY, CaseView, by_model, join
 from qualify.report.waivers import waivers_table
+from qualify.verdict.origin import oldest
 
 HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
 """by exit code"""
@@ -128,7 +129,7 @@ def report_context(
         headline=HEADLINES.get(conclusion.exit_code, "No verdict"),
         summary=_summary(views, conclusion, counted_states(replayed)),
         facts=(
-            *((term, value) for term, value in _header(run) if value),
+            *((term, value) for term, value in _header(run, oldest(run, records)) if value),
             ("Selftest", sentence(selftest, run.check_version)),
         ),
         selftest=selftest,
@@ -168,7 +169,7 @@ def report_context(
 
 def repeat_command(run: Run) -> str:
     """The command that repeats a run, quoted for a shell."""
-    words = ["qualify", "run", run.matrix_path, "--level", run.level, "--device", run.device]
+    words = ["qualify", "run", run.matrix_path, "--fresh", "--level", run.level, "--device", run.device]
     for option, value in (("--select", run.select), ("--kernel", run.kernel)):
         words += [option, value] if value else []
     return shlex.join(words)
@@ -223,10 +224,11 @@ def _moment(moment: datetime | None) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC") if moment else "not finished"
 
 
-def _header(run: Run) -> list[tuple[str, str]]:
+def _header(run: Run, since: datetime) -> list[tuple[str, str]]:
     facts = [
         ("Run", run.id),
         ("Started", _moment(run.started_at)),
+        ("Evidence since", _moment(since) if since < run.started_at else ""),
         ("Finished", _moment(run.finished_at) + (" (interrupted)" if run.state == "interrupted" else "")),
     ]
     if run.stack is None:

@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 
 from qualify.assets import shipped
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
-from qualify.cards.matrix import Policy
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case, Level
 from qualify.facts.checks import CHECK_VERSION
@@ -24,12 +23,11 @@ from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.facts.waiver import Waiver
 from qualify.plan.plan import Plan, make_plan
-from qualify.report.judged import Judged, rules_of
+from qualify.report.judged import Judged, reused_note, rules_of
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude
+from qualify.verdict.origin import made_under, oldest, origin_of, weaker
 
-LEVELS: tuple[Level, ...] = ("smoke", "full")
-"""a higher one asks everything that a lower one asks"""
 LOOKED_AT = 500
 """newest runs of the matrix among which evidence is looked for"""
 LOOKED_BACK = 8
@@ -73,7 +71,7 @@ def gather(
         why = _why_not(run, matrix, wanted) if run.id in own else f"only on another stack (run {run.id})"
         if not why:
             usable.append(run)
-        if why or _weaker(run, wanted):
+        if why or weaker(run.level, wanted.level):
             rejects.append((run, why or f"only at level {run.level} (run {run.id})"))
     found, sources = _collect(store, plan, usable, wanted)
     reasons = _reasons(store, plan, found, rejects)
@@ -90,14 +88,14 @@ def gather(
     )
     records = _records(plan, found, reasons)
     conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))
-    oldest = min((run.started_at for run in sources), default=newest.started_at)
+    begun = min(oldest(run, records) for run in sources or [newest])
     return Judged(
-        run=replace(judged_as, started_at=oldest),
+        run=replace(judged_as, started_at=begun),
         records=records,
         conclusion=conclusion,
         selftest=store.selftest(CHECK_VERSION),
         runs=tuple(run.id for run in sources),
-        notes=(*_missing_note(records, rejects), *others),
+        notes=(*_missing_note(records, rejects), *reused_note(records), *others),
         waivers_path=waivers_path,
         matrix=matrix.card,
     )
@@ -142,14 +140,9 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
         return f"only with check version {run.check_version}, this is {CHECK_VERSION} (run {run.id})"
     if run.matrix_hash == matrix.content_hash:
         return ""
-    if _made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != _made_under(matrix.card.policy):
+    if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
         return f"only under another policy of reference, claims or timeouts (run {run.id})"
     return ""
-
-
-def _weaker(run: Run, wanted: Fresh) -> bool:
-    """Whether the run was asked less than is wanted."""
-    return LEVELS.index(run.level) < LEVELS.index(wanted.level)
 
 
 def _speaks_against(outcome: Outcome) -> bool:
@@ -157,14 +150,10 @@ def _speaks_against(outcome: Outcome) -> bool:
     return not isinstance(outcome, Measured) or any(it.verdict == "fail" for it in findings_of(outcome))
 
 
-def _made_under(policy: Policy) -> tuple[object, ...]:
-    """The part of the policy that evidence depends on; the rest is judged anew."""
-    return policy.reference, policy.claims, policy.timeout_s, policy.compile_timeout_s
-
-
 def _collect(store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh) -> tuple[dict[str, Outcome], list[Run]]:
     """The newest outcome of each planned case, and the runs that they are from, newest first."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
+    known = {run.id for run in usable}
     found: dict[str, Outcome] = {}
     sources = []
     for run in usable:
@@ -174,8 +163,11 @@ def _collect(store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh) -> 
         for record in store.records(run.id):
             if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
                 continue
-            if _weaker(run, wanted) and not _speaks_against(record.outcome):
+            if weaker(run.level, wanted.level) and not _speaks_against(record.outcome):
                 continue
+            origin = origin_of(record.outcome)
+            if origin and (origin.run in known or wanted.now - origin.began_at > wanted.max_age):
+                continue  # the run that measured it is asked in its own turn
             found[record.case.id] = record.outcome
             del open_cases[record.case.id]
         if len(found) > before:

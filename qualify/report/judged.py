@@ -23,8 +23,12 @@ from qualify.report.detection import summary
 from qualify.report.differences import to_data as comparison_data
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude, without_verdict
+from qualify.verdict.origin import oldest, origin_of, origins_of
 from qualify.verdict.policy import Rules
 from qualify.verdict.waivers import Waivers
+
+NAMED = 3
+"""runs that a note names"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +53,11 @@ class Judged:
     """the evidence is older than was asked for"""
     against: Against | None = None
     """what it was compared with, where that was asked"""
+
+    @property
+    def evidence_since(self) -> datetime:
+        """When the oldest evidence was begun to be gathered; by the run itself, where nothing was taken over."""
+        return oldest(self.run, self.records)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,13 +85,13 @@ def judge(
     Waivers are judged as they are today: by ``waivers``, else by the file that the matrix names, where it is here.
 
     Args:
-        max_age: an older run is no verdict.
+        max_age: an older run, or one that took over older evidence, is no verdict.
     """
     run, records = store.run(run_id), store.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     path, items, notes = _waivers_of(card, run, waivers)
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
-    stale = max_age is not None and now - run.started_at > max_age
+    stale = max_age is not None and now - oldest(run, records) > max_age
     if run.state != "completed" or stale:
         conclusion = without_verdict(conclusion)
     return Judged(
@@ -90,8 +99,8 @@ def judge(
         records=records,
         conclusion=conclusion,
         selftest=store.selftest(run.check_version),
-        runs=(run.id,),
-        notes=(*notes, *_narrowed(run), *_outdated(run)),
+        runs=(run.id, *sorted(origins_of(records), reverse=True)),
+        notes=(*notes, *reused_note(records), *_narrowed(run), *_outdated(run)),
         waivers_path=path,
         matrix=card,
         stale=stale,
@@ -118,6 +127,18 @@ def _waivers_of(card: MatrixCard, run: Run, given: Path | None) -> tuple[str, tu
     if given is None and not path.exists():
         return str(path), (), [f"no waiver was applied: {path} is not here; give the file with --waivers FILE"]
     return str(path), load_waivers(path), []
+
+
+def reused_note(records: Sequence[Record]) -> list[str]:
+    """How much was not run again, from which runs, and how old it is."""
+    origins = origins_of(records)
+    if not origins:
+        return []
+    names = sorted(origins, reverse=True)
+    shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    count, first = sum(origin_of(record.outcome) is not None for record in records), min(origins.values())
+    text = f"{count} of {len(records)} cases were not run again, but taken over from {shown}"
+    return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest; `qualify run --fresh` runs everything"]
 
 
 def _narrowed(run: Run) -> list[str]:
@@ -157,7 +178,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "matrix_path": run.matrix_path,
         "level": run.level,
         "state": run.state,
-        "started_at": run.started_at.isoformat(),
+        "started_at": judged.evidence_since.isoformat(),
         "stale": judged.stale,
         "stack": run.stack.fingerprint if run.stack else None,
         "device": run.stack.device.name if run.stack else None,

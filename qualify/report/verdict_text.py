@@ -69,7 +69,7 @@ def stack_line(judged: Judged, now: datetime) -> str:
         return "on: no worker reported, so nothing is known of the stack"
     stack = run.stack
     versions = [f"{name} {stack.version(name)}" for name in ("driver", "cuda", "torch") if stack.version(name)]
-    age = shown_age(now - run.started_at)
+    age = shown_age(now - judged.evidence_since)
     return f"on: {one_line(', '.join([stack.device.name, *versions]))}; stack {stack.fingerprint[:12]}; {age} old"
 
 

@@ -91,6 +91,8 @@ class Supervisor:
         self.dead: dict[str, Outcome] = {}
         """kernels whose library could not be loaded, and how that ended"""
         self.ceilings = settings.ceilings
+        self.settled: set[str] = set()
+        """cases that got an outcome elsewhere; whoever hears of the first start may fill it"""
         self.child: Child | None = None
 
     def events(self) -> Generator[Event, None, None]:
@@ -109,7 +111,9 @@ class Supervisor:
                     self._drop_child()
                 if self.child is None:
                     yield from self._start()
-                yield from self._run_chunk(chunk)
+                chunk = [task for task in chunk if task.case.id not in self.settled]
+                if chunk:
+                    yield from self._run_chunk(chunk)
         finally:
             self._drop_child()
 

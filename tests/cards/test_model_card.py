@@ -126,6 +126,22 @@ GEOMETRIES: list[tuple[str, str, str, int, list[tuple[Any, ...]]]] = [
     ("falcon-7b", "tiiuae/falcon-7b", "falcon", 32, [plain(range(32), (71, 1), 64)]),
     ("falcon-40b", "tiiuae/falcon-40b", "falcon", 60, [plain(range(60), (128, 8), 64)]),
     ("pythia-6.9b", "EleutherAI/pythia-6.9b", "gpt_neox", 32, [plain(range(32), (32, 32), 128)]),
+    ("command-r", "CohereLabs/c4ai-command-r-v01", "cohere", 40, [plain(range(40), (64, 64), 128)]),
+    (
+        "command-r7b", "CohereLabs/c4ai-command-r7b-12-2024", "cohere2", 32,
+        [
+            plain([i for i in range(32) if i % 4 != 3], (32, 8), 128, mask="window", window=4096),
+            plain(range(3, 32, 4), (32, 8), 128, positions="none"),
+        ],
+    ),
+    (
+        "starcoder2-7b", "bigcode/starcoder2-7b", "starcoder2", 32,
+        [plain(range(32), (36, 4), 128, mask="window", window=4096)],
+    ),
+    (
+        "starcoder2-15b", "bigcode/starcoder2-15b", "starcoder2", 40,
+        [plain(range(40), (48, 4), 128, mask="window", window=4096)],
+    ),
     ("olmo-7b", "allenai/OLMo-7B-hf", "olmo", 32, [plain(range(32), (32, 32), 128)]),
     ("olmo-2-13b", "allenai/OLMo-2-1124-13B", "olmo2", 40, [plain(range(40), (40, 40), 128)]),
     ("granite-4.1-8b", "ibm-granite/granite-4.1-8b", "granite", 40, [plain(range(40), (32, 8), 128, scale=1 / 128)]),

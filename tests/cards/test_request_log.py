@@ -67,7 +67,8 @@ def test_what_is_written_loads(tmp_path: Path) -> None:
     [
         ("a.csv", "when,prompt_tokens,completion_tokens\nx,12,-3\n", "a.csv:2:1: completion_tokens: must be a number"),
         ("a.csv", "prompt_tokens,completion_tokens\n1.5,3\n", "prompt_tokens: must be a number of tokens"),
-        ("a.csv", "prompt,answer\n1,3\n", "has none of the columns prompt_tokens, ContextTokens"),
+        ("a.csv", "prompt,answer\n1,3\n", "a.csv:1:1: has none of the columns prompt_tokens, ContextTokens"),
+        ("a.csv", "prompt_tokens,answer\n1,3\n2,4\n", "a.csv:1:1: has none of the columns completion_tokens"),
         ("a.csv", "prompt_tokens,completion_tokens\n12\n", "completion_tokens: must be a number of tokens"),
         ("a.csv", "prompt_tokens,completion_tokens\n", "holds no request"),
         ("a.csv", "", "holds no request"),

@@ -8,7 +8,8 @@ from cli_process import call, environment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qualify.fleet.cliffs import Segment, segments, trace_cliffs
+from qualify.facts.cliffs import Segment
+from qualify.fleet.cliffs import segments, trace_cliffs
 
 DISPATCHER = '''
 import torch

@@ -70,7 +70,7 @@ def test_a_case_without_a_verdict_is_an_error(facts: Any) -> None:
 def test_repeat_command_is_quoted_for_a_shell(facts: Any) -> None:
     """Paths with spaces and globs survive a paste into a shell."""
     assert (
-        "qualify run 'matrices/hopper serving.yaml' --level smoke --device cuda --select '*/bf16/*'"
+        "qualify run 'matrices/hopper serving.yaml' --fresh --level smoke --device cuda --select '*/bf16/*'"
     ) == repeat_command(facts.run)
 
 

@@ -1,0 +1,83 @@
+"""What an earlier run measured and this one need not: the same call, on the same card and stack, by the same checks.
+
+Only a settled pass is taken over; whatever failed, crashed, timed out or proved nothing is run again, and so is a
+kernel whose code is no component of the stack. Evidence beyond ``MAX_AGE`` is gathered anew, so that a run never
+hands on what the gate calls stale by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib.util import find_spec
+
+from packaging.requirements import Requirement
+
+from qualify.cards.kernel import CALL, KernelCard
+from qualify.cards.load import parse_matrix
+from qualify.facts.outcome import Measured, NotRun
+from qualify.facts.run import Record, Run
+from qualify.facts.stack import Stack
+from qualify.fleet.request import Request
+from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
+from qualify.store.store import Store
+from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker
+
+MAX_AGE = timedelta(hours=24)
+"""of the run that measured it: the default of `qualify gate --max-age`"""
+LOOKED_AT = 50
+"""newest runs of the matrix among which evidence is looked for"""
+
+
+def settled_before(request: Request, store: Store, run: Run, stack: Stack) -> list[Record]:
+    """Records of the plan's cases that earlier runs settled, equal calls included, each with its origin.
+
+    Args:
+        stack: that of this run's worker, with the libraries of all its kernels loaded.
+    """
+    first = {case.content_hash: case for case in first_of_each(request.plan.cases)}
+    cards = {name: kernel.card for name, kernel in request.kernels.items()}
+    open_ = {digest for digest, case in first.items() if is_observed(cards[case.kernel], stack)}
+    calls = calls_of(request.plan.cases)
+    earlier = list(_earlier(request, store, run, stack))
+    known = {before.id for before in earlier}
+    found: list[Record] = []
+    for before in earlier:
+        if not open_:
+            break
+        for record in store.records(before.id):
+            digest, outcome = record.case.content_hash, record.outcome
+            origin = origin_of(outcome)
+            if digest not in open_ or isinstance(outcome, NotRun):
+                continue
+            if origin and (origin.run in known or run.started_at - origin.began_at > MAX_AGE):
+                continue  # the run that measured it is asked in its own turn
+            if isinstance(outcome, Measured) and is_settled(outcome):
+                if weaker(before.level, run.level):
+                    continue
+                again = Record(case=first[digest], outcome=taken_over(without_note(outcome), before))
+                found += shared(again, calls)
+            open_.discard(digest)  # the newest outcome counts, whatever it says
+    return found
+
+
+def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator[Run]:
+    """Ended runs of the matrix whose evidence may stand for this run's, newest first."""
+    for before in store.runs(run.matrix, limit=LOOKED_AT):
+        same = (before.check_version, before.qualify_version) == (run.check_version, run.qualify_version)
+        if before.id == run.id or before.state == "running" or before.stack is None or not same:
+            continue
+        if run.started_at - before.started_at > MAX_AGE or before.stack.device.uuid != stack.device.uuid:
+            continue
+        if not before.stack.agrees_with(stack):
+            continue
+        policy = parse_matrix(before.matrix_source, before.matrix_path).policy
+        if made_under(policy) == made_under(request.matrix.card.policy):
+            yield before
+
+
+def is_observed(card: KernelCard, stack: Stack) -> bool:
+    """Whether a change of the kernel's code would show in the stack, or in qualify's version."""
+    if card.adapter == CALL or find_spec(f"qualify.run.adapters.{card.adapter}") is None:
+        return False
+    return any(stack.version(Requirement(text).name) for text in card.shipped_by)

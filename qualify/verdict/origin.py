@@ -1,0 +1,85 @@
+"""Where evidence is from: what may stand for a case again, and what it says about its age.
+
+A run may take over what an earlier run measured of the same call. The outcome is then stored again, with a note that
+names the run that measured it and when: whoever asks for an age asks the note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from qualify.cards.matrix import Policy
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding, Measured, Outcome, evidence_of, findings_of
+from qualify.facts.run import Record, Run
+
+REUSED = "reused"
+"""the check of that note"""
+LEVELS: tuple[Level, ...] = ("smoke", "full")
+"""a higher one asks everything that a lower one asks"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """The run that measured an outcome."""
+
+    run: str
+    """its id"""
+    began_at: datetime
+    """of that run: ages count from there"""
+
+
+def origin_of(outcome: Outcome) -> Origin | None:
+    """The run that measured the outcome; None where that is the run that has it."""
+    for finding in findings_of(outcome):
+        if finding.check == REUSED:
+            values = finding.values
+            return Origin(run=str(values["run"]), began_at=datetime.fromisoformat(str(values["began_at"])))
+    return None
+
+
+def taken_over(outcome: Measured, run: Run) -> Measured:
+    """The outcome for another run, with the note that says where it was measured: the first one stays."""
+    if origin_of(outcome) is not None:
+        return outcome
+    note = Finding(
+        check=REUSED,
+        verdict="note",
+        detail=(
+            f"measured by run {run.id}, begun {run.started_at:%Y-%m-%d %H:%M} UTC, on this card and stack and by these "
+            "checks; not run again"
+        ),
+        values={"run": run.id, "began_at": run.started_at.isoformat()},
+    )
+    return replace(outcome, evidence=replace(outcome.evidence, findings=(*outcome.evidence.findings, note)))
+
+
+def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
+    """When the runs began from which a run took something over, by their ids."""
+    origins = (origin_of(record.outcome) for record in records)
+    return {origin.run: origin.began_at for origin in origins if origin}
+
+
+def oldest(run: Run, records: Iterable[Record]) -> datetime:
+    """When the oldest evidence of a run was begun to be gathered."""
+    return min([run.started_at, *origins_of(records).values()])
+
+
+def is_settled(outcome: Outcome) -> bool:
+    """Whether asking again would only repeat a pass: it ran at its first attempt, proven, and no check objects."""
+    evidence = evidence_of(outcome)
+    if not isinstance(outcome, Measured) or evidence is None or evidence.attempt > 1:
+        return False
+    return evidence.witness.state == "proven" and all(it.verdict in {"pass", "note"} for it in evidence.findings)
+
+
+def weaker(level: Level, wanted: Level) -> bool:
+    """Whether a level asks less than is wanted."""
+    return LEVELS.index(level) < LEVELS.index(wanted)
+
+
+def made_under(policy: Policy) -> tuple[object, ...]:
+    """The part of the policy that evidence depends on; the rest is judged anew."""
+    return policy.reference, policy.claims, policy.timeout_s, policy.compile_timeout_s

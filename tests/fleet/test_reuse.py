@@ -1,0 +1,218 @@
+"""What an earlier run settled is taken over with its origin; everything else runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stored_runs as stored
+from builders import make_evidence, make_witness
+from cli_process import call, write_cards
+
+from qualify import __version__
+from qualify.facts.case import Case
+from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted, TimedOut, findings_of
+from qualify.facts.run import Record, Run
+from qualify.fleet.local import new_run
+from qualify.fleet.request import Asked, Request, make_request
+from qualify.fleet.reuse import settled_before
+from qualify.report.gathered import Fresh, gather
+from qualify.report.judged import Judged, judge
+from qualify.store.store import Store
+from qualify.verdict.origin import oldest, origin_of
+
+NOW = stored.NOW
+OWN = {"qualify_version": __version__}
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    """Four cases of four calls."""
+    path = tmp_path / "serving.yaml"
+    path.write_text(stored.MATRIX)
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    with Store.open(str(tmp_path / "evidence.db")) as opened:
+        yield opened
+
+
+def request_of(matrix: Path, *, level: Any = "smoke", kernel: str | None = None) -> Request:
+    """That matrix on this machine's CPU."""
+    return make_request(Asked(matrix=str(matrix), level=level, kernel=kernel, device="cpu"))
+
+
+def beginning(request: Request, **changes: Any) -> Run:
+    """A run that begins now."""
+    return replace(new_run(request), started_at=NOW, **changes)
+
+
+def taken(matrix: Path, store: Store, *, stack: Any = None, level: Any = "smoke") -> list[Record]:
+    """What a run that begins now takes over."""
+    request = request_of(matrix, level=level)
+    return settled_before(request, store, beginning(request), stack or stored.make_stack())
+
+
+def names(records: list[Record]) -> list[str]:
+    """Ids of their cases."""
+    return sorted(record.case.id for record in records)
+
+
+def test_a_settled_pass_is_taken_over_with_its_origin(matrix: Path, store: Store) -> None:
+    """Every case, with a note that names the run that measured it and when that began."""
+    before = stored.store_run(store, matrix, **OWN)
+    records = taken(matrix, store)
+    assert sorted(stored.IDS) == names(records)
+    for record in records:
+        origin = origin_of(record.outcome)
+        assert origin is not None
+        assert (before.id, before.started_at) == (origin.run, origin.began_at)
+        assert "note" == findings_of(record.outcome)[-1].verdict
+
+
+UNSETTLED: dict[str, Outcome] = {
+    "failed": stored.WRONG,
+    "inconclusive": stored.OPEN,
+    "unproven": Measured(evidence=make_evidence(witness=make_witness(state="unproven", reason="no trace"))),
+    "substituted": Substituted(evidence=make_evidence(witness=make_witness(state="substituted", reason="another"))),
+    "crashed": Crashed(stage="call", error="SIGSEGV", log="", attempt=1),
+    "timed out": TimedOut(stage="call", limit_s=1.0, attempt=1),
+    "second attempt": Measured(evidence=replace(make_evidence(), attempt=2)),
+}
+
+
+@pytest.mark.parametrize("name", UNSETTLED)
+def test_what_settled_nothing_runs_again(matrix: Path, store: Store, name: str) -> None:
+    """Also where an older run has a pass: the newest outcome counts, whatever it says."""
+    stored.store_run(store, matrix, age=timedelta(hours=2), **OWN)
+
+    def outcome(case: Case) -> Outcome:
+        return UNSETTLED[name] if case.id == stored.IDS[0] else stored.PASSED
+
+    stored.store_run(store, matrix, outcome, **OWN)
+    assert sorted(stored.IDS[1:]) == names(taken(matrix, store))
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "too old": {"age": timedelta(hours=24, seconds=1)},
+    "another check version": {"check_version": 1},
+    "another qualify": {"qualify_version": "0.0.1"},
+    "still running": {"state": "running"},
+    "another library": {"stack": stored.make_stack(triton="3.7.0")},
+    "another card": {"stack": replace(stored.make_stack(), device=replace(stored.DEVICE, uuid="cpu-1"))},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_evidence_of_something_else_is_not_taken(matrix: Path, store: Store, name: str) -> None:
+    """Age, checks, version, stack, and the very card: its times come along."""
+    stored.store_run(store, matrix, **OWN | OTHERS[name])
+    assert [] == taken(matrix, store)
+
+
+def test_the_level_is_equal_or_higher(matrix: Path, store: Store) -> None:
+    """Full evidence serves a smoke run; a pass at smoke serves no full one, and hides no full one either."""
+    full = stored.store_run(store, matrix, age=timedelta(hours=2), level="full", **OWN)
+    assert len(stored.IDS) == len(taken(matrix, store))
+    stored.store_run(store, matrix, level="smoke", **OWN)
+    records = taken(matrix, store, level="full")
+    assert {full.id} == {origin.run for record in records if (origin := origin_of(record.outcome))}
+    assert len(stored.IDS) == len(records)
+
+
+def test_edited_calls_and_policies_run_again(matrix: Path, store: Store) -> None:
+    """A longer axis runs what is new; another reference changes what evidence is."""
+    stored.store_run(store, matrix, **OWN)
+    matrix.write_text(stored.MATRIX.replace("      - 9\n", "      - 9\n      - 10\n"))
+    assert sorted(stored.IDS) == names(taken(matrix, store))
+    matrix.write_text(stored.MATRIX + "policy: {reference: fp32}\n")
+    assert [] == taken(matrix, store)
+
+
+def took_over(matrix: Path, store: Store, age: timedelta) -> tuple[Run, Run]:
+    """A run, and one that took all of it over when it was that old."""
+    before = stored.store_run(store, matrix, age=age, **OWN)
+    request = request_of(matrix)
+    run = beginning(request, state="completed", stack=stored.make_stack())
+    records = settled_before(request, store, run, stored.make_stack())
+    store.begin(run)
+    store.add_cases(run.id, request.plan.cases)
+    store.add(run.id, records)
+    return before, run
+
+
+def judged(store: Store, run: Run, max_age: timedelta) -> Judged:
+    """The verdict on that run."""
+    return judge(store, run.id, stored.shipped_kernels(), now=NOW, max_age=max_age)
+
+
+def test_old_evidence_never_looks_fresh(matrix: Path, store: Store) -> None:
+    """The gate asks for the age of the evidence, not of the run that has it; the verdict names where it is from."""
+    before, run = took_over(matrix, store, timedelta(hours=20))
+    assert before.started_at == oldest(run, store.records(run.id))
+    kept, late = judged(store, run, timedelta(hours=21)), judged(store, run, timedelta(hours=19))
+    assert (False, "PASS") == (kept.stale, kept.conclusion.verdict)
+    assert (True, "INCONCLUSIVE") == (late.stale, late.conclusion.verdict)
+    assert (run.id, before.id) == kept.runs
+    assert any(before.id in note and "4 of 4 cases were not run again" in note for note in kept.notes)
+
+
+def test_a_chain_keeps_its_first_origin(matrix: Path, store: Store) -> None:
+    """What was taken over twice is as old as when it was measured, also where the run that measured it is gone."""
+    before, run = took_over(matrix, store, timedelta(hours=20))
+    assert store.remove_run(before.id)
+    again = taken(matrix, store)
+    assert len(stored.IDS) == len(again)
+    assert {before.id} == {origin.run for record in again if (origin := origin_of(record.outcome))}
+    notes = [finding for finding in findings_of(again[0].outcome) if finding.check == "reused"]
+    assert 1 == len(notes)
+    later = replace(beginning(request_of(matrix)), started_at=NOW + timedelta(hours=5))
+    assert [] == settled_before(request_of(matrix), store, later, stored.make_stack())
+    assert run.started_at > before.started_at
+
+
+@pytest.mark.parametrize(("hours", "verdict"), [(21, "PASS"), (19, "INCONCLUSIVE")])
+@pytest.mark.parametrize("kept", [True, False])
+def test_gathered_evidence_is_as_old_as_it_is(matrix: Path, store: Store, hours: int, verdict: str, kept: bool) -> None:
+    """``gate --matrix`` takes the run that measured it, or the copy where that is gone; neither is fresher."""
+    before, _ = took_over(matrix, store, timedelta(hours=20))
+    if not kept:
+        assert store.remove_run(before.id)
+    request = request_of(matrix)
+    wanted = Fresh(now=NOW, max_age=timedelta(hours=hours), level="smoke")
+    found = gather(store, request.matrix, request.kernels, wanted, waivers=(), waivers_path="")
+    assert verdict == found.conclusion.verdict
+    if verdict == "PASS":
+        assert before.started_at == found.run.started_at
+
+
+def test_a_second_run_runs_nothing_and_a_fresh_one_everything(tmp_path: Path) -> None:
+    """The real command: the samples of the first run, its age in the JSON; a third party's function always runs."""
+    write_cards(tmp_path / "cards", "correct")
+    (tmp_path / "two.yaml").write_text(stored.MATRIX.replace("serving", "two").replace("torch-cpu-math", "correct"))
+
+    def run(*more: str) -> Any:
+        line = ("run", "two.yaml", "--cards", "cards", "--db", "evidence.db", "--device", "cpu", "--json", *more)
+        return call(*line, cwd=tmp_path).data
+
+    first, second, fresh = run(), run(), run("--fresh")
+    assert [0, 0, 0] == [one["exit_code"] for one in (first, second, fresh)]
+    assert [second["run"], first["run"]] == second["runs"]
+    assert first["started_at"] == second["started_at"] < fresh["started_at"]
+    reused = {case["id"] for case in second["cases"] if any(it["check"] == "reused" for it in case["findings"])}
+    assert {case["id"] for case in second["cases"] if case["id"].endswith("tiled-torch")} == reused
+    assert [fresh["run"]] == fresh["runs"]
+    with Store.open(str(tmp_path / "evidence.db"), create=False) as store:
+        times: list[Any] = []
+        for one in (first, second, fresh):
+            (record,) = [item for item in store.records(one["run"]) if item.case.id == min(reused)]
+            assert isinstance(record.outcome, Measured)
+            times.append(record.outcome.evidence.timing)
+    assert times[0] == times[1] != times[2]
