@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+# The tests start hundreds of processes: without bytecode on disk each would compile qualify again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_addoption(parser):
     """``--gpu`` asks for the tests that run CUDA kernels, ``--kills`` for more of what happens at random."""
