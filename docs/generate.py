@@ -236,7 +236,7 @@ def _range(card: KernelCard) -> str:
 def _seen_on_h100() -> dict[str, tuple[set[str], str, list[str]]]:
     """(claim words of the workload, verdict, reasons) of each case in the evidence that a shipped matrix still has."""
     kernels = load_kernels()
-    plans = [make_plan(load_matrix(name), kernels) for name in ("smoke", "hopper", "limits")]
+    plans = [make_plan(load_matrix(name), kernels) for name in ("smoke", "hopper", "limits", "incidents", "all-models")]
     planned = {case.id: case for plan in plans for case in (*plan.cases, *(case for case, _ in plan.refused))}
     evidence = json.loads((EVIDENCE / "2026-11-21-h100.json").read_text())
     found: dict[str, tuple[set[str], str, list[str]]] = {}

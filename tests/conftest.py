@@ -14,22 +14,22 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+# The tests start hundreds of processes: without bytecode on disk each would compile qualify again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_addoption(parser):
-    """``--gpu`` asks for the tests that run CUDA kernels, ``--slow`` and ``--kills`` for more of what takes long."""
+    """``--gpu`` asks for the tests that run CUDA kernels, ``--kills`` for more of what happens at random."""
     parser.addoption("--gpu", action="store_true", help="run the tests that need a GPU")
-    parser.addoption("--slow", action="store_true", help="run the tests that take long, too")
-    parser.addoption("--kills", type=int, default=3, help="random moments of a run at which it is ended by SIGKILL")
+    parser.addoption("--kills", type=int, default=2, help="random moments of a run at which it is ended by SIGKILL")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without ``--gpu``, tests of CUDA kernels are skipped with that reason; slow ones without ``--slow``."""
-    reasons = {"gpu": "needs --gpu and a CUDA device", "slow": "takes long: --slow runs it"}
-    for name, reason in reasons.items():
-        if not config.getoption(f"--{name}"):
-            for item in items:
-                if name in item.keywords:
-                    item.add_marker(pytest.mark.skip(reason=reason))
+    """Without ``--gpu``, tests of CUDA kernels are skipped with that reason."""
+    if not config.getoption("--gpu"):
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs --gpu and a CUDA device"))
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from builders import make_evidence, make_finding
 from qualify.cards.load import LoadedKernel, load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import Measured, Outcome, Refused, Statistics, Timing
+from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Component, Device, Stack
 from qualify.plan.plan import make_plan
@@ -95,48 +95,6 @@ def make_run(**changes: Any) -> Run:
         state="completed",
         stack=make_stack(),
         ceilings=None,
-    )
-    return replace(usual, **changes)
-
-
-def make_statistics(inputs: str = "normal", **changes: Any) -> Statistics:
-    """Errors of a kernel that is as good as it claims."""
-    usual = Statistics(
-        inputs=inputs,
-        seed=1,
-        reference="fp64",
-        declared_class="bf16",
-        measured_class="bf16",
-        rows=1024,
-        E=0.62,
-        E_without_underflow=0.62,
-        R=1.7,
-        G=1.2,
-        G_limit=1.6,
-        beta=1.1e-4,
-        beta_limit=6.1e-4,
-        worst_sequence=None,
-        lse_rel=8e-7,
-        lse_base="e",
-    )
-    return replace(usual, **changes)
-
-
-def make_timing(latency_us: float, **changes: Any) -> Timing:
-    """A time with samples half a percent around it."""
-    usual = Timing(
-        latency_us=latency_us,
-        samples_us=tuple(latency_us * (1 + step / 2000) for step in range(-10, 11)),
-        launches_per_block=64,
-        rotated_bytes=1 << 28,
-        cold=True,
-        host_us=9.4,
-        flops=1 << 30,
-        compulsory_bytes=1 << 20,
-        exps=1 << 20,
-        roofline_us=50.0,
-        bound="flops",
-        ceiling_share=50.0 / latency_us,
     )
     return replace(usual, **changes)
 

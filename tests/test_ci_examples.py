@@ -105,7 +105,6 @@ def test_a_pipeline_promotes(place: Path, name: str) -> None:
         assert ("PASSED", True) == (statement["predicate"]["result"], len(statement["subject"]) > 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipeline_blocks(place: Path, name: str) -> None:
     """A wrong kernel ends the deciding step with 1, and the reports are still written."""
@@ -161,7 +160,6 @@ def test_the_action_is_deaf_to_its_inputs(place: Path) -> None:
     assert "Traceback" not in ended[-1].stderr
 
 
-@pytest.mark.slow
 def test_the_action_says_stale_evidence_is_no_verdict(place: Path) -> None:
     """Exit 5, and the output says so."""
     assert 0 == shell(place, "qualify db upgrade").returncode

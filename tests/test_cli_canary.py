@@ -29,7 +29,6 @@ def canary(place: Path, *words: str, code: int) -> dict:
     return ended.data
 
 
-@pytest.mark.slow
 def test_from_the_first_fire_to_promote_and_hold(place: Path) -> None:
     """Without a baseline it holds; with one it promotes and releases; a kernel that got worse on one stack holds."""
     first = canary(place, "fire", "t-good", "--node", "n", code=5)

@@ -91,9 +91,9 @@ def _fp8_matmul(clock: Clock, device: torch.device) -> float:
 
 
 def _copy(clock: Clock, device: torch.device) -> float:
-    source = torch.randint(0, 256, (COPY_BYTES[device.type],), dtype=torch.uint8, device=device)
+    source = torch.empty(COPY_BYTES[device.type] // 8, dtype=torch.int64, device=device).random_()
     target = torch.empty_like(source)
-    return 2 * source.numel() / _best_us(clock, lambda: target.copy_(source), repeats=5) * 1e6
+    return 2 * source.nbytes / _best_us(clock, lambda: target.copy_(source), repeats=5) * 1e6
 
 
 def _exponentials(clock: Clock, device: torch.device) -> float:

@@ -263,6 +263,10 @@ class Session:
             except LibraryRefusal as refusal:
                 detail = f"not asked: {refusal}"
                 findings = [Finding(check=check.name, verdict="note", detail=detail)]
+            except torch.OutOfMemoryError as error:
+                # What the checks hold beside the call is theirs, and no fault of the kernel.
+                detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
+                findings = [Finding(check=check.name, verdict="inconclusive", detail=detail)]
             except ContractBreach as breach:
                 running.findings.append(breach.finding)
                 return

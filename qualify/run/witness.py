@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from pydantic_core import from_json
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function
 
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
 from qualify.run.kernel_names import identify
@@ -61,9 +61,9 @@ def trace(
         announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
     """
     cuda = device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
     sentinel = torch.ones(8, device=device)
-    with profile(activities=activities, profile_memory=not cuda) as session:
+    # torch.profiler.profile, which wraps this one, imports the compiler first: a second for each worker.
+    with profile(use_device="cuda" if cuda else None, use_kineto=True, profile_memory=not cuda) as session:
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:

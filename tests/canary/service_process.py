@@ -29,7 +29,7 @@ class Replica:
             self.process = subprocess.Popen(
                 command("canary", "serve", *place.served, "--cards", place.cards, "--db", place.address, "--node", name,
                         "--lease-time", f"{LEASE_S}s", *options),
-                cwd=place.folder, env=environment(XDG_CACHE_HOME=str(place.folder)), stdout=log, stderr=log,
+                cwd=place.folder, env=environment(), stdout=log, stderr=log,
             )  # fmt: skip
 
     def tell(self, number: int) -> None:

@@ -78,7 +78,6 @@ def test_two_leaders_are_forced(postgres_place: Place) -> None:
     assert "hold" not in str(first)
 
 
-@pytest.mark.slow
 def test_the_database_is_away(tmp_path: Path, own_postgres: OwnPostgres) -> None:
     """Server stopped in mid-fire and started again: the service says so once, leads again, and the fire ends once."""
     place = Place(tmp_path, own_postgres.url)
@@ -135,7 +134,6 @@ def test_the_disk_is_full(sqlite_place: Place) -> None:
     assert Path(place.address).stat().st_size >= full
 
 
-@pytest.mark.slow
 def test_the_databases_clock_jumps(postgres_place: Place) -> None:
     """A day forward: one fire for the moments in between. A day back: the leader leads on, and fires what comes."""
     place = postgres_place
@@ -205,7 +203,6 @@ def test_a_card_is_broken_while_it_is_served(sqlite_place: Place) -> None:
     assert 0 == replica.stop()
 
 
-@pytest.mark.slow
 def test_schedules_survive_a_restart(sqlite_place: Place) -> None:
     """What came due while nobody served is made up for once, and what was fired before is not fired again."""
     place = sqlite_place

@@ -219,20 +219,22 @@ def test_nothing_reported_is_lost(story: Story) -> None:
     assert ["ok"] * 3 == story.integrity
 
 
-@pytest.mark.slow
 def test_nothing_reported_is_lost_at_random_moments(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """SIGKILL at any moment, from the first millisecond on: every case that was called done is stored.
 
-    Three moments by default. This shows more:
-    ``pytest tests/fleet/test_interrupts.py -k random_moments --slow --kills 100 -rP``
+    Two moments by default. This shows more:
+    ``pytest tests/fleet/test_interrupts.py -k random_moments --kills 100 -rP``
     """
     moments, chance, path = request.config.getoption("kills"), random.Random(), tmp_path / "kills.db"
-    write_matrix(tmp_path / "many.yaml", "tiled-torch", seqlens=tuple(range(8, 1_200)), dtypes=("fp32", "bf16"))
+    lengths = tuple(range(8, 160 + 12 * moments))
+    write_matrix(tmp_path / "many.yaml", "tiled-torch", seqlens=lengths, dtypes=("fp32", "bf16"))
     run, before, fresh, lost, survivors = "", 0, 0, [], []
     for number in range(moments):
         running = Running(tmp_path, "run", "many.yaml", "--db", path, *(["--resume", run] if run else []))
         if number % 4:
             running.watch(mark=b"tiled-torch")
+        if number == moments - 1 and not fresh:
+            running.watch(done=before + 1)
         running.watch(seconds=chance.uniform(0, 3))
         workers = running.workers()
         running.process.kill()

@@ -18,12 +18,17 @@ matrix: repro
 models:
   - model: toy
     geometry: {groups: [{layers: [0], heads_q: 8, heads_kv: 4, head_dim: 32, mask: causal}]}
+  - model: tiny
+    geometry: {groups: [{layers: [0], heads_q: 1, heads_kv: 1, head_dim: 32, mask: full}]}
 phases:
   varlen: {lengths: [[3, 40, 17]]}
 dtypes: fp32
 kernels: [long-ones-are-wrong, dies-when-long, hangs-when-batched, correct]
+exclude: ["toy.*/dies-when-long", "tiny.*/long-ones-are-wrong", "tiny.*/hangs-when-batched", "tiny.*/correct"]
 policy: {timeout_s: 6, compile_timeout_s: 6}
 """
+"""each step on the way to a smaller failure that kills costs a process, so the kernel that dies has few to take"""
+CELLS = {"dies-when-long": "tiny.tp1/varlen/l3-40-17/fp32/full"}
 CELL = "toy.tp1/varlen/l3-40-17/fp32/causal"
 
 
@@ -45,7 +50,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def repro(folder: Path, kernel: str, *options: str) -> Ended:
     """The command on one of the cases."""
-    return call("repro", f"{CELL}/{kernel}", "--db", "e.db", "--cards", "cards", *options, cwd=folder)
+    case = f"{CELLS.get(kernel, CELL)}/{kernel}"
+    return call("repro", case, "--db", "e.db", "--cards", "cards", *options, cwd=folder)
 
 
 def run_script(script: str, folder: Path, limit_s: float = 60) -> subprocess.CompletedProcess[str]:

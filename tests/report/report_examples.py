@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from builders import make_launch, make_statistics, make_timing
+
 from qualify.facts.case import Case, Phase, Workload
 from qualify.facts.outcome import (
-    Bound,
     Crashed,
     Evidence,
     Finding,
@@ -22,7 +23,6 @@ from qualify.facts.outcome import (
     Outcome,
     Refused,
     Role,
-    Statistics,
     Substituted,
     TimedOut,
     Timing,
@@ -128,64 +128,17 @@ def make_case(model: str, phase: Phase, kernel: str, *, size: int = 8192, head_d
     )
 
 
-def make_launch(name: str, family: str = "", generation: str = "", role: Role = "attention") -> Launch:
-    """One launched kernel with a usual geometry."""
-    return Launch(
-        name=name,
-        count=1,
-        role=role,
-        family=family,
-        generation=generation,
-        grid=(132, 1, 1),
-        block=(384, 1, 1),
-        registers=168,
-        shared_bytes=229_376,
-        stream=7,
-        duration_us=301.25,
-    )
+def launched(name: str, family: str = "", generation: str = "", role: Role = "attention") -> Launch:
+    """One launched kernel with a usual geometry of a GPU."""
+    geometry = {"block": (384, 1, 1), "shared_bytes": 229_376}
+    return make_launch(name, role, family=family, generation=generation, duration_us=301.25, **geometry)
 
 
-def make_statistics(inputs: str = "normal", **changes: float) -> Statistics:
-    """Statistics of a kernel that is as good as it claims."""
-    usual = Statistics(
-        inputs=inputs,
-        seed=1,
-        reference="fp64",
-        declared_class="bf16",
-        measured_class="bf16",
-        rows=262_144,
-        E=0.62,
-        E_without_underflow=0.62,
-        R=1.7,
-        G=1.2,
-        G_limit=1.6,
-        beta=1.1e-4,
-        beta_limit=6.1e-4,
-        worst_sequence=None,
-        lse_rel=8e-7,
-        lse_base="e",
-    )
-    return replace(usual, **changes)  # type: ignore[arg-type]
-
-
-def make_timing(latency_us: float, bound: Bound = "flops") -> Timing:
-    """A time with twenty samples around it."""
-    return Timing(
-        latency_us=latency_us,
-        samples_us=tuple(
-            round(latency_us * (1 + 0.004 * math.sin(7 * step) + 0.001 * step), 3) for step in range(-10, 10)
-        ),
-        launches_per_block=64,
-        rotated_bytes=268_435_456,
-        cold=True,
-        host_us=9.4,
-        flops=549_755_813_888,
-        compulsory_bytes=167_772_160,
-        exps=1_073_741_824,
-        roofline_us=min(latency_us, 500.0) * 0.7,
-        bound=bound,
-        ceiling_share=min(latency_us, 500.0) * 0.7 / latency_us,
-    )
+def timed(latency_us: float) -> Timing:
+    """A time whose share of the ceiling depends on it, up to a point."""
+    roofline_us = min(latency_us, 500.0) * 0.7
+    rates = {"flops": 549_755_813_888, "compulsory_bytes": 167_772_160, "exps": 1_073_741_824}
+    return make_timing(latency_us, roofline_us=roofline_us, ceiling_share=roofline_us / latency_us, **rates)
 
 
 def make_finding(check: str, verdict: FindingVerdict = "pass", **values: str | float | bool | None) -> Finding:
@@ -199,16 +152,14 @@ def make_finding(check: str, verdict: FindingVerdict = "pass", **values: str | f
 def make_evidence(kernel: str, latency_us: float | None = 300.0) -> Evidence:
     """Evidence of a case in which everything went well."""
     name, family, generation = RAW_NAMES.get(kernel, (kernel, "", ""))
-    launches = [make_launch(name, family, generation)]
+    launches = [launched(name, family, generation)]
     if kernel == "flash-attn-3":
-        launches.append(
-            make_launch("flash::prepare_varlen_num_blocks_kernel(int)", "flash-attention-3", "", "auxiliary")
-        )
+        launches.append(launched("flash::prepare_varlen_num_blocks_kernel(int)", "flash-attention-3", "", "auxiliary"))
     return Evidence(
         findings=(*(make_finding(check) for check in PROBES), make_finding("budget"), make_finding("lse", limit=1e-5)),
         statistics=(make_statistics(), make_statistics("peaked", E=0.71, R=1.9)),
         witness=Witness(state="proven", reason="", expected=("flash_fwd",), launches=tuple(launches), calls=3),
-        timing=None if latency_us is None else make_timing(latency_us),
+        timing=None if latency_us is None else timed(latency_us),
         first_call_us=1_204_000.0,
         peak_temporary_bytes=4_194_304,
         wall_s=0.08,
@@ -222,7 +173,7 @@ def substitute(evidence: Evidence, name: str, family: str) -> Substituted:
         state="substituted",
         reason=f"launched {family}, the card claims another family",
         expected=evidence.witness.expected,
-        launches=(make_launch(name, family),),
+        launches=(launched(name, family),),
         calls=3,
     )
     return Substituted(evidence=replace(evidence, witness=witness))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from builders import CPU, make_call, make_launch
+from cli_process import environment
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.outcome import Launch
@@ -427,6 +430,18 @@ def test_peak_memory_on_the_cpu_is_that_of_the_call() -> None:
 def test_the_negative_control_holds_on_this_cpu() -> None:
     """The real math path shows what it must show."""
     assert "" == run_control(CPU)
+
+
+def test_a_trace_does_not_load_the_compiler() -> None:
+    """A worker does not pay for what it does not use."""
+    program = (
+        "import sys, torch; from qualify.run.execute import run_control; run_control(torch.device('cpu')); "
+        "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert "[]" == ended.stdout.splitlines()[-1]
 
 
 def test_an_idle_card_is_noted() -> None:

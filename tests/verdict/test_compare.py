@@ -7,8 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_finding, make_launch, make_matrix, make_record, make_witness
-from stored_runs import make_run, make_stack, make_statistics, make_timing
+from builders import (
+    make_evidence,
+    make_finding,
+    make_launch,
+    make_matrix,
+    make_record,
+    make_statistics,
+    make_timing,
+    make_witness,
+)
+from stored_runs import make_run, make_stack
 
 from qualify.cards.matrix import Drift
 from qualify.facts.checks import CHECK_VERSION
