@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from builders import CEILINGS, make_card, make_case, make_workload
 from faults import Dense, Edited
 
@@ -119,6 +120,17 @@ def test_an_exception_is_the_outcome_of_its_case(stage: str, expected: str) -> N
     assert (expected, "RuntimeError: no kernel image", 1) == (crashed.stage, crashed.error, crashed.attempt)
     assert "Traceback" in crashed.log
     assert ["measured", "measured"] == [found[name].outcome for name in ("right", "last")]
+
+
+def test_checks_without_room_are_inconclusive() -> None:
+    """They are no fault of the kernel, and no pass: what could be asked is kept, and the case is measured."""
+    full = Failing("checks", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 10.00 GiB.\nOf the rest"))
+    found, _ = outcomes({"full": full})
+    findings = {finding.check: finding for finding in evidence(found["full"]).findings}
+    assert {"inconclusive"} == {findings[name].verdict for name in ("census", "budget")}
+    assert "not asked: no room for it on the device (CUDA out of memory. Tried to allocate 10.00 GiB.)" == (
+        findings["budget"].detail
+    )
 
 
 def test_a_library_that_refuses_is_a_refusal() -> None:
