@@ -77,7 +77,7 @@ def test_wheel_renders_and_migrates(installed, tmp_path):
     environment = plain_environment()
     run(installed / "qualify", "db", "upgrade", cwd=tmp_path, env=environment)
     assert (tmp_path / ".qualify" / "evidence.db").stat().st_size > 0
-    code = "from qualify import assets; print((assets.shipped('reports') / 'report.html').read_text())"
+    code = "from qualify import assets; print((assets.shipped('reports') / 'base.html').read_text())"
     assert "<!doctype html>" in run(installed / "python", "-c", code, cwd=tmp_path, env=environment)
 
 

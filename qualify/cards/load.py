@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from qualify import assets
-from qualify.cards.canary import CanaryCard, matrix_problems
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
@@ -25,6 +25,9 @@ from qualify.cards.waivers import beside, load_waivers
 from qualify.cards.words import Where, content_hash
 from qualify.errors import CardError, Place, UsageError
 from qualify.facts.waiver import Waiver
+
+if TYPE_CHECKING:
+    from qualify.cards.canary import CanaryCard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +151,8 @@ def canary_paths(extra: tuple[Path, ...] = ()) -> dict[str, Path]:
 
 def load_canary(path: Path, matrices: list[str]) -> LoadedCanary:
     """One canary card. Raises CardError where it is wrong, or names a matrix that is not among ``matrices``."""
+    from qualify.cards.canary import CanaryCard, matrix_problems
+
     source = read(path)
     card = validate(source, CanaryCard)
     _check_stem(source, "canary", card.canary)

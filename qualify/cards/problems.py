@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from qualify.cards.source import Source, dotted
-from qualify.cards.words import Misfit, Where
+from qualify.cards.words import Misfit, Where, descriptions
 from qualify.errors import CardError, Place
 
 C = TypeVar("C", bound=BaseModel)
@@ -127,7 +127,7 @@ def fields_at(kind: type[BaseModel], where: Where) -> dict[str, str]:
             if inner is None:
                 return {}
             kind = inner
-    return {name: field.description or "" for name, field in kind.model_fields.items()}
+    return descriptions(kind)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -31,7 +31,7 @@ KINDS: tuple[tuple[str, type[BaseModel]], ...] = (
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """JSON Schema of one kind of card: kernel, matrix, model, waivers or canary. Raises UsageError for another word."""
+    """JSON Schema of one kind of card: a word of KINDS. Raises UsageError for another word."""
     for name, card in KINDS:
         if name == kind:
             generated = card.model_json_schema(mode="validation", ref_template="#/definitions/{model}")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import inspect
 import json
+import textwrap
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -80,9 +85,42 @@ Several = Annotated[tuple[T, ...], ScalarOrList()]
 
 
 class Card(BaseModel):
-    """Base of every mapping in a card: frozen, no unknown keys, docstrings become descriptions."""
+    """Base of every mapping in a card: frozen, no unknown keys; the docstring under a field is its description.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    What pydantic can do when a card is first read is not done when a command starts: to build every model, and to read
+    the docstrings out of the source, is a tenth of the time of a gate, which needs a few models and no description.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The model's schema, with its descriptions."""
+        found = handler(core)
+        schema = handler.resolve_ref_schema(found)
+        for name, text in descriptions(cls).items():
+            if text:
+                schema["properties"][name].setdefault("description", text)
+        return found
+
+
+def descriptions(kind: type[BaseModel]) -> dict[str, str]:
+    """What each key of a mapping means: the docstring under its field, or ""."""
+    meant = dict.fromkeys(kind.model_fields, "")
+    for part in reversed(kind.__mro__):
+        if issubclass(part, Card) and part is not Card:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+            assert isinstance(tree, ast.ClassDef)
+            meant |= dict(_documented(tree.body))
+    return meant
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """Fields with the text under them."""
+    for field, below in pairwise(body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, inspect.cleandoc(text)
 
 
 def content_hash(card: BaseModel) -> str:

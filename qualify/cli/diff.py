@@ -32,19 +32,25 @@ def diff(
     as_json: JsonOption = False,
 ) -> None:
     """Compare two runs: the stack first, then verdicts, kernels, numbers and times."""
+    reading_only()
     from qualify.cards.load import load_kernels
     from qualify.report.differences import to_data, to_text
-    from qualify.report.files import write_diff
 
-    reading_only()
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
         comparison = _compared(store, before, after, kernels, waivers, now)
-    path = write_diff(out, comparison) if out else None
+    path = _write(out, comparison) if out else None
     if as_json:
         emit_json("diff", to_data(comparison) | ({"report": str(path)} if path else {}))
     else:
         emit(to_text(comparison) + (f"\nreport: {path}" if path else ""))
+
+
+def _write(out: Path, comparison: Comparison) -> Path:
+    """The page and its twin."""
+    from qualify.report.files import write_diff
+
+    return write_diff(out, comparison)
 
 
 def _compared(

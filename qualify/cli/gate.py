@@ -104,6 +104,7 @@ def gate(
     as_json: JsonOption = False,
 ) -> None:
     """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
+    reading_only()
     from qualify.report.attestation import parse_subject
 
     wanted = Wanted(
@@ -124,7 +125,6 @@ def gate(
     if stack and not matrix:
         raise UsageError(f"--stack {stack} needs --matrix: a run has its one stack.")
     now = datetime.now(UTC)
-    reading_only()
     with open_store(db, create=False) as store:
         judged = _judged(store, wanted, now)
     _emit_verdict(judged, GateFormat.json if as_json else format_, subjects, now)
@@ -133,27 +133,32 @@ def gate(
 
 def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], now: datetime) -> None:
     """Print the verdict in one format."""
-    from qualify.facts import codec
-    from qualify.report.annotations import to_github
-    from qualify.report.attestation import to_statement
-    from qualify.report.judged import to_data
-    from qualify.report.junit import to_junit
-    from qualify.report.markdown import to_markdown
-    from qualify.report.verdict_text import to_text
-
     match format_:
         case GateFormat.text:
+            from qualify.report.verdict_text import to_text
+
             emit(to_text(judged, now))
         case GateFormat.json:
+            from qualify.report.judged import to_data
+
             emit_json("run", to_data(judged))
         case GateFormat.junit:
+            from qualify.report.junit import to_junit
+
             emit(to_junit(judged))
         case GateFormat.markdown:
+            from qualify.report.markdown import to_markdown
+
             emit(to_markdown(judged, now))
         case GateFormat.github:
+            from qualify.report.annotations import to_github
+
             workspace = os.environ.get("GITHUB_WORKSPACE")
             emit(to_github(judged, now, Path(workspace) if workspace else None))
         case GateFormat.in_toto:
+            from qualify.facts import codec
+            from qualify.report.attestation import to_statement
+
             emit(codec.to_json(to_statement(judged, subjects)))
 
 

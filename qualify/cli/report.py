@@ -31,12 +31,12 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write the self-contained HTML report of a stored run, and its JSON twin."""
+    reading_only()
     from qualify.cards.load import load_kernels
     from qualify.report.against import compare_with
     from qualify.report.files import write_report
     from qualify.report.judged import judge
 
-    reading_only()
     other = given("--against", against)
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:

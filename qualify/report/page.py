@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable, Iterable
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from qualify.assets import shipped
 from qualify.report import figures
@@ -38,7 +40,28 @@ def render_html(context: ReportContext) -> str:
         launch_columns=LAUNCHES,
         statistics_columns=STATISTICS,
         policy=_policy(style, script),
+        each=_each(),
     )
+
+
+def _each() -> Callable[[Callable[[object], str], Iterable[object]], Markup]:
+    """What renders every item with a macro, and an item that it saw before with what it said then.
+
+    Equal findings of a run are one object, and most are equal to another one: a tenth of the time of the page. The
+    context of the page holds every item, so no id is used twice.
+    """
+    made: dict[int, str] = {}
+
+    def each(macro: Callable[[object], str], items: Iterable[object]) -> Markup:
+        texts = []
+        for item in items:
+            text = made.get(id(item))
+            if text is None:
+                text = made[id(item)] = macro(item)
+            texts.append(text)
+        return Markup("".join(texts))  # noqa: S704 (each text is what a macro escaped)
+
+    return each
 
 
 def render_page(template: str, page: object) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from qualify.facts.case import Workload
-from qualify.facts.outcome import Crashed, Finding, Launch, Statistics, TimedOut, Timing
+from qualify.facts.outcome import Crashed, Finding, FindingVerdict, Launch, Statistics, TimedOut, Timing
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Limited, Table
 from qualify.report.names import clipped, short_name
 from qualify.report.questions.tolerance import E_LIMIT, LIMITS, Limit, Sample
 from qualify.report.views import CaseView, anchor
 
-FINDING_ORDER = ("fail", "inconclusive", "note", "pass")
+FINDING_ORDER: dict[FindingVerdict, int] = {"fail": 0, "inconclusive": 1, "note": 2, "pass": 3}
 LONGEST_RAW = 96
 """characters of a raw kernel name in a case; the list of kernels holds it whole"""
 
@@ -110,7 +110,7 @@ def section(view: CaseView) -> Section:
         statistics=Table(caption="Error against the golden result", columns=STATISTICS, rows=samples)
         if samples
         else None,
-        findings=tuple(sorted(view.findings, key=lambda finding: FINDING_ORDER.index(finding.verdict))),
+        findings=tuple(sorted(view.findings, key=lambda finding: FINDING_ORDER[finding.verdict])),
         strip=_strip(view.timing) if view.timing and view.timing.samples_us else None,
         log=view.outcome.log if isinstance(view.outcome, Crashed) else "",
     )

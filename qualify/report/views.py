@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qualify.facts.case import Case, Phase
 from qualify.facts.outcome import Evidence, Finding, Launch, NotRun, Outcome, Refused, Timing, evidence_of, findings_of
-from qualify.facts.run import CellJudgement, Conclusion, Record, Verdict
+from qualify.facts.run import CellJudgement, Conclusion, Judgement, Record, Verdict
 
 PHASES: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode", "verify")
 SEVERITY: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "PASS", "NOT_REQUIRED")
@@ -30,22 +30,12 @@ class CaseView:
     verdict: Verdict
     reasons: tuple[str, ...]
     anchor: str
-
-    @property
-    def evidence(self) -> Evidence | None:
-        """What was observed, where the case ran to its end."""
-        return evidence_of(self.outcome)
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """What the checks say."""
-        return findings_of(self.outcome)
-
-    @property
-    def timing(self) -> Timing | None:
-        """Its time, where it was taken."""
-        evidence = self.evidence
-        return evidence.timing if evidence else None
+    evidence: Evidence | None
+    """what was observed, where the case ran to its end"""
+    findings: tuple[Finding, ...]
+    """what the checks say"""
+    timing: Timing | None
+    """its time, where it was taken"""
 
     @property
     def attention(self) -> tuple[Launch, ...]:
@@ -129,15 +119,20 @@ class ModelView:
 def join(records: Iterable[Record], conclusion: Conclusion) -> tuple[CaseView, ...]:
     """Each record with its verdict, in the order of the records. Raises KeyError where a case has no verdict."""
     judgements = {judgement.case_id: judgement for judgement in conclusion.judgements}
-    return tuple(
-        CaseView(
-            case=record.case,
-            outcome=record.outcome,
-            verdict=judgements[record.case.id].verdict,
-            reasons=judgements[record.case.id].reasons,
-            anchor=anchor("case", record.case.id),
-        )
-        for record in records
+    return tuple(_view(record, judgements[record.case.id]) for record in records)
+
+
+def _view(record: Record, judgement: Judgement) -> CaseView:
+    evidence = evidence_of(record.outcome)
+    return CaseView(
+        case=record.case,
+        outcome=record.outcome,
+        verdict=judgement.verdict,
+        reasons=judgement.reasons,
+        anchor=anchor("case", record.case.id),
+        evidence=evidence,
+        findings=findings_of(record.outcome),
+        timing=evidence.timing if evidence else None,
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, tuple_, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, Table, func, insert, or_, select, tuple_, update
 
 from qualify.errors import LeaseLost
 from qualify.facts import codec
@@ -27,9 +26,17 @@ def file(connection: Connection, due: Iterable[Due]) -> list[int]:
     rows = [_row(item, now) for item in due]
     if not rows:
         return []
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    added = make(fires).on_conflict_do_nothing().returning(fires.c.id)
+    added = _inserting(connection)(fires).on_conflict_do_nothing().returning(fires.c.id)
     return list(connection.execute(added, rows).scalars())
+
+
+def _inserting(connection: Connection) -> Callable[[Table], Any]:
+    """The insert of the database that is used, which knows what to do about a conflict."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert
+    else:
+        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
+    return insert
 
 
 def _row(due: Due, now: datetime) -> dict[str, Any]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import RowMapping
-
 from qualify.facts.case import Case, Workload
 from qualify.facts.outcome import (
     Crashed,
     Evidence,
     Finding,
+    FindingVerdict,
     Launch,
     Measured,
     NotRun,
@@ -30,6 +29,7 @@ from qualify.facts.outcome import (
 from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 from qualify.store import tables
+from qualify.store.types import decoded, unescaped
 
 Row = dict[str, Any]
 
@@ -64,8 +64,8 @@ class Parts:
     """The rows that belong to one outcome, each in the order in which they were stored."""
 
     findings: tuple[Finding, ...] = ()
-    statistics: Sequence[RowMapping] = ()
-    launches: Sequence[RowMapping] = ()
+    statistics: Sequence[Row] = ()
+    launches: Sequence[Row] = ()
     samples_us: tuple[float, ...] = ()
 
 
@@ -111,9 +111,7 @@ def environment_rows(stack: Stack, stack_id: int) -> list[Row]:
     return [{"stack_id": stack_id, "name": name, "value": value} for name, value in stack.environment.items()]
 
 
-def stack_from(
-    row: RowMapping, components: Iterable[RowMapping], environment: Iterable[RowMapping], *, uuid: str
-) -> Stack:
+def stack_from(row: Row, components: Iterable[Row], environment: Iterable[Row], *, uuid: str) -> Stack:
     """The stack as it was on the card ``uuid``; its environment by name, because databases sort text differently."""
     device = Device(
         kind=row["device_kind"],
@@ -134,7 +132,7 @@ def run_row(run: Run) -> Row:
     return _fields(run, _RUN)
 
 
-def run_from(row: RowMapping, stack: Stack | None, ceilings: Ceilings | None) -> Run:
+def run_from(row: Row, stack: Stack | None, ceilings: Ceilings | None) -> Run:
     """The run."""
     return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings)
 
@@ -155,7 +153,7 @@ def matmul_rows(ceilings: Ceilings, run_id: str) -> list[Row]:
     return [{"run_id": run_id, "dtype": dtype, "matmul_flops_per_s": value} for dtype, value in reached.items()]
 
 
-def ceilings_from(row: RowMapping, matmuls: Iterable[RowMapping]) -> Ceilings:
+def ceilings_from(row: Row, matmuls: Iterable[Row]) -> Ceilings:
     """The ceilings of a run."""
     return Ceilings(
         matmul_flops_per_s=dict(sorted((matmul["dtype"], matmul["matmul_flops_per_s"]) for matmul in matmuls)),
@@ -184,7 +182,7 @@ def case_row(case: Case, run_id: str, position: int) -> Row:
     }
 
 
-def case_from(row: RowMapping) -> Case:
+def case_from(row: Row) -> Case:
     """The case with its workload."""
     workload = Workload(
         **_pick(row, _WORKLOAD),
@@ -280,7 +278,12 @@ def sample_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
     ]
 
 
-def outcome_from(row: RowMapping, parts: Parts) -> Outcome:
+def finding_from(check: str, verdict: FindingVerdict, detail: str, values: str) -> Finding:
+    """The finding, from its columns as the database has them: far more of them are read than of anything else."""
+    return Finding(check=unescaped(check), verdict=verdict, detail=unescaped(detail), values=decoded(values))
+
+
+def outcome_from(row: Row, parts: Parts) -> Outcome:
     """The outcome, of the kind that its row names."""
     findings = parts.findings
     match row["outcome"]:
@@ -299,7 +302,7 @@ def outcome_from(row: RowMapping, parts: Parts) -> Outcome:
     raise ValueError(f"outcome {row['outcome']!r} is none that this program knows")
 
 
-def _evidence_from(row: RowMapping, findings: tuple[Finding, ...], parts: Parts) -> Evidence:
+def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evidence:
     witness = Witness(
         state=row["witness_state"],
         reason=row["witness_reason"],
@@ -319,7 +322,7 @@ def _evidence_from(row: RowMapping, findings: tuple[Finding, ...], parts: Parts)
     )
 
 
-def _launch_from(row: RowMapping) -> Launch:
+def _launch_from(row: Row) -> Launch:
     grid = None if row["grid_x"] is None else (row["grid_x"], row["grid_y"], row["grid_z"])
     block = None if row["block_x"] is None else (row["block_x"], row["block_y"], row["block_z"])
     return Launch(**_pick(row, _LAUNCH), grid=grid, block=block)
@@ -334,5 +337,5 @@ def _fields(record: object, names: Iterable[str]) -> Row:
     return {name: getattr(record, name) for name in names}
 
 
-def _pick(row: RowMapping, names: Iterable[str]) -> Row:
+def _pick(row: Row, names: Iterable[str]) -> Row:
     return {name: row[name] for name in names}

@@ -34,6 +34,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Table,
+    Text,
     UniqueConstraint,
 )
 
@@ -72,6 +73,11 @@ def _real(name: str, *, nullable: bool = False) -> Column[float]:
 
 def _words(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
     return Column(name, Words, nullable=nullable, primary_key=primary_key)
+
+
+def _word(name: str, *, nullable: bool = False) -> Column[str]:
+    """Text of qualify's own: a word of a closed list, digits, a digest. Every database takes it as it is."""
+    return Column(name, Text, nullable=nullable)
 
 
 def _json(name: str, *, nullable: bool = False) -> Column[Any]:
@@ -136,15 +142,15 @@ runs = Table(
     _words("matrix_source"),
     _words("matrix_path"),
     _words("traffic_source"),
-    _words("level"),
-    _words("device"),
+    _word("level"),
+    _word("device"),
     _words("select"),
     _words("kernel"),
     _words("qualify_version"),
     _whole("check_version"),
     Column("started_at", UtcTime, nullable=False),
     Column("finished_at", UtcTime),
-    _words("state"),
+    _word("state"),
     _part_of("stacks.id", "stack_id", nullable=True),
     # The card itself: a stack is shared by all cards of one model, so its fingerprint leaves the UUID out.
     _words("device_uuid", nullable=True),
@@ -180,20 +186,20 @@ cases = Table(
     _whole("position"),
     _words("case_id"),
     _words("model"),
-    _words("phase"),
+    _word("phase"),
     _words("shape"),
-    _words("dtype"),
+    _word("dtype"),
     _words("mask"),
     _words("kernel"),
     _whole("layers"),
     _whole("line"),
-    _words("content_hash"),
+    _word("content_hash"),
     _json("unclaimed"),
     _whole("heads_q"),
     _whole("heads_kv"),
     _whole("head_dim"),
     _whole("head_dim_v"),
-    _words("workload_dtype"),
+    _word("workload_dtype"),
     _flag("causal"),
     _whole("window_left"),
     _whole("window_right"),
@@ -201,10 +207,10 @@ cases = Table(
     _flag("sinks"),
     _real("scale"),
     # Run-length encoded, for example "8192x32,17": 32 sequences of 8192, then one of 17.
-    _words("seqlens_q"),
-    _words("seqlens_k"),
+    _word("seqlens_q"),
+    _word("seqlens_k"),
     _whole("page_size"),
-    _words("descale"),
+    _word("descale"),
     _whole("chunk"),
     _json("spans"),
     UniqueConstraint("run_id", "case_id"),
@@ -220,11 +226,11 @@ outcomes = Table(
     metadata,
     _key("id"),
     _part_of("cases.key", "case_key"),
-    _words("outcome"),
+    _word("outcome"),
     # measured, substituted, crashed, timed_out
     _whole("attempt", nullable=True),
     # refused
-    _words("by", nullable=True),
+    _word("by", nullable=True),
     _json("reasons", nullable=True),
     # crashed, timed_out
     _words("stage", nullable=True),
@@ -237,7 +243,7 @@ outcomes = Table(
     _real("first_call_us", nullable=True),
     _whole("peak_temporary_bytes", nullable=True),
     _real("wall_s", nullable=True),
-    _words("witness_state", nullable=True),
+    _word("witness_state", nullable=True),
     _words("witness_reason", nullable=True),
     _json("witness_expected", nullable=True),
     _whole("witness_calls", nullable=True),
@@ -251,7 +257,7 @@ outcomes = Table(
     _whole("compulsory_bytes", nullable=True),
     _whole("exps", nullable=True),
     _real("roofline_us", nullable=True),
-    _words("bound", nullable=True),
+    _word("bound", nullable=True),
     _real("ceiling_share", nullable=True),
     Index(None, "case_key", "id"),
     _one_of("outcome", OUTCOMES),
@@ -267,7 +273,7 @@ findings = Table(
     _part_of("outcomes.id", "outcome_id", primary_key=True),
     _whole("position", primary_key=True),
     _words("check"),
-    _words("verdict"),
+    _word("verdict"),
     _words("detail"),
     _json("values"),
     _one_of("verdict", FindingVerdict),
@@ -294,7 +300,7 @@ statistics = Table(
     _real("beta_limit"),
     _whole("worst_sequence", nullable=True),
     _real("lse_rel", nullable=True),
-    _words("lse_base"),
+    _word("lse_base"),
     _one_of("lse_base", ("e", "2", "")),
     sqlite_with_rowid=False,
 )
@@ -306,7 +312,7 @@ launches = Table(
     _whole("position", primary_key=True),
     _words("name"),
     _whole("count"),
-    _words("role"),
+    _word("role"),
     _words("family"),
     _words("generation"),
     *(_whole(f"{what}_{axis}", nullable=True) for what in ("grid", "block") for axis in "xyz"),

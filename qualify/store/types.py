@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, overload
 
 from sqlalchemy import DateTime, Dialect, Double, Text
 from sqlalchemy.types import TypeDecorator
@@ -62,7 +62,7 @@ class Words(TypeDecorator[str]):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
         """What makes the driver's text the one that was stored."""
-        return _unescaped
+        return unescaped
 
 
 def _escaped(value: str | None) -> str | None:
@@ -71,7 +71,16 @@ def _escaped(value: str | None) -> str | None:
     return _UNSTORABLE.sub(lambda found: f"\x1a{ord(found[0]):04x}", value)
 
 
-def _unescaped(value: str | None) -> str | None:
+@overload
+def unescaped(value: str) -> str: ...
+
+
+@overload
+def unescaped(value: None) -> None: ...
+
+
+def unescaped(value: str | None) -> str | None:
+    """The text that was stored, from what the database has."""
     if value is None or "\x1a" not in value:
         return value
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
@@ -89,7 +98,7 @@ class Json(TypeDecorator[Any]):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
         """What makes lists and dictionaries again."""
-        return _decoded
+        return decoded
 
 
 # Made once: json.dumps and json.loads with options of their own make one for every value.
@@ -103,7 +112,8 @@ def _encoded(value: Any) -> str | None:
     return None if value is None else _ENCODER.encode(value)
 
 
-def _decoded(value: str | None) -> Any:
+def decoded(value: str | None) -> Any:
+    """The list or dictionary that was stored, from what the database has."""
     if value == "{}":
         return {}
     if value is None:
