@@ -17,6 +17,7 @@ from typing import Any
 
 from qualify.cards.load import load_kernels
 from qualify.facts import codec
+from qualify.facts.case import INCIDENTS
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Judgement, Record
 from qualify.report.judged import Judged, judge
@@ -116,9 +117,9 @@ def table(evidence: dict[str, Any]) -> str:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in evidence["runs"]:
         for case in run["cases"]:
-            _, phase, _, _, _, kernel = case["id"].split("/")
+            model, phase, *_, kernel = case["id"].split("/")
             if case.get("launched") and case["verdict"] != "NOT_REQUIRED":
-                groups.setdefault((kernel, phase), []).append(case)
+                groups.setdefault((kernel, model if model == INCIDENTS else phase), []).append(case)
     lines = [
         "| kernel | phase | cases | what it ran (generation) | E | R | G | β/limit | LSE | µs | share of ceiling |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
