@@ -13,8 +13,6 @@ from qualify.facts.run import Record
 from qualify.facts.stack import Component
 from qualify.store.store import Store
 
-REPEATS = 5
-
 
 def main() -> None:
     """Store a run, the same again, and one that fails with another kernel, other numbers and other times."""
@@ -35,7 +33,7 @@ def main() -> None:
                 store.add_cases(label, [record.case for record in some])
                 store.add(label, some)
         figures = {
-            (what, page): timed("diff", "before", what, "--db", "bench.db", *page, folder=folder, repeats=REPEATS)
+            (what, page): timed("diff", "before", what, "--db", "bench.db", *page, folder=folder)
             for what in ("same", "other")
             for page in ((), ("--out", "out"))
         }

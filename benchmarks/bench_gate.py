@@ -17,7 +17,6 @@ from qualify.store.store import Store
 CASES = 5_000
 FEWER = 1_000
 RUNS = 200
-REPEATS = 5
 PARTS = (tables.findings, tables.statistics, tables.launches, tables.samples)
 
 
@@ -37,7 +36,7 @@ def main() -> None:
                 _copy(connection, "full", f"copy-{number:06}")
             stored = connection.execute(select(func.count()).select_from(tables.outcomes)).scalar_one()
         figures = {
-            count: timed("gate", "--run", label, "--db", "bench.db", folder=folder, repeats=REPEATS)
+            count: timed("gate", "--run", label, "--db", "bench.db", folder=folder)
             for label, count in (("part", fewer), ("full", cases))
         }
         size = (folder / "bench.db").stat().st_size

@@ -15,8 +15,6 @@ from qualify.store.store import Store
 from qualify.verdict.gate import conclude
 from qualify.verdict.policy import Rules
 
-REPEATS = 5
-
 
 def main() -> None:
     """Judge and render records that all ran."""
@@ -35,7 +33,7 @@ def main() -> None:
             store.begin(replace(run, id="bench"))
             store.add_cases("bench", [record.case for record in records])
             store.add("bench", records)
-        wall, cpu = timed("report", "bench", "--db", "bench.db", folder=folder, repeats=REPEATS)
+        wall, cpu = timed("report", "bench", "--db", "bench.db", folder=folder)
     machine()
     show(f"judging {count:,} cases", judged - began, "s")
     show("writing report.html and report.json", done - judged, "s")
