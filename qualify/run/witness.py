@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from pydantic_core import from_json
 from torch.autograd.profiler import profile, record_function
+from torch.profiler import ProfilerActivity
 
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
 from qualify.run.kernel_names import identify
@@ -62,8 +63,7 @@ def trace(
     """
     cuda = device.type == "cuda"
     sentinel = torch.ones(8, device=device)
-    # torch.profiler.profile, which wraps this one, imports the compiler first: a second for each worker.
-    with profile(use_device="cuda" if cuda else None, use_kineto=True, profile_memory=not cuda) as session:
+    with _profiler(cuda=cuda) as session:
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:
@@ -82,6 +82,18 @@ def trace(
         # A trace on the CPU has megabytes: the standard library's parser takes ten times as long as the call did.
         events = from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
     return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
+
+
+def _profiler(*, cuda: bool) -> Any:
+    """A profiler session, to be entered.
+
+    On a CPU it is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: a second
+    for each worker. On CUDA it is the wrapper, with which the evidence of docs/kernels.md was made: it also knows when
+    CUPTI must be torn down.
+    """
+    if cuda:
+        return torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+    return profile(use_kineto=True, profile_memory=True)
 
 
 def _mark(name: str, tensor: torch.Tensor) -> None:
