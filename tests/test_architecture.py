@@ -40,10 +40,12 @@ def name_of(path: Path) -> str:
 
 
 def public_without_docstring(body: list[ast.stmt], prefix: str = "") -> list[str]:
-    """Public functions, classes and methods of a module that have no docstring."""
+    """Public functions, classes and methods of a module without a docstring; overloads share their function's."""
     found = []
     for node in body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list):
             continue
         if ast.get_docstring(node) is None:
             found.append(prefix + node.name)
