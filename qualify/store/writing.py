@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table, insert, select, update
+from sqlalchemy import Connection, Dialect, Table, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import UsageError
@@ -73,12 +73,26 @@ def insert_records(connection: Connection, run_id: str, records: Sequence[Record
     """Adds outcomes of planned cases, with all their parts."""
     keys = _case_keys(connection, run_id, [record.case.id for record in records])
     rows = [mapping.outcome_row(record.outcome, keys[record.case.id]) for record in records]
-    # Sorted like the rows, so that every id meets its own record.
-    adding = insert(tables.outcomes).returning(tables.outcomes.c.id, sort_by_parameter_order=True)
-    ids = connection.execute(adding, rows).scalars().all()
+    ids = _insert_outcomes(connection, rows)
     for table, rows_of in _PARTS:
         parts = [row for record, key in zip(records, ids, strict=True) for row in rows_of(record.outcome, key)]
         _insert_parts(connection, table, parts)
+
+
+def _insert_outcomes(connection: Connection, rows: list[mapping.Row]) -> Sequence[int]:
+    """Ids of the added rows, in their order.
+
+    SQLite cannot tell them in order, so SQLAlchemy would add one row at a time. Its transaction holds the only write
+    lock, so they are counted here as SQLite counts them: on from the largest.
+    """
+    table = tables.outcomes
+    if connection.dialect.name != "sqlite":
+        adding = insert(table).returning(table.c.id, sort_by_parameter_order=True)
+        return connection.execute(adding, rows).scalars().all()
+    last = connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()
+    ids = range(last + 1, last + 1 + len(rows))
+    _insert_parts(connection, table, [{"id": key, **row} for key, row in zip(ids, rows, strict=True)])
+    return ids
 
 
 def _insert(connection: Connection, table: Table, rows: list[mapping.Row]) -> None:
