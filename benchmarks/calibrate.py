@@ -30,7 +30,7 @@ from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
-from qualify.facts.case import DTYPE_BYTES, Dtype, Workload
+from qualify.facts.case import Dtype, Workload, formats_of
 from qualify.facts.codec import strict
 from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
@@ -50,6 +50,7 @@ STATISTICS = ("E", "R", "G_share", "beta_share", "lse_rel")
 SKIPPED = ("flex-attention",)
 """compiles anew for every length"""
 HEADS_Q, HEADS_KV = 8, 2
+PAGE_SIZE = 16
 LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((1,), (1,)),
     ((127,), (127,)),
@@ -134,8 +135,8 @@ def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, lon
         scale=head_dim**-0.5,
         seqlens_q=queries,
         seqlens_k=keys,
-        page_size=0,
-        descale=card.claims.fp8.descale if dtype == "fp8_e4m3" else "",
+        page_size=0 if "packed" in card.claims.layouts else PAGE_SIZE,
+        descale=card.claims.fp8.descale if "fp8_e4m3" in formats_of(dtype) else "",
     )
 
 
@@ -149,7 +150,7 @@ def unclaimed(card: KernelCard, workload: Workload) -> list[str]:
         label="",
         seqlens_q=workload.seqlens_q,
         seqlens_k=workload.seqlens_k,
-        page_size=0,
+        page_size=workload.page_size,
         where=(),
     )
     reasons = geometry_refusals(card, geometry) + shape_refusals(card, shape) + dtype_refusals(card, workload.dtype)
@@ -283,9 +284,7 @@ def run(arguments: argparse.Namespace) -> None:
             "torch": torch.__version__,
             "head_dim": arguments.head_dim,
             "quantiles": QUANTILES,
-            "kernels": sorted(
-                known.values(), key=lambda one: (one["kernel"], -DTYPE_BYTES[one["dtype"]], one["dtype"])
-            ),
+            "kernels": sorted(known.values(), key=lambda one: (one["kernel"], get_args(Dtype).index(one["dtype"]))),
         }
         text = json.dumps(strict(document), separators=(",", ":"), allow_nan=False)
         arguments.out.write_text(text.replace('{"kernel":', '\n{"kernel":') + "\n")
