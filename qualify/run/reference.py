@@ -25,7 +25,7 @@ BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 CACHES = 4
 """such blocks that the keys and values of the sequences of a block may fill"""
 ROW_LIMIT = 4096
-"""query rows of a sequence that are all compared; of longer ones a stratified sample"""
+"""query rows of a sequence that are all compared, unless a caller asks for fewer; of longer ones a stratified sample"""
 SAMPLE_ROWS = 1024
 """size of that sample"""
 
@@ -104,13 +104,13 @@ class _Bucket:
     """(r,) selected rows within a sequence"""
 
 
-def _buckets(bounds_q: Tensor, bounds_k: Tensor, device: torch.device) -> list[_Bucket]:
+def _buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int, device: torch.device) -> list[_Bucket]:
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     lengths = zip(bounds_q.diff().tolist(), bounds_k.diff().tolist(), strict=True)
     for index, pair in enumerate(lengths):
         groups[pair].append(index)
     return [
-        _Bucket(members=members, seqlen_q=sq, seqlen_k=sk, rows=torch.tensor(select_rows(sq), device=device))
+        _Bucket(members=members, seqlen_q=sq, seqlen_k=sk, rows=torch.tensor(select_rows(sq, row_limit), device=device))
         for (sq, sk), members in groups.items()
         if sq
     ]
@@ -125,7 +125,12 @@ def key_bounds(call: AttentionCall) -> Tensor:
 
 
 def golden(
-    call: AttentionCall, *, dtype: torch.dtype = torch.float64, underflow: bool = False, scores: bool = False
+    call: AttentionCall,
+    *,
+    dtype: torch.dtype = torch.float64,
+    underflow: bool = False,
+    scores: bool = False,
+    row_limit: int = ROW_LIMIT,
 ) -> Golden:
     """The golden result of a call.
 
@@ -133,10 +138,11 @@ def golden(
         dtype: float64, or float32 for the cheaper reference (IEEE products either way).
         underflow: whether to return ``U`` (one product more).
         scores: whether to return ``S`` and ``T`` (three products more).
+        row_limit: of a sequence with more queries than these a sample is computed (:func:`select_rows`).
     """
     device = call.q.device
     bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
-    buckets = _buckets(bounds_q, bounds_k, device)
+    buckets = _buckets(bounds_q, bounds_k, row_limit, device)
     count = sum(len(bucket.members) * len(bucket.rows) for bucket in buckets)
     heads_q, dim_v = call.q.shape[1], call.v.shape[-1]
 

@@ -51,7 +51,7 @@ EFFORTS: dict[tuple[Level, DeviceKind], Effort] = {
     ("smoke", "cpu"): Effort(blocks=3, block_us=1_000, launches=10),
     ("full", "cpu"): Effort(blocks=7, block_us=10_000, launches=100),
     ("smoke", "cuda"): Effort(blocks=5, block_us=1_000, launches=50),
-    ("full", "cuda"): Effort(blocks=15, block_us=10_000, launches=400),
+    ("full", "cuda"): Effort(blocks=15, block_us=5_000, launches=200),
 }
 
 

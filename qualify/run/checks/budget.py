@@ -22,11 +22,15 @@ from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Error
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject
 from qualify.run.inputs import INPUT_KINDS, InputKind
-from qualify.run.reference import Golden, golden
+from qualify.run.reference import ROW_LIMIT, SAMPLE_ROWS, Golden, golden
 
 LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)
 KINDS: dict[Level, tuple[InputKind, ...]] = {"smoke": ("normal",), "full": INPUT_KINDS}
+ROWS_BY_KIND = {"normal": ROW_LIMIT}
+"""query rows of a sequence that are all compared; for the other kinds SAMPLE_ROWS, of longer sequences a sample"""
+FEW_ROWS = 64
+"""rows that are asked first whether they rule a class out"""
 Richer = Callable[[], Golden]
 """gives the golden result again, with every term that some accuracy class needs"""
 
@@ -52,26 +56,37 @@ class Budget:
         statistics: list[Statistics] = []
         for seed, kind in enumerate(KINDS[subject.level]):
             call = subject.inputs(kind, seed).call
-            found, measured = compare(subject, call, subject.golden(call), subject.run(call), kind, seed)
+            limit = ROWS_BY_KIND.get(kind, SAMPLE_ROWS)
+            exact = subject.golden(call, row_limit=limit)
+            found, measured = compare(subject, call, exact, subject.run(call), kind, seed, row_limit=limit)
             findings += found
             statistics += [measured] if measured else []
         return findings, statistics
 
 
-def full_golden(subject: Subject, call: AttentionCall) -> Golden:
+def full_golden(subject: Subject, call: AttentionCall, row_limit: int = ROW_LIMIT) -> Golden:
     """The golden result with the terms of every class, for the rows that see a key."""
-    found = golden(call, dtype=subject.reference, underflow=True, scores=True)
+    found = golden(call, dtype=subject.reference, underflow=True, scores=True, row_limit=row_limit)
     return rows_kept(found, found.keys > 0)
 
 
 def compare(
-    subject: Subject, call: AttentionCall, golden: Golden, result: Result, kind: str, seed: int, *, measure: bool = True
+    subject: Subject,
+    call: AttentionCall,
+    golden: Golden,
+    result: Result,
+    kind: str,
+    seed: int,
+    *,
+    measure: bool = True,
+    row_limit: int = ROW_LIMIT,
 ) -> tuple[list[Finding], Statistics | None]:
     """Judge one result of a call against its golden result.
 
     Args:
         measure: False saves the statistics, and the search for the tightest class, of a result within its limits: for
             probes that ask only whether anything fails.
+        row_limit: the one that the golden result was made with.
     """
     out = result.out[golden.rows]
     lse = None if result.lse is None else result.lse.T[golden.rows]
@@ -83,7 +98,7 @@ def compare(
         return findings, None
     out = out[~empty]
     declared = declared_class(subject.card, subject.workload.dtype)
-    richer = partial(full_golden, subject, call)
+    richer = partial(full_golden, subject, call, row_limit)
     if declared.scores:
         seen = richer()
     errors = judge(seen, out, declared)
@@ -122,17 +137,30 @@ def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Error
         kind = declared if known.name == declared.name else known
         if known.scores and golden.S is None:
             golden = richer()
-        if (errors if kind is declared else judge(golden, out, kind)).within:
+        if errors.within if kind is declared else keeps(golden, out, kind):
             return declared.name if replace(kind, name=declared.name) == declared else known.name
     return ""
 
 
+def keeps(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
+    """Whether the output keeps the limits of a class. E and R are of single rows, so a few may rule it out at once."""
+    if len(out) > FEW_ROWS:
+        few = torch.arange(FEW_ROWS, device=out.device)
+        first = judge(golden_rows(golden, few), out[few], kind)
+        if not (first.E <= E_LIMIT and first.R <= R_LIMIT):
+            return False
+    return judge(golden, out, kind).within
+
+
 def rows_kept(golden: Golden, keep: Tensor) -> Golden:
     """The golden result of some of its rows."""
-    if bool(keep.all()):
-        return golden
+    return golden if bool(keep.all()) else golden_rows(golden, keep)
+
+
+def golden_rows(golden: Golden, rows: Tensor) -> Golden:
+    """The golden result of the rows that an index or a mask of its rows names."""
     parts = {field.name: getattr(golden, field.name) for field in fields(golden)}
-    kept: dict[str, Any] = {name: None if part is None else part[keep] for name, part in parts.items()}
+    kept: dict[str, Any] = {name: None if part is None else part[rows] for name, part in parts.items()}
     return replace(golden, **kept)
 
 

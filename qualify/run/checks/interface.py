@@ -20,7 +20,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.inputs import InputKind, Inputs, make_inputs
-from qualify.run.reference import Golden, golden
+from qualify.run.reference import ROW_LIMIT, Golden, golden
 
 
 class ContractBreach(Exception):
@@ -60,9 +60,14 @@ class Subject:
         """Inputs of a kind; the same arguments give the same values. In fp8 they have unequal descale factors."""
         return make_inputs(self.workload, kind=kind, seed=self.seed + seed, device=self.device, descaled=True)
 
-    def golden(self, call: AttentionCall) -> Golden:
-        """The golden result of a call, with the underflow term where the dtype needs it."""
-        return golden(call, dtype=self.reference, underflow=self.workload.q_format in {"fp16", "fp8_e4m3"})
+    def golden(self, call: AttentionCall, *, row_limit: int = ROW_LIMIT) -> Golden:
+        """The golden result of a call, with the underflow term where the dtype needs it.
+
+        Args:
+            row_limit: of a sequence with more queries than these a sample is compared.
+        """
+        underflow = self.workload.q_format in {"fp16", "fp8_e4m3"}
+        return golden(call, dtype=self.reference, underflow=underflow, row_limit=row_limit)
 
     def run(self, call: AttentionCall) -> Result:
         """Run the kernel once and check that it returned what the contract says.

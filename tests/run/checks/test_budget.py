@@ -14,11 +14,12 @@ from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.masks import visible
+from qualify.run.accuracy import class_named
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.budget import KINDS, Budget
+from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
 from qualify.run.checks.interface import Subject
-from qualify.run.reference import Golden
+from qualify.run.reference import ROW_LIMIT, SAMPLE_ROWS, Golden, select_rows
 
 EMPTY: dict[str, Any] = {"seqlens_q": (9, 3), "seqlens_k": (4, 3)}
 
@@ -136,8 +137,8 @@ def test_one_row_that_is_not_finite_fails(value: float) -> None:
 class BrokenReference(Subject):
     """A subject whose golden result has a NaN in it."""
 
-    def golden(self, call: AttentionCall) -> Golden:
-        found = super().golden(call)
+    def golden(self, call: AttentionCall, *, row_limit: int = ROW_LIMIT) -> Golden:
+        found = super().golden(call, row_limit=row_limit)
         part = "lse" if self.seed % 2 else "out"
         getattr(found, part)[7, 1] = math.nan
         return found
@@ -257,6 +258,33 @@ def test_statistics_of_every_input_kind(dtype: str) -> None:
         assert record.lse_rel is not None
         assert record.lse_rel < 1e-5
     assert dtype == statistics[0].measured_class
+
+
+def test_long_prompts_are_sampled_for_all_kinds_but_the_first() -> None:
+    """Normal inputs are compared in every row up to 4,096; the others in a sample, in a class with every term too."""
+    long = {"heads_q": 1, "heads_kv": 1, "seqlens_q": (SAMPLE_ROWS + 1,), "seqlens_k": (SAMPLE_ROWS + 1,)}
+    card = make_card()
+    card = card.model_copy(update={"accuracy": dict(card.accuracy) | {"bf16": "lowp_scores"}})
+    sample = len(select_rows(SAMPLE_ROWS + 1, SAMPLE_ROWS))
+    assert sample <= SAMPLE_ROWS
+    for options in ({}, {"card": card}):
+        findings, statistics = Budget().measure(make_subject(level="full", dtype="bf16", **options, **long))
+        assert {"pass"} == {finding.verdict for finding in findings}
+        assert [SAMPLE_ROWS + 1] + [sample] * (len(KINDS["full"]) - 1) == [record.rows for record in statistics]
+
+
+def test_a_class_is_kept_by_all_rows_and_not_only_the_first() -> None:
+    """The few rows that are asked first may rule a class out; they never let one in."""
+    subject = make_subject(dtype="bf16")
+    call = subject.inputs().call
+    golden = subject.golden(call)
+    out = golden.out.bfloat16()
+    assert keeps(golden, out, class_named("bf16"))
+    for row in (0, len(out) - 1):
+        wrong = out.clone()
+        wrong[row] *= 1.5
+        assert not keeps(golden, wrong, class_named("bf16"))
+    assert len(out) > FEW_ROWS
 
 
 def test_underflow_is_shown_in_fp16_only() -> None:
