@@ -230,7 +230,8 @@ UNSEEN = ("lse", "graph")
 def _range(card: KernelCard) -> str:
     dims = card.claims.head_dim
     step = f", multiples of {dims.multiple_of}" if dims.multiple_of > 1 else ""
-    return f"{dims.min} to {dims.max or 'any'}{step}"
+    gaps = f", not {', '.join(map(str, dims.excluded))}" if dims.excluded else ""
+    return f"{dims.min} to {dims.max or 'any'}{step}{gaps}"
 
 
 def _seen_on_h100() -> dict[str, tuple[set[str], str, list[str]]]:

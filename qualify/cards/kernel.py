@@ -93,6 +93,8 @@ class HeadDimClaim(Card):
     """largest head_dim"""
     multiple_of: Count = 1
     """head_dim is a multiple of this"""
+    excluded: Several[Count] = ()
+    """head dimensions between min and max that are not claimed"""
 
 
 class PageSizeClaim(Card):
@@ -178,7 +180,11 @@ class Claims(Card):
 
     @model_validator(mode="after")
     def _fits(self) -> Claims:
-        problems = _range_problems("head_dim", self.head_dim.min, self.head_dim.max, self.head_dim.multiple_of)
+        dims = self.head_dim
+        problems = _range_problems("head_dim", dims.min, dims.max, dims.multiple_of)
+        for index, dim in enumerate(dims.excluded):
+            if dim % dims.multiple_of or not dims.min <= dim <= dims.max:
+                problems.append((("head_dim", "excluded", index), f"is {dim}, which is not claimed anyway"))
         if self.page_size:
             page = self.page_size
             problems += _range_problems("page_size", page.min, page.max, page.multiple_of)

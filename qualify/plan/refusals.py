@@ -19,6 +19,8 @@ def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
         reasons.append(f"head_dim={dim} < {claims.head_dim.min} ({name} claims ≥ {claims.head_dim.min})")
     if dim % claims.head_dim.multiple_of:
         reasons.append(f"head_dim={dim} ({name} claims multiples of {claims.head_dim.multiple_of})")
+    if dim in claims.head_dim.excluded:
+        reasons.append(f"head_dim={dim} ({name} excludes it)")
     if geometry.head_dim_v != dim and claims.head_dim_v == "same":
         reasons.append(f"head_dim_v={geometry.head_dim_v} ≠ head_dim={dim} ({name} claims equal ones)")
     kind = mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)

@@ -95,6 +95,7 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"claims.head_dim": {}}, "claims.head_dim.max: is missing (largest head_dim); add it"),
         ({"claims.head_dim.max": 4}, "claims.head_dim.max: is 4, which is less than min = 8"),
         ({"claims.head_dim.multiple_of": 300}, "claims.head_dim.max: leaves no head_dim: none from 8 to 256 is a"),
+        ({"claims.head_dim.excluded": [100]}, "claims.head_dim.excluded[0]: is 100, which is not claimed anyway"),
         ({"claims.head_dim.max": "256"}, 'must be a whole number, but is "256"; write it without quotes'),
         ({"claims.head_dim.max": True}, "claims.head_dim.max: must be a whole number, but is true"),
         ({"claims.page_size.max": 8}, "claims.page_size.max: leaves no page_size"),

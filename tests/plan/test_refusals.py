@@ -48,6 +48,7 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
             {"head_dim": {"max": 64, "multiple_of": 8}},
             ["head_dim=20 (under-test claims multiples of 8)"],
         ),
+        ({}, {"head_dim": 48}, {"head_dim": {"max": 64, "excluded": [48]}}, ["head_dim=48 (under-test excludes it)"]),
         (
             {},
             {"head_dim_v": 32},

@@ -230,3 +230,21 @@ def test_flashinfer_gets_one_number_for_each_tensor(queries: int) -> None:
         adapter.prepare(make_call(descale="sequence", **shape))
     with pytest.raises(LibraryRefusal, match="one dtype"):
         adapter.prepare(make_call(descale="tensor", **shape | {"page_size": 0}))
+
+
+@pytest.mark.parametrize(("heads_q", "tensor_cores"), [(4, False), (8, False), (10, True), (14, True)])
+def test_flashinfer_decodes_groups_without_a_kernel_of_their_own_on_tensor_cores(
+    heads_q: int, tensor_cores: bool
+) -> None:
+    """Five or seven query heads on a KV head are an error in its other decode kernel; engines choose so too."""
+    shape = {"seqlens_q": (1, 1), "seqlens_k": (64, 40), "page_size": 16, "dtype": "bf16_kv_fp8_e4m3"}
+    call = make_call(heads_q=heads_q, heads_kv=2, descale="tensor", **shape)
+    asked: list[Any] = []
+
+    def decode(*_: Any, use_tensor_cores: bool) -> Wrapper:
+        asked.append(use_tensor_cores)
+        return Wrapper(call)
+
+    library = SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=decode)
+    flashinfer.FlashInfer(library=library, backend="fa2", use_tensor_cores=False).prepare(call)
+    assert [tensor_cores] == asked

@@ -32,6 +32,8 @@ HEAD_DIMS = {
     "fa3": ((64, 64), (128, 128), (192, 128), (256, 256)),
 }
 """(head_dim, head_dim_v) that FlashInfer builds ahead of time: others may not compile"""
+DECODE_GROUPS = (1, 2, 3, 4, 8)
+"""query heads on a KV head for which decode is written without tensor cores; others need the kernel with them"""
 
 ATTEND = """\
 def attend(call):
@@ -63,7 +65,8 @@ def attend(call):
         pages, heads["page_size"] = page_list(call), call.k.shape[1]
         lists = (pages.indptr, pages.indices, pages.last_page_len)
         if BACKEND == "fa2" and call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1:
-            wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=TENSOR_CORES)
+            tensor_cores = TENSOR_CORES or call.q.shape[1] // call.k.shape[-2] not in DECODE_GROUPS
+            wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=tensor_cores)
             wrapper.plan(*lists, head_dim=call.q.shape[-1], **heads, **shared)
         else:
             wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
@@ -78,8 +81,8 @@ def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card.
 
     Args:
-        options: ``backend``: fa2 (default) or fa3. ``use_tensor_cores``: false (default) or true, for
-            paged decode with fa2.
+        options: ``backend``: fa2 (default) or fa3. ``use_tensor_cores``: false (default: only where
+            there is no other decode kernel for the group) or true, for paged decode with fa2.
 
     Raises:
         ImportError: flashinfer is not installed.
@@ -139,6 +142,7 @@ class FlashInfer:
         chosen = constants(
             BACKEND=self._backend,
             TENSOR_CORES=self._use_tensor_cores,
+            DECODE_GROUPS=DECODE_GROUPS,
             WORKSPACE_BYTES=WORKSPACE_BYTES,
             WORKSPACE={},
         )
@@ -168,8 +172,9 @@ class FlashInfer:
         heads = {"num_qo_heads": call.q.shape[1], "num_kv_heads": heads_kv, "page_size": page_size}
         wrapper: Any
         if one_query and self._backend == "fa2":
+            tensor_cores = self._use_tensor_cores or call.q.shape[1] // heads_kv not in DECODE_GROUPS
             wrapper = self._library.BatchDecodeWithPagedKVCacheWrapper(
-                self._scratch(call.q.device), "NHD", use_tensor_cores=self._use_tensor_cores
+                self._scratch(call.q.device), "NHD", use_tensor_cores=tensor_cores
             )
             wrapper.plan(
                 pages.indptr,
