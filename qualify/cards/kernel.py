@@ -148,8 +148,9 @@ class Claims(Card):
     """element types of q, k, v and out; bf16_kv_fp8_e4m3: bf16 queries beside an fp8 cache"""
     head_dim: HeadDimClaim
     """range of head_dim"""
-    head_dim_v: Literal["same", "any"] = "same"
-    """same: value vectors are as long as key vectors; any: they need not be"""
+    head_dim_v: Literal["same", "any", "latent"] = "same"
+    """same: value vectors are as long as key vectors; any: they need not be; latent: they are the first elements of one
+    KV head's keys, stored once, and no other call is served"""
     layouts: Some[Layout]
     """packed, paged or both"""
     page_size: PageSizeClaim | None = None

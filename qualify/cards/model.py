@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, Any, Literal, get_args
@@ -64,6 +65,8 @@ class LayerGroup(Card):
     """multiplies q·k; left out = 1 / sqrt(head_dim)"""
     positions: Positions = "none"
     """none, rope, mrope or alibi: what is applied before or inside the kernel"""
+    latent: Flag = Field(default=False, exclude_if=operator.not_)
+    """whether values are the first head_dim_v elements of the keys, stored once: latent attention"""
     stack: Stack = "main"
     """main, encoder or vision: which of the model's stacks the layer numbers belong to"""
     phases: Several[Phase] = ()
@@ -81,6 +84,9 @@ class LayerGroup(Card):
             if self.mask not in masks and getattr(self, key) is not None:
                 words = " or ".join(masks)
                 problems.append(((key,), f"is used only with mask: {words}, and the mask is {self.mask}"))
+        if self.latent and self.head_dim_v >= self.head_dim:
+            message = f"is true, so head_dim_v = {self.head_dim_v} must be less than head_dim = {self.head_dim}"
+            problems.append((("latent",), message))
         if self.mask == "band" and self.window is not None and self.window % 2 == 0:
             problems.append((("window",), f"is {self.window} and must be odd: as many keys before a query as after it"))
         if self.image_tokens is not None and self.mask not in {"causal", "window"}:

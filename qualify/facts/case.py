@@ -70,6 +70,13 @@ class Workload:
     """(sequence, start, end): keys from start to end - 1 see each other whatever the mask says, as images do"""
     descale: Descale = ""
     """fp8 only: what one descale factor covers; empty is read as ``sequence``"""
+    latent: bool = False
+    """whether values are the first ``head_dim_v`` elements of the keys, stored once: absorbed latent attention"""
+
+    @property
+    def rope(self) -> slice:
+        """Elements of q and k that are no value's: all of them, or behind the latent those of its rotated part."""
+        return slice(self.head_dim_v if self.latent else 0, self.head_dim)
 
     @property
     def q_format(self) -> Format:

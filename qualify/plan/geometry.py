@@ -43,6 +43,8 @@ class Geometry:
     """tokens of the image in each sequence; 0 = text alone"""
     phases: tuple[Phase, ...] = ()
     """phases in which the call is made; empty = all"""
+    latent: bool = False
+    """whether values are the first ``head_dim_v`` elements of the keys, stored once"""
 
     @property
     def canonical(self) -> str:
@@ -58,6 +60,8 @@ class Geometry:
             self.sinks,
             self.scale,
         ]
+        if self.latent:
+            return json.dumps([*usual, self.chunk, "latent"])
         return json.dumps([*usual, self.chunk] if self.chunk else usual)
 
     def has(self, phase: Phase) -> bool:
@@ -109,6 +113,7 @@ def divide(group: LayerGroup, model: str, mask: str, parallel: int) -> Geometry:
         chunk=group.chunk if group.chunk and label == _own(group) else 0,
         cross_keys=group.cross_keys or 0,
         phases=group.phases,
+        latent=group.latent,
     )
 
 

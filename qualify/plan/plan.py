@@ -291,4 +291,5 @@ def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:
         page_size=shape.page_size,
         chunk=geometry.chunk,
         spans=shape.spans,
+        latent=geometry.latent,
     )

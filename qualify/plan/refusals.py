@@ -23,6 +23,8 @@ def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
         reasons.append(f"head_dim={dim} ({name} excludes it)")
     if geometry.head_dim_v != dim and claims.head_dim_v == "same":
         reasons.append(f"head_dim_v={geometry.head_dim_v} ≠ head_dim={dim} ({name} claims equal ones)")
+    if claims.head_dim_v == "latent":
+        reasons += _latent_refusals(name, geometry)
     kind = mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)
     if kind not in claims.masks:
         reasons.append(f"mask={kind} ({name} claims {', '.join(claims.masks)})")
@@ -34,6 +36,15 @@ def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
         if wanted and feature not in claims.features:
             reasons.append(f"{value} ({name} does not claim {feature})")
     return reasons
+
+
+def _latent_refusals(name: str, geometry: Geometry) -> list[str]:
+    """Why a call is not the one of latent attention, which a kernel with one cache for keys and values needs."""
+    if not geometry.latent:
+        return [f"values of their own ({name} takes the first elements of the keys for them: latent attention)"]
+    if geometry.heads_kv != 1:
+        return [f"heads_kv={geometry.heads_kv} ({name} claims one latent KV head)"]
+    return []
 
 
 def dtype_refusals(card: KernelCard, dtype: Dtype) -> list[str]:

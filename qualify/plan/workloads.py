@@ -31,6 +31,7 @@ def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
         sinks=workload.sinks,
         scale=workload.scale,
         refusals=(),
+        latent=workload.latent,
     )
     shape = shape_of(workload.seqlens_q, workload.seqlens_k, workload.page_size, where=())
     shape = replace(shape, spans=workload.spans)

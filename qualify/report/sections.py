@@ -185,6 +185,7 @@ def workload_text(workload: Workload) -> str:
         f"{workload.heads_q} query heads, {workload.heads_kv} KV heads",
         f"head_dim {workload.head_dim}"
         + (f" (values {workload.head_dim_v})" if workload.head_dim_v != workload.head_dim else ""),
+        "values are the keys' first elements" if workload.latent else "",
         f"{workload.batch} × q {_lengths(workload.seqlens_q)}, k {_lengths(workload.seqlens_k)}",
         "causal" if workload.causal else "",
         f"window ({window})" if workload.window != (-1, -1) else "",

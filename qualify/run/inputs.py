@@ -3,6 +3,10 @@
 Every tensor is a view into a larger allocation. What lies around it (the guard bands), and in a paged
 cache also the free pages, the null page 0 and the tail of each last page, is outside the valid region: a
 correct kernel's result does not depend on it. :func:`poison_outside` rewrites exactly those bytes.
+
+Where a workload is latent, the values are a view of the keys, and stay one whatever is replaced. What is asked of the
+values then goes into the first elements of the keys (:func:`latent_keys`); a probe that has to know the scores leaves
+those elements of its queries 0, and steers with the others (``Workload.rope``).
 """
 
 from __future__ import annotations
@@ -44,11 +48,13 @@ class Inputs:
     """``q`` with its guard bands: (GUARD_ROWS + total_q + GUARD_ROWS, heads_q, head_dim)"""
     k_whole: Tensor
     v_whole: Tensor
+    """of its own, or a view of ``k_whole`` where the workload is latent"""
 
     @property
     def bytes(self) -> int:
-        """Bytes of the three tensors that a kernel may read."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in (self.call.q, self.call.k, self.call.v))
+        """Bytes of the tensors that a kernel may read."""
+        read = (self.call.q, self.call.k) if self.call.latent else (self.call.q, self.call.k, self.call.v)
+        return sum(tensor.numel() * tensor.element_size() for tensor in read)
 
 
 def device_of(kind: str) -> torch.device:
@@ -95,8 +101,8 @@ def make_inputs(
     # Models store sinks in bf16, and FlashAttention-3 reads them so: representable values cost nobody a rounding.
     sinks = torch.randn(workload.heads_q, generator=generator, device=device) + sink_level(kind, workload)
     q_dtype, kv_dtype = TORCH_DTYPES[workload.q_format], TORCH_DTYPES[workload.kv_format]
-    q_whole = fitted(drawn.q, q_dtype)
-    k_whole, v_whole = (fitted(tensor, kv_dtype) for tensor in (drawn.k, drawn.v))
+    q_whole, k_whole = fitted(drawn.q, q_dtype), fitted(drawn.k, kv_dtype)
+    v_whole = k_whole[..., : workload.head_dim_v] if workload.latent else fitted(drawn.v, kv_dtype)
     table = drawn.table
     call = AttentionCall(
         q=_inner(q_whole),
@@ -144,6 +150,8 @@ def _draw(workload: Workload, kind: InputKind, generator: torch.Generator) -> _D
     k = draw((*rows, workload.heads_kv, workload.head_dim), kind, "k", generator)
     v = draw((*rows, workload.heads_kv, workload.head_dim_v), kind, "v", generator)
     shape_logits(q, k.view(-1, *k.shape[-2:]), v.view(-1, *v.shape[-2:]), slots, kind, workload)
+    if workload.latent:
+        k = latent_keys(k, v)
     return _Drawn(q=q, k=k, v=v, table=table, slots=slots)
 
 
@@ -164,13 +172,16 @@ def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str,
         ("v_descale", workload.kv_format, drawn.v, drawn.slots, workload.seqlens_k),
     )
     shape = (workload.batch, workload.heads_kv)
-    return {
+    factors = {
         name: _quantise(tensor.view(-1, *tensor.shape[-2:]), slots, lengths, workload, place)
         if descaled
         else torch.ones(shape, device=tensor.device)
         for place, (name, format_, tensor, slots, lengths) in enumerate(parts)
-        if format_ == "fp8_e4m3"
+        if format_ == "fp8_e4m3" and not (workload.latent and name == "v_descale")
     }
+    if workload.latent and "k_descale" in factors:
+        factors["v_descale"] = factors["k_descale"].clone()
+    return factors
 
 
 def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload, place: int) -> Tensor:
@@ -205,11 +216,17 @@ def _inner(whole: Tensor) -> Tensor:
 def with_tensors(
     inputs: Inputs, *, q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None = None
 ) -> Inputs:
-    """A copy of the inputs in which whole allocations are replaced; the others are shared."""
+    """A copy of the inputs in which whole allocations are replaced; the others are shared.
+
+    Latent values stay a view of the keys: ``v`` goes into the first elements of the keys that are there, or of ``k``.
+    """
     paged = inputs.call.block_table is not None
     q_whole = inputs.q_whole if q is None else q
     k_whole = inputs.k_whole if k is None else k
     v_whole = inputs.v_whole if v is None else v
+    if inputs.call.latent:
+        k_whole = k_whole if v is None else latent_keys(k_whole, v)
+        v_whole = k_whole[..., : v_whole.shape[-1]]
     call = replace(
         inputs.call,
         q=_inner(q_whole),
@@ -219,9 +236,15 @@ def with_tensors(
     return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
 
 
+def latent_keys(k: Tensor, v: Tensor) -> Tensor:
+    """A copy of the keys whose first elements are the values."""
+    return torch.cat([v, k[..., v.shape[-1] :]], dim=-1)
+
+
 def clone(inputs: Inputs) -> Inputs:
     """A deep copy: new allocations, equal bytes."""
-    copy = with_tensors(inputs, q=inputs.q_whole.clone(), k=inputs.k_whole.clone(), v=inputs.v_whole.clone())
+    v_whole = None if inputs.call.latent else inputs.v_whole.clone()
+    copy = with_tensors(inputs, q=inputs.q_whole.clone(), k=inputs.k_whole.clone(), v=v_whole)
     small = (
         *("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "sinks", "bidirectional_spans"),
         *("q_descale", "k_descale", "v_descale"),
@@ -262,14 +285,15 @@ def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
 
     q_whole = filled(inputs.q_whole)
     _inner(q_whole).copy_(inputs.call.q)
-    return with_tensors(inputs, q=q_whole, k=poisoned(inputs.k_whole), v=poisoned(inputs.v_whole))
+    v_whole = None if inputs.call.latent else poisoned(inputs.v_whole)
+    return with_tensors(inputs, q=q_whole, k=poisoned(inputs.k_whole), v=v_whole)
 
 
 def replace_keys(inputs: Inputs, workload: Workload, which: Tensor, k_value: Tensor, v_value: Tensor) -> Inputs:
     """A copy in which the keys marked in ``which`` (total_k,) bool get new values.
 
     Args:
-        k_value: broadcastable to (marked, heads_kv, head_dim).
+        k_value: broadcastable to (marked, heads_kv, head_dim); of latent keys only what is behind the values counts.
         v_value: broadcastable to (marked, heads_kv, head_dim_v).
     """
     slots = key_slots(inputs, workload)[which]

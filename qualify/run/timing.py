@@ -76,7 +76,7 @@ def work_of(workload: Workload) -> Work:
     keys = sum(count * _visible_keys(*pair, workload) for pair, count in counted)
     queries = sum(workload.seqlens_q)
     asked = queries * workload.heads_q * workload.head_dim
-    cached = keys * workload.heads_kv * (workload.head_dim + workload.head_dim_v)
+    cached = keys * workload.heads_kv * (workload.head_dim + (0 if workload.latent else workload.head_dim_v))
     written = queries * workload.heads_q * workload.head_dim_v
     moved = ((asked, workload.q_format), (cached, workload.kv_format), (written, workload.out_format))
     return Work(

@@ -52,6 +52,7 @@ _WORKLOAD = (
     "page_size",
     "descale",
     "chunk",
+    "latent",
 )
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
 _COMPONENT = tuple(Component.__dataclass_fields__)

@@ -213,6 +213,7 @@ cases = Table(
     _word("descale"),
     _whole("chunk"),
     _json("spans"),
+    _flag("latent"),
     UniqueConstraint("run_id", "case_id"),
     UniqueConstraint("run_id", "position"),
     Index(None, "case_id"),

@@ -25,7 +25,7 @@ def facts(group: LayerGroup) -> tuple[object, ...]:
     return (*heads, group.mask, group.window, group.softcap, group.sinks, group.scale, group.positions)
 
 
-RARE = ("chunk", "cross_keys", "image_tokens", "stack", "phases")
+RARE = ("chunk", "cross_keys", "image_tokens", "stack", "phases", "latent")
 """what few groups have"""
 
 
@@ -149,7 +149,7 @@ GEOMETRIES: list[tuple[str, str, str, int, list[tuple[Any, ...]]]] = [
         "deepseek-v3", "deepseek-ai/DeepSeek-V3", "deepseek_v3", 61,
         [
             plain(range(61), (128, 128), 192, dim_v=128, scale=DEEPSEEK, phases=PROMPT),
-            plain(range(61), (128, 1), 576, dim_v=512, scale=DEEPSEEK, phases=("decode", "verify")),
+            plain(range(61), (128, 1), 576, dim_v=512, scale=DEEPSEEK, phases=("decode", "verify"), latent=True),
         ],
     ),
     (
@@ -229,6 +229,7 @@ def test_explicit_values_win(write: Any, model: Any) -> None:
         ({"groups.0.head_dim": ...}, "groups[0].head_dim: is missing (elements per query and key vector); add it"),
         ({"groups.0.scale": 0}, "groups[0].scale: must be more than 0, but is 0"),
         ({"groups.0.softcap": -1}, "groups[0].softcap: must be at least 0, but is -1"),
+        ({"groups.0.latent": True}, "groups[0].latent: is true, so head_dim_v = 64 must be less than head_dim = 64"),
         ({"groups.0.layers": [0, 0]}, "groups[0].layers[1]: repeats entry 0 of the list"),
         ({"groups.0.layers": [-1]}, "groups[0].layers[0]: must be at least 0, but is -1"),
         ({"groups": []}, "groups: must hold at least 1 value, but is a list of 0"),
@@ -260,5 +261,9 @@ def test_content_hash_ignores_notation(write: Any, model: Any) -> None:
     """Writing a default out does not change the hash, another value does."""
     plain = load(write(model())).content_hash
     assert plain == load(write(model({"groups.0.scale": 0.125}))).content_hash
+    assert plain == load(write(model({"groups.0.latent": False}))).content_hash
     assert plain != load(write(model({"groups.0.scale": 0.25}))).content_hash
+    values = {"groups.0.head_dim_v": 32}
+    hashes = {load(write(model({**values, "groups.0.latent": latent}))).content_hash for latent in (False, True)}
+    assert 2 == len(hashes)
     assert 64 == len(plain)

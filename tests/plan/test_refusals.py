@@ -57,6 +57,20 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
         ),
         (
             {},
+            {"head_dim_v": 32},
+            {"head_dim_v": "latent"},
+            ["values of their own (under-test takes the first elements of the keys for them: latent attention)"],
+        ),
+        (
+            {},
+            {"head_dim_v": 32, "latent": True},
+            {"head_dim_v": "latent"},
+            ["heads_kv=2 (under-test claims one latent KV head)"],
+        ),
+        ({}, {"head_dim_v": 32, "latent": True, "heads_kv": 1}, {"head_dim_v": "latent"}, []),
+        ({}, {"head_dim_v": 32, "latent": True}, {"head_dim_v": "any"}, []),
+        (
+            {},
             {"mask": "window", "window": 9},
             {"masks": ["full", "causal"]},
             ["mask=window (under-test claims full, causal)"],

@@ -101,7 +101,8 @@ PUBLISHED = [
         ("flashinfer-fa3", "hopper", "attention"),
     ),
     ("void flashinfer::FP8PrefillWithKVCacheKernel<K>", ("flashinfer-fa3", "hopper", "attention")),
-    ("void flashinfer::mla::BatchMLAPageAttentionHopperKernel<K>", ("flashinfer-fa3", "hopper", "attention")),
+    ("void flashinfer::mla::hopper::BatchMLAPageAttentionHopperKernel<K>", ("flashinfer-fa3", "hopper", "attention")),
+    ("void flashinfer::mla::BatchMLAPagedAttentionKernel<K>", ("flashinfer-fa2", "ampere", "attention")),
     # Others, from sources and public traces
     ("fmhaSm100aKernel_QkvE4m3OBfloat16H128PagedKvCausalVarSeqQ128Kv128", ("trtllm-gen", "blackwell", "attention")),
     ("fmhaSm90Kernel_QkvBfloat16OBfloat16H128PackedQkv", ("trtllm-gen", "hopper", "attention")),
@@ -114,8 +115,20 @@ PUBLISHED = [
     ("kernel_unified_attention_3d", ("triton-unified", "", "attention")),
     ("reduce_segments", ("triton-unified", "", "auxiliary")),
     ("void qk_int8_sv_f8_accum_f32_attn_kernel<128>", ("sageattention", "", "attention")),
-    ("get_mla_metadata_kernel", ("flashmla", "hopper", "auxiliary")),
-    ("void flashinfer::BatchMLAPagedAttentionKernel<K>", ("flashinfer-fa2", "ampere", "attention")),
+    # FlashMLA, from the symbols of vLLM's binary
+    (
+        "void sm90::flash_fwd_splitkv_mla_kernel<Traits<cutlass::bfloat16_t>, TmaParams<cute::tuple<int, int> > >",
+        ("flashmla", "hopper", "attention"),
+    ),
+    (
+        "void sm90::decode::sparse_fp8::flash_fwd_splitkv_mla_fp8_sparse_kernel<sm90::KernelTemplate<128> >",
+        ("flashmla", "hopper", "attention"),
+    ),
+    (
+        "void smxx::decode::flash_fwd_mla_combine_kernel<cutlass::bfloat16_t, 512, 8, 32, 256>(CombineParams)",
+        ("flashmla", "hopper", "auxiliary"),
+    ),
+    ("smxx::decode::get_mla_metadata_kernel(GetDecodeSchedMetaParams)", ("flashmla", "hopper", "auxiliary")),
     (
         "void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernelTmaWarpspecialized<K> >",
         ("cutlass-fmha", "blackwell", "attention"),

@@ -73,6 +73,14 @@ def test_work_of_a_known_shape() -> None:
     assert 32 * 8192 == work.exps
 
 
+def test_a_latent_cache_is_read_once() -> None:
+    """Values that are part of the keys cost operations, and no bytes of their own."""
+    shape = {"seqlens_q": (1,), "seqlens_k": (8192,), "heads_q": 128, "heads_kv": 1, "head_dim": 576, "head_dim_v": 512}
+    own, latent = (work_of(make_workload(**shape, latent=latent)) for latent in (False, True))
+    assert 2 * (8192 * 576 + 128 * (576 + 512)) == latent.compulsory_bytes
+    assert (own.flops, own.exps) == (latent.flops, latent.exps)
+
+
 @pytest.mark.parametrize(
     ("work", "expected"),
     [

@@ -24,6 +24,7 @@ CASES = [
     examples.case(5, dtype="fp16", workload=examples.workload(dtype="fp32", softcap=examples.INFINITY)),
     examples.case(6, dtype="fp8_e4m3", workload=examples.workload(dtype="fp8_e4m3", descale="head")),
     examples.case(7, dtype="bf16_kv_fp8_e4m3", workload=examples.workload(dtype="bf16_kv_fp8_e4m3", descale="tensor")),
+    examples.case(8, workload=examples.workload(heads_kv=1, latent=True)),
 ]
 
 

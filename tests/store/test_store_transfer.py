@@ -26,7 +26,12 @@ from qualify.store.transfer import FORMAT, Evidence, Moved
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
-SHAPES = {"qualify.export/1": "cf96ed445e2d", "qualify.export/2": "259e21ba5529", "qualify.export/3": "cf20833f3626"}
+SHAPES = {
+    "qualify.export/1": "cf96ed445e2d",
+    "qualify.export/2": "259e21ba5529",
+    "qualify.export/3": "cf20833f3626",
+    "qualify.export/4": "fb2b973f0f22",
+}
 
 
 def _shape(kind: Any) -> Any:
@@ -143,7 +148,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
     "format": (
         lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
-        "format qualify.export/1, and this qualify reads qualify.export/2 and qualify.export/3",
+        "format qualify.export/1, and this qualify reads qualify.export/2 and qualify.export/3 and qualify.export/4",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
     "no run": (lambda file: _changed(file, lambda lines: lines[0].pop("run")), "its records are none"),

@@ -187,7 +187,7 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
         keys.wrong("index_topk", "selects keys for each query; a sparse mask cannot be expressed here")
     scale = dim**-0.5 * _yarn_factor(keys)
     prompt = replace(heads(keys, count, count, dim, scale), head_dim_v=dim_v, phases=PROMPT)
-    token = replace(heads(keys, count, 1, latent + rope, scale), head_dim_v=latent, phases=TOKENS)
+    token = replace(heads(keys, count, 1, latent + rope, scale), head_dim_v=latent, latent=True, phases=TOKENS)
     return [*group((layer, prompt) for layer in range(layers)), *group((layer, token) for layer in range(layers))]
 
 

@@ -42,6 +42,7 @@ class Layer:
     positions: Positions = "rope"
     stack: Stack = "main"
     phases: tuple[Phase, ...] = ()
+    latent: bool = False
 
 
 def heads(keys: Keys, count: int, count_kv: int, dim: int, scale: float | None = None) -> Layer:
@@ -85,6 +86,7 @@ def _group(layer: Layer, numbers: list[int]) -> LayerGroup:
         positions=layer.positions,
         stack=layer.stack,
         phases=layer.phases,
+        latent=layer.latent,
     )
 
 

@@ -44,7 +44,7 @@ def to_data(read: ReadModel) -> dict[str, object]:
         "revision": card.pin.revision,
         "model_type": card.model_type,
         "layers": card.layers,
-        "groups": [group.model_dump(mode="json") for group in card.groups],
+        "groups": [group.model_dump(mode="json") | {"latent": group.latent} for group in card.groups],
         "findings": [{"kind": each.kind, "where": each.where, "detail": each.detail} for each in read.findings],
     }
 
@@ -104,7 +104,7 @@ def described(group: LayerGroup) -> str:
     parts = [
         "" if group.stack == "main" else group.stack,
         f"{group.heads_q} heads on {group.heads_kv}",
-        f"head_dim {dims}",
+        f"head_dim {dims}{', latent' if group.latent else ''}",
         f"{group.mask}{f' {size}' if size else ''}",
         f"images of {group.image_tokens} tokens" if group.image_tokens else "",
         f"softcap {group.softcap:g}" if group.softcap else "",

@@ -29,7 +29,8 @@ class AttentionCall:
     k: Tensor
     """(total_k, heads_kv, head_dim), or paged (pages, page_size, heads_kv, head_dim)"""
     v: Tensor
-    """(total_k, heads_kv, head_dim_v), or paged (pages, page_size, heads_kv, head_dim_v)"""
+    """(total_k, heads_kv, head_dim_v), or paged (pages, page_size, heads_kv, head_dim_v); in latent attention the first
+    ``head_dim_v`` elements of ``k``: a view of the same memory, with the strides of ``k``"""
     cu_seqlens_q: Tensor
     """(batch + 1,) int32, first query of each sequence; may repeat (empty sequences)"""
     cu_seqlens_k: Tensor | None
@@ -61,6 +62,17 @@ class AttentionCall:
     v_descale: Tensor | None = None
     """(batch, heads_kv) float32 where k and v are fp8"""
     out_dtype: torch.dtype
+
+    @property
+    def latent(self) -> bool:
+        """Whether the values are the first elements of the keys, in the same memory, as in latent attention."""
+        k, v = self.k, self.v
+        return (
+            k.untyped_storage().data_ptr() == v.untyped_storage().data_ptr()
+            and k.storage_offset() == v.storage_offset()
+            and k.stride() == v.stride()
+            and v.shape[-1] < k.shape[-1]
+        )
 
 
 class LibraryRefusal(Exception):

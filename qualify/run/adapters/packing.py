@@ -146,6 +146,37 @@ def left_window(call: AttentionCall, library: str) -> tuple[bool, int]:
     return causal, left
 
 
+def latent_keys(call: AttentionCall, library: str, head_dims: tuple[int, int]) -> Tensor:
+    """The keys of a call whose values are their first elements, for a library that has one cache for both.
+
+    Args:
+        head_dims: (head_dim, head_dim_v) that the library serves.
+
+    Raises:
+        LibraryRefusal: the values lie elsewhere, there are several KV heads, or the dimensions are others.
+    """
+    if not call.latent:
+        raise LibraryRefusal(f"{library}: values must be the first elements of the keys, in the same memory")
+    if call.k.shape[-2] != 1:
+        raise LibraryRefusal(f"{library}: one KV head, not {call.k.shape[-2]}")
+    dims = (call.k.shape[-1], call.v.shape[-1])
+    if dims != head_dims:
+        raise LibraryRefusal(f"{library}: (head_dim, head_dim_v)={dims} is not {head_dims}")
+    return call.k
+
+
+def queries_of_each(call: AttentionCall, library: str) -> int:
+    """Queries of every sequence, for a library that wants the same number of all.
+
+    Raises:
+        LibraryRefusal: some sequence has another number, or none has any.
+    """
+    counts: list[int] = sorted(set(call.cu_seqlens_q.diff().tolist()))
+    if len(counts) != 1 or not counts[0]:
+        raise LibraryRefusal(f"{library}: as many queries in every sequence, at least 1, not {counts}")
+    return counts[0]
+
+
 def refuse(
     call: AttentionCall,
     library: str,

@@ -18,6 +18,8 @@ ADAPTERS = (
     "flash_attn",
     "flash_attn_cute",
     "flashinfer",
+    "flashinfer_mla",
+    "flashmla",
     "flex_attention",
     "tiled_torch",
     "torch_sdpa",

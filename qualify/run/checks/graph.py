@@ -56,7 +56,7 @@ class Graph:
             return [noted(self.name, detail)]
         inputs.q_whole.copy_(other.q_whole)
         inputs.k_whole.copy_(other.k_whole)
-        inputs.v_whole.copy_(other.v_whole)
+        inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
         exact = subject.card.claims.deterministic
         if difference(subject, eager, _result(prepared, prepared.launch()), exact=exact):
             return [noted(self.name, "not asked: the adapter copies its inputs, so a replay cannot see new ones")]

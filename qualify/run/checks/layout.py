@@ -5,6 +5,7 @@ slices of a packed QKV buffer, as interleaved keys and values, with heads before
 laid out otherwise than values, with any stride where a dimension has one element, and with one KV head expanded over
 all by stride 0. The result must be that of contiguous tensors; other roundings are noted, because strides and
 alignment may choose another kernel. What lies between padded rows is NaN: no kernel has business there.
+Latent values are where the keys are: they keep the strides of the keys, and layouts that would part them are not asked.
 """
 
 from __future__ import annotations
@@ -78,7 +79,12 @@ def _heads_first(tensor: Tensor) -> Tensor:
 
 
 def _each(arrange: Callable[[Tensor], Tensor]) -> Callable[[AttentionCall], AttentionCall]:
-    return lambda call: replace(call, q=arrange(call.q), k=arrange(call.k), v=arrange(call.v))
+    def arranged(call: AttentionCall) -> AttentionCall:
+        k = arrange(call.k)
+        v = k[..., : call.v.shape[-1]] if call.latent else arrange(call.v)
+        return replace(call, q=arrange(call.q), k=k, v=v)
+
+    return arranged
 
 
 def _packed_qkv(call: AttentionCall) -> AttentionCall | None:
@@ -113,13 +119,17 @@ def _offset_by_8(tensor: Tensor) -> Tensor:
     return _offset(tensor, 8)
 
 
-def _unlike(call: AttentionCall) -> AttentionCall:
+def _unlike(call: AttentionCall) -> AttentionCall | None:
     """Keys and values without a stride in common."""
+    if call.latent:
+        return None
     return replace(call, k=_padded(call.k), v=_heads_first(call.v))
 
 
-def _padded_values(call: AttentionCall) -> AttentionCall:
+def _padded_values(call: AttentionCall) -> AttentionCall | None:
     """Only the values are no contiguous tensor."""
+    if call.latent:
+        return None
     return replace(call, v=_padded(call.v))
 
 
@@ -147,11 +157,11 @@ def _expanded(call: AttentionCall) -> AttentionCall | None:
     if call.k.shape[-2] == 1:
         return None
     k, v = (tensor[..., :1, :].contiguous().expand(tensor.shape) for tensor in (call.k, call.v))
-    return replace(call, k=k, v=v)
+    return replace(call, k=k, v=k[..., : v.shape[-1]] if call.latent else v)
 
 
 def _contiguous(call: AttentionCall) -> AttentionCall:
-    return replace(call, q=call.q.contiguous(), k=call.k.contiguous(), v=call.v.contiguous())
+    return _each(torch.Tensor.contiguous)(call)
 
 
 LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {

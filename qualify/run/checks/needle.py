@@ -5,6 +5,9 @@ all others (their codes are nearly orthogonal) and every other weight vanishes b
 element of q and k subtracts a constant from all scores, which keeps the gap open under a softcap. Targets
 sweep the edges of tiles, pages and windows, another one for every query and head, so a wrong page, a wrong
 stride, a wrong KV head or a lost split gives another vector. No tolerance: v_j or not.
+
+In latent attention the value is most of the key: there the codes are those of the rotated part, and the queries' other
+elements 0.
 """
 
 from __future__ import annotations
@@ -47,8 +50,10 @@ class Needle:
     def skips(self, subject: Subject) -> str:
         """Needs enough dimensions for nearly orthogonal codes."""
         workload = subject.workload
-        if workload.head_dim < LEAST_DIM:
-            return f"head_dim {workload.head_dim} < {LEAST_DIM}: too few orthogonal codes"
+        dims = range(workload.head_dim)[workload.rope]
+        if len(dims) < LEAST_DIM:
+            behind = " behind the latent" if workload.latent else ""
+            return f"head_dim {len(dims)}{behind} < {LEAST_DIM}: too few orthogonal codes"
         if amplitudes(workload) is None:
             return f"no gap of {GAP:g} under softcap {workload.softcap:g} with {max(workload.seqlens_k)} keys"
         return ""
@@ -81,6 +86,7 @@ class Needle:
         head = torch.arange(workload.heads_q, device=device) // (workload.heads_q // workload.heads_kv)
         q_whole = inputs.q_whole.clone()
         q = codes[targets, head].to(q_whole.dtype)  # the codes are exact in both
+        q[..., : workload.rope.start] = 0.0
         q[..., -1] = -size.offset_q
         guard = (len(q_whole) - len(q)) // 2
         q_whole[guard : guard + len(q)] = torch.where(seen[:, None, None], q, torch.zeros_like(q))
@@ -101,7 +107,7 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
     share r of it, r = sqrt(2 ln(pairs) / (d - 1)) for random codes. The constant moves the middle between
     the two to zero.
     """
-    d = workload.head_dim - 1
+    d = len(range(workload.head_dim)[workload.rope]) - 1
     fp8 = workload.kv_format == "fp8_e4m3"
     bits, largest = (4, 448.0) if fp8 else (8, 2.0**15)
     pairs = max(2, sum(workload.seqlens_q)) * max(2, max(workload.seqlens_k)) * workload.heads_q

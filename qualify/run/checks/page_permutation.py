@@ -18,7 +18,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Subject, changed, difference, failing, paged_or_ragged, passed, same_bits
-from qualify.run.inputs import Inputs, make_inputs
+from qualify.run.inputs import Inputs, clone, make_inputs
 
 SPARE_COLUMNS = 3
 """entries of the block table past the longest sequence"""
@@ -80,13 +80,13 @@ def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, At
     followers = [index for index, pages in enumerate(whole) if pages and index != leader]
     if not followers:
         return None
-    k_whole, v_whole, shared = inputs.k_whole.clone(), inputs.v_whole.clone(), table.clone()
+    copy, shared = clone(inputs), table.clone()
     for index in followers:
         first = slice(whole[index])
-        for tensor in (k_whole, v_whole):
+        for tensor in (copy.k_whole, copy.v_whole):
             tensor[table[index, first].long()] = tensor[table[leader, first].long()]
         shared[index, first] = table[leader, first]
-    own = replace(inputs.call, k=k_whole, v=v_whole)
+    own = replace(inputs.call, k=copy.k_whole, v=copy.v_whole)
     return own, replace(own, block_table=shared)
 
 
@@ -113,7 +113,8 @@ def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inp
         fresh[places] = whole[owned]
         return fresh
 
-    k_whole, v_whole = moved(inputs.k_whole), moved(inputs.v_whole)
+    k_whole = moved(inputs.k_whole)
+    v_whole = k_whole[..., : workload.head_dim_v] if workload.latent else moved(inputs.v_whole)
     return replace(
         inputs,
         call=replace(inputs.call, k=k_whole, v=v_whole, block_table=wide),

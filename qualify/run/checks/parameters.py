@@ -77,7 +77,10 @@ class Parameters:
 
 
 def make_probe(subject: Subject, *, far: bool) -> Probe:
-    """Keys are 1 or a in the first element and b in the second; a query picks x and d with its two elements."""
+    """Keys are 1 or 0 in one element and 1 in the next; a query picks d and x with its two elements.
+
+    They are the first two, in latent attention the first two behind the values; all others are 0 in the queries.
+    """
     workload = subject.workload
     device = subject.device
     inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=device)
@@ -88,19 +91,21 @@ def make_probe(subject: Subject, *, far: bool) -> Probe:
     base = (workload.softcap or FAR) if far else 0.0
     total = len(position)
     k = torch.zeros(total, 1, workload.head_dim, device=device)
-    k[:, 0, 0] = first.float()
-    k[:, 0, 1 % workload.head_dim] = 1.0
+    at = workload.rope.start
+    beside = min(at + 1, workload.head_dim - 1)
+    k[:, 0, at] = first.float()
+    k[:, 0, beside] = 1.0
     v = first.float().view(-1, 1, 1).expand(-1, 1, workload.head_dim_v)
     q_whole = torch.zeros_like(inputs.q_whole)
-    q_whole[..., 0] = fitted(STEP * factor / workload.scale, q_whole.dtype)
+    q_whole[..., at] = fitted(STEP * factor / workload.scale, q_whole.dtype)
     if far:
-        q_whole[..., 1] = fitted(base / workload.scale * torch.ones_like(factor), q_whole.dtype)
+        q_whole[..., at + 1] = fitted(base / workload.scale * torch.ones_like(factor), q_whole.dtype)
     everything = torch.ones(total, dtype=torch.bool, device=device)
     inputs = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, k, v)
     if workload.sinks:
         inputs = replace(inputs, call=replace(inputs.call, sinks=_sinks(workload, base, device)))
-    delta = q_whole[0, :, 0].double()
-    shift = q_whole[0, :, 1].double() if far else torch.zeros_like(delta)
+    delta = q_whole[0, :, at].double()
+    shift = q_whole[0, :, at + 1].double() if far else torch.zeros_like(delta)
     ones, zeros = _halves(workload, device)
     return Probe(inputs=inputs, high=shift + delta, low=shift, ones=ones, zeros=zeros)
 

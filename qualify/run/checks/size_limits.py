@@ -24,7 +24,7 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
 from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
-from qualify.run.inputs import Inputs, replace_keys
+from qualify.run.inputs import Inputs, replace_keys, with_tensors
 
 OFFSETS = 1 << 31
 """elements that a signed 32-bit offset reaches"""
@@ -56,6 +56,7 @@ class SizeLimits:
         for each dtype and layout while the process lives.
         """
         layout = "paged" if subject.workload.page_size else "packed"
+        layout += "/latent" if subject.workload.latent else ""
         question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{layout}"
         if question in subject.asked:
             return [noted(self.name, f"asked before, of another shape: {subject.asked[question]}")]
@@ -66,11 +67,13 @@ class SizeLimits:
 
     def _ask(self, subject: Subject) -> list[Finding]:
         asked, notes = [], []
-        parts: dict[str, Callable[[Subject], Finding | None]] = (
-            {"a cache beyond 2^31 elements": _far_pages}
-            if subject.workload.page_size
-            else {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
-        )
+        parts: dict[str, Callable[[Subject], Finding | None]]
+        if subject.workload.page_size:
+            parts = {"a cache beyond 2^31 elements": _far_pages}
+        elif subject.workload.latent:
+            parts = {"keys beyond 2^31 elements": _far_keys}
+        else:
+            parts = {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
         claims = subject.card.claims
         if claims.alignment == "bottom_right" or not subject.workload.causal:
             parts[f"{MANY + PAST} keys"] = _late_keys
@@ -121,21 +124,28 @@ def far_pages(call: AttentionCall) -> AttentionCall:
     pool = len(call.k)
     first = -(-OFFSETS // max(call.k[0].numel(), call.v[0].numel()))
     moved: dict[str, Any] = {}
-    for name, pages in (("k", call.k), ("v", call.v)):
+    for name, pages in (("k", call.k),) if call.latent else (("k", call.k), ("v", call.v)):
         far = _behind_nan((first + pool) * pages[0].numel(), pages).view(first + pool, *pages.shape[1:])
         far[first:] = pages
         moved[name] = far
+    if call.latent:
+        moved["v"] = moved["k"][..., : call.v.shape[-1]]
     return replace(call, **moved, block_table=call.block_table + first)
 
 
 def far_rows(call: AttentionCall, *, keys: bool) -> AttentionCall:
-    """The call with rows of keys (or values) so far apart that the last ones lie beyond 2^31 elements."""
+    """The call with rows of keys (or values) so far apart that the last ones lie beyond 2^31 elements.
+
+    Latent values go with the keys.
+    """
     tensor = call.k if keys else call.v
     rows, heads, dim = tensor.shape
     step = max(heads * dim, -(-5 * OFFSETS // 4 // max(1, rows - 1) // 64) * 64)
     whole = _behind_nan(step * (rows - 1) + heads * dim, tensor)
     far = whole.as_strided(tensor.shape, (step, dim, 1), whole.storage_offset())
     far.copy_(tensor)
+    if call.latent:
+        return replace(call, k=far, v=far[..., : call.v.shape[-1]])
     return replace(call, k=far) if keys else replace(call, v=far)
 
 
@@ -163,7 +173,12 @@ def _late_keys(subject: Subject) -> Finding | None:
 
 def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
     """The last key points along the first query of its group, so far that nearly all its weight lies there."""
-    workload, call = subject.workload, inputs.call
+    workload = subject.workload
+    if workload.latent:  # what the values are made of has no say in the scores
+        deaf = inputs.q_whole.clone()
+        deaf[..., : workload.rope.start] = 0.0
+        inputs = with_tensors(inputs, q=deaf)
+    call = inputs.call
     group = workload.heads_q // workload.heads_kv
     q = call.q[-1, ::group].float()
     for factors in (call.q_descale, call.k_descale):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.selftest.planning import Plan, Tile
-from qualify.run.selftest.simulator import Partial, Simulator
+from qualify.run.selftest.simulator import LATENT, Partial, Simulator
 from qualify.run.selftest.specimen import Variant
 
 LAZY = 8 * math.log(2)
@@ -132,6 +133,25 @@ class _FactorOnOutput(Simulator):
         return super().descale_out(call, tile, out.to(call.out_dtype).float(), lse)
 
 
+class _OneCache(Simulator):
+    """Of a cache of latents only the keys are taken, and the values from them, as where a kernel has one for both."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        if (call.k.shape[-1], call.v.shape[-1]) == LATENT:
+            call = replace(call, v=call.k[..., : LATENT[1]])
+        return super().attend(call)
+
+
+class _TwoParts(Simulator):
+    """Scores of latents are added from those of the rotated part and those of the latent, rounded to float32 apart."""
+
+    def product(self, q: Tensor, k: Tensor) -> Tensor:
+        if q.shape[-1] != LATENT[0]:
+            return super().product(q, k)
+        rotated, latent = slice(LATENT[1], None), slice(LATENT[1])
+        return super().product(q[..., rotated], k[..., rotated]) + super().product(q[..., latent], k[..., latent])
+
+
 VARIANTS: tuple[Variant, ...] = (
     Variant(name="plain", does="the simulator as the faults start from it", make=Simulator),
     Variant(name="small-tiles", does="tiles of 16 queries and 16 keys", make=partial(Simulator, tile_q=16, tile_k=16)),
@@ -169,5 +189,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="descale-on-scores", does="K's descale multiplies q, and so the scores", make=_FactorOnScores),
     Variant(name="descale-on-output", does="V's descale multiplies the rounded output", make=_FactorOnOutput),
     Variant(name="reciprocal", does="the epilogue multiplies with 1/l", make=_ReciprocalSum),
+    Variant(name="one-cache", does="a latent cache: V is taken from K, whatever is given as V", make=_OneCache),
+    Variant(name="two-parts", does="a latent cache: scores added from the rotated part and the latent", make=_TwoParts),
 )
 """Other ways to be right."""

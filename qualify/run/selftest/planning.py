@@ -39,6 +39,8 @@ class Plan:
     """of q, k and v, in elements"""
     spans: tuple[tuple[int, int, int], ...]
     """(sequence, start, end) of key positions that see each other"""
+    latent: bool
+    """whether V is the first elements of K, in the same memory"""
 
     @property
     def out_dtype(self) -> torch.dtype:
@@ -124,6 +126,7 @@ class Planner:
             dtype=call.q.dtype,
             strides=(call.q.stride(), call.k.stride(), call.v.stride()),
             spans=tuple((sequence, start, end) for sequence, start, end in spans),
+            latent=call.latent,
         )
 
     def key_lengths(self, call: AttentionCall) -> tuple[tuple[int, ...], tuple[int, ...]]:

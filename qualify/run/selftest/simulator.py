@@ -20,6 +20,8 @@ from qualify.run.selftest.planning import Plan, Planner, Tile
 
 RANGE = "qualify::tiled_attention_simulated"
 """what the profiler sees of a call, and the witness looks for"""
+LATENT = (96, 64)
+"""(head_dim, head_dim_v) of the battery's latent attention, and of nothing else in it"""
 TILE_Q = 64
 TILE_K = 32
 DECODE_SPLITS = 4

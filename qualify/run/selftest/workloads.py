@@ -7,7 +7,7 @@ from typing import Any
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Case, Phase, Workload, formats_of
-from qualify.run.selftest.simulator import RANGE
+from qualify.run.selftest.simulator import LATENT, RANGE
 
 MODEL = "selftest"
 
@@ -31,6 +31,12 @@ def _workload(**fields: Any) -> Workload:
     merged.setdefault("scale", merged["head_dim"] ** -0.5)
     merged.setdefault("seqlens_k", merged["seqlens_q"])
     return Workload(**merged)
+
+
+def _latent(**fields: Any) -> Workload:
+    """Absorbed latent attention: one KV head, whose values are most of its keys."""
+    head_dim, head_dim_v = LATENT
+    return _workload(heads_kv=1, head_dim=head_dim, head_dim_v=head_dim_v, latent=True, **fields)
 
 
 # Tiles of the simulator hold 64 queries and 32 keys: lengths stand at their edges, and one beyond.
@@ -92,6 +98,9 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
         ),
     ),
     ("chunked", _workload(seqlens_q=(33, 20), seqlens_k=(129, 50), page_size=16, dtype="fp16_kv_fp8_e4m3")),
+    ("decode", _latent(seqlens_q=(1,) * 3, seqlens_k=(150, 64, 70), page_size=64)),
+    ("verify", _latent(seqlens_q=(5, 5), seqlens_k=(100, 69), page_size=16, heads_q=6, dtype="fp16")),
+    ("decode", _latent(seqlens_q=(1,) * 2, seqlens_k=(97, 40), heads_q=4)),
 )
 """Phases and workloads, those that reveal most first."""
 

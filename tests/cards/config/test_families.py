@@ -14,7 +14,7 @@ PROMPT = ("prefill", "chunked", "varlen")
 WHOLE = ("prefill", "varlen")
 USUAL: dict[str, Any] = {
     "window": None, "chunk": None, "cross_keys": None, "image_tokens": None, "softcap": 0.0, "sinks": False,
-    "positions": "rope", "stack": "main", "phases": (),
+    "positions": "rope", "stack": "main", "phases": (), "latent": False,
 }  # fmt: skip
 
 
@@ -36,6 +36,7 @@ def facts(group: LayerGroup) -> dict[str, Any]:
     return dict(group)
 
 
+TOKENS = ("decode", "verify")
 YARN = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
 MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 DEEPSEEK_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
@@ -275,7 +276,7 @@ CONFIGS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
         {"model_type": "deepseek_v3", "num_hidden_layers": 61, "num_attention_heads": 128, "rope_scaling": YARN} | MLA,
         [
             expect(range(61), (128, 128), 192, "causal", dim_v=128, scale=DEEPSEEK_SCALE, phases=PROMPT),
-            expect(range(61), (128, 1), 576, "causal", dim_v=512, scale=DEEPSEEK_SCALE, phases=("decode", "verify")),
+            expect(range(61), (128, 1), 576, "causal", dim_v=512, scale=DEEPSEEK_SCALE, phases=TOKENS, latent=True),
         ],
     ),
     (
@@ -283,7 +284,7 @@ CONFIGS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
         {"model_type": "deepseek_v2", "num_hidden_layers": 27, "num_attention_heads": 16, "rope_scaling": None} | MLA,
         [
             expect(range(27), (16, 16), 192, "causal", dim_v=128, phases=PROMPT),
-            expect(range(27), (16, 1), 576, "causal", dim_v=512, scale=192**-0.5, phases=("decode", "verify")),
+            expect(range(27), (16, 1), 576, "causal", dim_v=512, scale=192**-0.5, phases=TOKENS, latent=True),
         ],
     ),
     (

@@ -13,6 +13,8 @@ from builders import make_call
 from qualify.run.adapters.flash_attn import FlashAttn2
 from qualify.run.adapters.flash_attn_cute import FlashAttn4
 from qualify.run.adapters.flashinfer import FlashInfer
+from qualify.run.adapters.flashinfer_mla import FlashInferMla
+from qualify.run.adapters.flashmla import FlashMla
 from qualify.run.adapters.flex_attention import FlexAttention
 from qualify.run.adapters.interface import Adapter
 from qualify.run.adapters.source import Sourced
@@ -34,6 +36,8 @@ ADAPTERS: dict[str, Adapter] = {
     "flash-attn 2": FlashAttn2(library=None),
     "flash-attn 4": FlashAttn4(function=None),
     "flashinfer": FlashInfer(library=None, backend="fa2", use_tensor_cores=False),
+    "flashinfer mla": FlashInferMla(library=None, backend="fa3"),
+    "flashmla": FlashMla(library=None),
     "flex": FlexAttention(),
 }
 CALLS: dict[str, dict[str, Any]] = {
@@ -46,6 +50,7 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 FEATURES: dict[str, dict[str, Any]] = {
     "paged": {"seqlens_q": (4, 1), "seqlens_k": (33, 18), "page_size": 16},
+    "latent": {"seqlens_q": (2, 2), "seqlens_k": (33, 18), "heads_kv": 1, "head_dim_v": 48, "latent": True},
     "softcap and sinks": {"softcap": 4.0, "sinks": True},
 }
 ON_CPU = ("tiled-torch", "sdpa auto", "sdpa flash", "sdpa math", "sdpa is_causal")

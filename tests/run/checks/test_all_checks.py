@@ -12,6 +12,7 @@ from faults import Dense
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
 
+LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim_v": 512, "latent": True}
 WORKLOADS: list[dict[str, Any]] = [
     {"seqlens_q": (200,)},
     {"seqlens_q": (200,), "dtype": "fp16"},
@@ -31,6 +32,8 @@ WORKLOADS: list[dict[str, Any]] = [
     {"seqlens_q": (100,), "head_dim_v": 32},
     {"seqlens_q": (64,), "seqlens_k": (70,), "heads_kv": 8, "head_dim": 192, "head_dim_v": 128},
     {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "heads_kv": 1, "head_dim": 576, "head_dim_v": 512, "scale": 192**-0.5},
+    {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "page_size": 64, "head_dim": 576, "scale": 192**-0.5} | LATENT,
+    {"seqlens_q": (5, 5), "seqlens_k": (70, 133), "page_size": 16, "head_dim": 576, "dtype": "fp16"} | LATENT,
     {"seqlens_q": (200,), "chunk": 64},
     {"seqlens_q": (90, 5), "seqlens_k": (150, 130), "chunk": 64},
     {"seqlens_q": (1, 1, 1), "seqlens_k": (130, 64, 129), "chunk": 64, "page_size": 16},

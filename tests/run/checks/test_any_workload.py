@@ -32,12 +32,14 @@ WORKLOADS = st.fixed_dictionaries(
         "page_size": st.sampled_from([0, 0, 1, 16, 64]),
         "dtype": st.sampled_from(["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"]),
         "descale": st.sampled_from(["sequence", "head", "tensor"]),
+        "latent": st.booleans(),
     }
 )
 
 
 def workload_of(drawn: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of make_workload."""
+    """Arguments of make_workload; latent where the values are shorter than the keys."""
+    drawn["latent"] &= drawn["head_dim_v"] < drawn["head_dim"]
     lengths, heads_kv, group = drawn.pop("lengths"), drawn["heads_kv"], drawn.pop("group")
     seqlens = {"seqlens_q": tuple(q for q, _ in lengths), "seqlens_k": tuple(k for _, k in lengths)}
     return {**drawn, **seqlens, "heads_q": heads_kv * group}

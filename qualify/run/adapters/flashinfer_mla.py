@@ -1,0 +1,158 @@
+"""FlashInfer's kernels for latent attention: one cache, given as its latent and its rotated part.
+
+``BatchMLAPagedAttentionWrapper`` takes two views of the queries and of the cache: the first ``head_dim_v`` elements,
+which are the values too, and the others. Nothing is copied; a packed call is one with pages of a single key. The plan
+and the list of pages are made outside the timed region, and the LSE is asked for in base e.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
+from qualify.run.adapters.packing import PageList, latent_keys, page_list, refusals, refuse
+from qualify.run.adapters.source import constants, source_of
+
+WORKSPACE_BYTES = 128 * 1024 * 1024
+BACKENDS = ("fa2", "fa3")
+HEAD_DIMS = (576, 512)
+"""(head_dim, head_dim_v), and so a rotated part of 64"""
+
+ATTEND = """\
+def attend(call):
+    cache, latent = cache_of(call), call.v.shape[-1]
+    if WORKSPACE.get("scratch") is None:
+        WORKSPACE["scratch"] = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=call.q.device)
+    wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(WORKSPACE["scratch"], backend=BACKEND)
+    wrapper.plan(
+        call.cu_seqlens_q,
+        cache.indptr,
+        cache.indices,
+        cache.lengths,
+        call.q.shape[1],
+        latent,
+        call.q.shape[-1] - latent,
+        cache.keys.shape[1],
+        call.causal,
+        call.scale,
+        call.q.dtype,
+        call.k.dtype,
+    )
+    q, keys = call.q, cache.keys
+    parts = (q[..., :latent], q[..., latent:], keys[..., :latent], keys[..., latent:])
+    return to_contract(wrapper.run(*parts, return_lse=True, return_lse_base_on_e=True))
+"""
+"""``FlashInferMla.prepare`` and its launch, for a script."""
+
+
+def create(options: dict[str, Any]) -> Adapter:
+    """The adapter of a card.
+
+    Args:
+        options: ``backend``: fa2 (default) or fa3.
+
+    Raises:
+        ImportError: flashinfer is not installed.
+        ValueError: unknown option or backend.
+    """
+    backend = options.get("backend", "fa2")
+    if options.keys() - {"backend"} or backend not in BACKENDS:
+        raise ValueError(f"flashinfer_mla: options {options}; backend is one of {BACKENDS}")
+    return FlashInferMla(library=import_module("flashinfer.mla"), backend=backend)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cache:
+    """Keys in pages, and which pages each sequence has."""
+
+    keys: Tensor
+    """(pages, page_size, head_dim)"""
+    indptr: Tensor
+    """(batch + 1,) int32, first entry of each sequence in ``indices``"""
+    indices: Tensor
+    """(used pages,) int32"""
+    lengths: Tensor
+    """(batch,) int32 keys of each sequence"""
+
+
+def cache_of(call: AttentionCall) -> Cache:
+    """The cache of a call with one KV head; without pages every key is one."""
+    if call.block_table is None:
+        assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
+        indices = torch.arange(len(call.k), dtype=torch.int32, device=call.k.device)
+        return Cache(keys=call.k, indptr=call.cu_seqlens_k, indices=indices, lengths=call.cu_seqlens_k.diff())
+    assert call.seqused_k is not None, "a paged call has seqused_k"
+    pages = page_list(call)
+    return Cache(keys=call.k[:, :, 0], indptr=pages.indptr, indices=pages.indices, lengths=call.seqused_k)
+
+
+class FlashInferMla:
+    """One wrapper for each call, over one scratch buffer."""
+
+    def __init__(self, *, library: Any, backend: str) -> None:
+        self._library = library
+        self._backend = backend
+        self._name = f"FlashInfer MLA {backend}"
+        self._workspace: Tensor | None = None
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """Plan the call and run it once.
+
+        Raises:
+            LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
+        """
+        refuse(call, self._name, paged=True, head_dim_v=True)
+        latent_keys(call, self._name, HEAD_DIMS)
+        cache, latent = cache_of(call), call.v.shape[-1]
+        wrapper = self._library.BatchMLAPagedAttentionWrapper(self._scratch(call.q.device), backend=self._backend)
+        launch = partial(
+            wrapper.run,
+            call.q[..., :latent],
+            call.q[..., latent:],
+            cache.keys[..., :latent],
+            cache.keys[..., latent:],
+            return_lse=True,
+            return_lse_base_on_e=True,
+        )
+        with refusals(self._name):
+            wrapper.plan(
+                call.cu_seqlens_q,
+                cache.indptr,
+                cache.indices,
+                cache.lengths,
+                call.q.shape[1],
+                latent,
+                call.q.shape[-1] - latent,
+                cache.keys.shape[1],
+                call.causal,
+                call.scale,
+                call.q.dtype,
+                call.k.dtype,
+            )
+            launch()
+        return Prepared(launch=launch, result=to_contract)
+
+    def source(self) -> str:
+        """The cache in pages, and ``attend(call)`` on the wrapper."""
+        imports = "from dataclasses import dataclass\n\nimport flashinfer.mla\n\n"
+        chosen = constants(BACKEND=self._backend, WORKSPACE_BYTES=WORKSPACE_BYTES, WORKSPACE={})
+        parts = source_of(PageList, page_list, Cache, cache_of, to_contract)
+        return f"{imports}{chosen}\n\n{parts}\n\n{ATTEND}"
+
+    def _scratch(self, device: torch.device) -> Tensor:
+        """One buffer for all calls of the adapter; FlashInfer wants it zeroed once."""
+        if self._workspace is None:
+            self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        return self._workspace
+
+
+def to_contract(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """``lse`` from (total_q, heads_q) to (heads_q, total_q)."""
+    out, lse = native
+    return out, lse.transpose(0, 1).contiguous()
