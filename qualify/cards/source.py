@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -85,10 +85,18 @@ def read(path: Path) -> Source:
     return parse(path, _text(path))
 
 
-def parse(path: Path, text: str) -> Source:
-    """The same for a text that stood in the file ``path``."""
-    is_json = path.suffix == ".json"
-    parsed = _parse_json(path, text) if is_json else None
+def read_config(path: Path) -> Source:
+    """Read a model's config: JSON, whatever the file is called.
+
+    Python writes numbers that JSON has no word for, and configs of state-space models have one (``time_step_limit``).
+    """
+    return parse(path, _text(path), constant=float)
+
+
+def parse(path: Path, text: str, constant: Callable[[str], float] | None = None) -> Source:
+    """The same for a text that stood in the file ``path``; ``constant`` makes numbers of NaN and Infinity in JSON."""
+    is_json = path.suffix == ".json" or constant is not None
+    parsed = _parse_json(path, text, constant or _no_constant) if is_json else None
     builder = _Builder(path, text.replace("\t", " ") if is_json else text)
     data = builder.document()
     return Source(
@@ -149,9 +157,9 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON; JSON has no such number")
 
 
-def _parse_json(path: Path, text: str) -> object:
+def _parse_json(path: Path, text: str, constant: Callable[[str], float]) -> object:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=constant)
     except json.JSONDecodeError as error:
         fail(path, f"is not valid JSON: {error.msg}", (error.lineno, error.colno))
     except ValueError as error:
