@@ -45,6 +45,8 @@ _NULL = ("", "~", "null", "Null", "NULL")
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_LONG = re.compile(r"\d{4301,}")
+"""a whole number that Python does not read"""
 _SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -161,11 +163,36 @@ def _parse_json(path: Path, text: str, constant: Callable[[str], float]) -> obje
     try:
         return json.loads(text, parse_constant=constant)
     except json.JSONDecodeError as error:
-        fail(path, f"is not valid JSON: {error.msg}", (error.lineno, error.colno))
+        fail(path, f"is not valid JSON: {error.msg}{_json_hint(text, error)}", (error.lineno, error.colno))
     except ValueError as error:
-        fail(path, f"is not valid JSON: {error}")
+        long = _LONG.search(text)
+        if long is None:
+            fail(path, f"is not valid JSON: {error}")
+        spot = (text.count("\n", 0, long.start()) + 1, long.start() - text.rfind("\n", 0, long.start()))
+        fail(path, f"holds a number of {len(long[0])} digits; nothing that a model has is so large", spot)
     except RecursionError:
         fail(path, f"is nested deeper than {LIMIT_DEPTH} levels")
+
+
+def _json_hint(text: str, error: json.JSONDecodeError) -> str:
+    """The likely cause, as the end of a sentence."""
+    start = text.lstrip()
+    if not start:
+        return ": the file is empty"
+    if start.startswith("<"):
+        return ": this is a web page, not the file; download the file itself"
+    if start.startswith("version https://git-lfs"):
+        return ": this is a pointer of Git LFS, not the file; get the file with git lfs pull"
+    rest = text[error.pos :].lstrip()
+    if rest.startswith(("//", "/*", "#")):
+        return "; JSON has no comments"
+    if rest.startswith("'"):
+        return '; JSON quotes with " alone'
+    if rest.startswith(("}", "]")):
+        return "; JSON has no comma before the end of a mapping or list"
+    if error.pos >= len(text.rstrip()):
+        return ": the file ends too early"
+    return ""
 
 
 def plain_scalar(text: str) -> object:
@@ -251,9 +278,15 @@ class _Builder:
         return plain_scalar(text) if event.implicit[0] else text
 
     def _scalar_text(self, event: Any) -> str:
+        """The text; two escapes that are the halves of a character, as JSON writes an emoji, become the character."""
         text: str = event.value
         if any("\ud800" <= character <= "\udfff" for character in text):
-            self._fail(event, "holds an escape that is half of a character (a surrogate); write the character itself")
+            try:
+                return text.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                self._fail(
+                    event, "holds an escape that is half of a character (a surrogate); write the character itself"
+                )
         return text
 
     def _sequence(self, where: Where, depth: int) -> list[object]:

@@ -19,7 +19,7 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
     dim_v = keys.count("v_head_dim", default=equal)
     if not keys.flag("use_mla", default=True):
         keys.wrong("use_mla", "is false, and this family is read as multi-head latent attention")
-    scale = dim**-0.5 * _yarn_factor(keys)
+    scale = _yarn_factor(keys) / math.sqrt(dim)
     prompt = replace(heads(keys, count, count, dim, scale), head_dim_v=dim_v, phases=PROMPT)
     token = replace(heads(keys, count, 1, latent + rope, scale), head_dim_v=latent, phases=TOKENS)
     return [*group((layer, prompt) for layer in range(layers)), *group((layer, token) for layer in range(layers))]

@@ -53,14 +53,15 @@ class Layer:
 def heads(keys: Keys, count: int, count_kv: int, dim: int, scale: float | None = None) -> Layer:
     """A layer of some heads, with the usual scale unless another is given."""
     if count % count_kv:
-        keys.wrong("num_key_value_heads", f"{count_kv} KV heads do not divide {count} query heads")
+        if not keys.problems:  # else one of the two is what stands for a value that is wrong
+            keys.wrong("num_key_value_heads", f"{count_kv} KV heads do not divide {count} query heads")
         count_kv = count
     return Layer(heads_q=count, heads_kv=count_kv, head_dim=dim, head_dim_v=dim, scale=scale or 1.0 / math.sqrt(dim))
 
 
 def split(keys: Keys, hidden: int, count: int, name: str = "hidden_size") -> int:
     """The head dimension that is not written down: hidden / heads. It must be a whole number."""
-    if hidden % count:
+    if hidden % count and not keys.problems:
         keys.wrong(name, f"is {hidden}, which {count} heads do not divide, and no head_dim is given")
     return max(1, hidden // count)
 
