@@ -148,7 +148,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8", errors="replace")
         spot = (before.count("\n") + 1, len(before) - before.rfind("\n"))
-        fail(path, f"is not UTF-8: byte 0x{content[error.start]:02x}; save it as UTF-8", spot)
+        fail(path, f"is not UTF-8: byte 0x{content[error.start]:02x}; save it as UTF-8, or is it no text?", spot)
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > LIMIT_LINE:
             fail(path, f"has a line of {len(line)} characters, the limit is {LIMIT_LINE}; break it", (number, 1))
@@ -188,7 +188,9 @@ def _json_hint(text: str, error: json.JSONDecodeError) -> str:
         return "; JSON has no comments"
     if rest.startswith("'"):
         return '; JSON quotes with " alone'
-    if rest.startswith(("}", "]")):
+    if (rest[:1] in {"}", "]"} and text[: error.pos].rstrip().endswith(",")) or error.msg.startswith(
+        "Illegal trailing"
+    ):
         return "; JSON has no comma before the end of a mapping or list"
     if error.pos >= len(text.rstrip()):
         return ": the file ends too early"

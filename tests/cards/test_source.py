@@ -141,6 +141,7 @@ def test_unreadable_content(write: Any, content: object, expected: str) -> None:
         ("{'a': 1}", 'JSON quotes with " alone'),
         ('{"a": [1,]}', "JSON has no comma before the end of a mapping or list"),
         ('{"a": 1', "the file ends too early"),
+        ('{"a": }', "m.json:1:7: is not valid JSON: Expecting value"),
         (
             '{\n "a": ' + "9" * 4301 + "}",
             "m.json:2:7: holds a number of 4301 digits; nothing that a model has is so large",
