@@ -314,6 +314,8 @@ def _matrix_path(name_or_path: str, extra: tuple[Path, ...]) -> Path:
     if looks_like_path:
         return Path(name_or_path)
     paths = _matrix_paths(extra)
+    if name_or_path not in paths and Path(name_or_path).exists():
+        return Path(name_or_path)
     if name_or_path not in paths:
         raise UsageError(_unknown("matrix", name_or_path, paths, "Or give the path of a .yaml file"))
     return paths[name_or_path]

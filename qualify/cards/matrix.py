@@ -97,7 +97,12 @@ class ModelEntry(Card):
             return None
         written = self.geometry
         return ModelCard(
-            model=self.model, hub=written.hub, pin=written.pin, layers=written.layers, groups=written.groups
+            model=self.model,
+            hub=written.hub,
+            pin=written.pin,
+            layers=written.layers,
+            groups=written.groups,
+            without_attention=written.without_attention,
         )
 
 

@@ -96,15 +96,19 @@ class LayerGroup(Card):
         return self
 
 
-def _layer_problems(groups: tuple[LayerGroup, ...], layers: int) -> list[tuple[Where, str]]:
+def _layer_problems(groups: tuple[LayerGroup, ...], without: tuple[int, ...], layers: int) -> list[tuple[Where, str]]:
     """Why the groups do not give each layer its attention.
 
     In each phase a layer attends at most once to its own sequence and at most once to another one. The layers of the
-    main stack are 0 to ``layers`` - 1, those of another stack 0 to the highest that is named; none is left out.
+    main stack are 0 to ``layers`` - 1, those of another stack 0 to the highest that is named; none is left out, but for
+    those ``without`` attention.
     """
     problems: list[tuple[Where, str]] = []
     owner: dict[tuple[str, bool, str, int], int] = {}
-    named: dict[str, set[int]] = {"main": set()}
+    named: dict[str, set[int]] = {"main": set(without)}
+    for index, layer in enumerate(without):
+        if layer >= layers:
+            problems.append((("without_attention", index), f"is layer {layer}, but the layers are 0 to {layers - 1}"))
     for number, group in enumerate(groups):
         for index, layer in enumerate(group.layers):
             where = ("groups", number, "layers", index)
@@ -112,6 +116,8 @@ def _layer_problems(groups: tuple[LayerGroup, ...], layers: int) -> list[tuple[W
             taken = [owner[place] for place in places if place in owner]
             if group.stack == "main" and layer >= layers:
                 problems.append((where, f"is layer {layer}, but the layers are 0 to {layers - 1}"))
+            elif group.stack == "main" and layer in without:
+                problems.append((where, f"is layer {layer}, which without_attention names too"))
             elif taken:
                 problems.append((where, f"is layer {layer}, which groups[{taken[0]}] has already"))
             for place in places:
@@ -148,16 +154,19 @@ class Geometry(Card):
 
     groups: Groups
     """layer groups; together they have the layers from 0 on"""
+    without_attention: Several[Whole] = ()
+    """layers of the main stack that have none, as the state-space and linear layers of a hybrid"""
 
     @model_validator(mode="after")
     def _fits(self) -> Geometry:
-        refuse(_layer_problems(self.groups, self.layers))
+        refuse(_layer_problems(self.groups, self.without_attention, self.layers))
         return self
 
     @property
     def layers(self) -> int:
         """Layers of the main stack: one more than the highest number."""
-        return max((layer for group in self.groups if group.stack == "main" for layer in group.layers), default=0) + 1
+        named = (layer for group in self.groups if group.stack == "main" for layer in group.layers)
+        return max(*named, *self.without_attention, 0, 0) + 1
 
 
 class ModelCard(Card):
@@ -175,10 +184,12 @@ class ModelCard(Card):
     """number of layers, without those of an encoder or a vision tower"""
     groups: Groups
     """layer groups; together they have the layers 0 to layers - 1"""
+    without_attention: Several[Whole] = ()
+    """layers of the main stack that have none, as the state-space and linear layers of a hybrid"""
 
     @model_validator(mode="after")
     def _fits(self) -> ModelCard:
-        refuse(_layer_problems(self.groups, self.layers))
+        refuse(_layer_problems(self.groups, self.without_attention, self.layers))
         return self
 
     @property

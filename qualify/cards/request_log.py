@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qualify.cards.problems import meant, shown
 from qualify.cards.words import INT32_MAX, NAME
 from qualify.errors import CardError, Place, UsageError
 
@@ -25,6 +26,8 @@ OUTPUT = ("completion_tokens", "GeneratedTokens", "output_tokens", "output_lengt
 """columns for the tokens of the answer, in the same order"""
 SHORTEST = 16
 """upper end of the first bucket, tokens"""
+_TOKENS = re.compile(r"([0-9]{1,10})(\.0*)?")
+"""a whole number, also as tables write it that have gaps elsewhere: 10.0"""
 PROBLEMS = 20
 """wrong lines that are reported before reading stops"""
 
@@ -55,11 +58,12 @@ def read_log(path: Path) -> Histogram:
     problems: list[tuple[Place, str]] = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            for line, row in _rows(path, stream):
+            for line, given in _rows(path, stream):
                 try:
+                    row = _json_row(given) if isinstance(given, str) else given
                     prompt, output = _length(row, PROMPT), _length(row, OUTPUT)
-                except ValueError as error:
-                    problems.append((Place(path=str(path), line=line, column=1), str(error)))
+                except _WrongLineError as error:
+                    problems.append((Place(path=str(path), line=line, column=error.column), str(error)))
                     if len(problems) >= PROBLEMS:
                         break
                     continue
@@ -69,13 +73,17 @@ def read_log(path: Path) -> Histogram:
                 requests += 1
                 prompts[upper(prompt)] += 1
                 steps.update(_steps(prompt, output))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        cause = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+        raise UsageError(f"{path}: is no text ({cause}). Unpack it if it is compressed, or save it as UTF-8.") from None
+    except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{path}: cannot be read as a log of requests: {reason}") from error
+        raise UsageError(f"{path}: cannot be read as a log of requests: {reason}. Check the path.") from error
     if problems:
         raise CardError(problems)
     if not requests:
-        raise UsageError(f"{path}: holds no request. One line for each is expected, after a header where it is CSV.")
+        held = f"no request with a prompt, and {empty} without" if empty else "no request"
+        raise UsageError(f"{path}: holds {held}. One line for each is expected, after a header where it is CSV.")
     return Histogram(requests=requests, prompts=prompts, steps=steps, empty=empty)
 
 
@@ -98,15 +106,24 @@ def _steps(prompt: int, output: int) -> Counter[int]:
     return steps
 
 
-def _rows(path: Path, stream: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """(line number, row) of each request."""
+class _WrongLineError(ValueError):
+    """A line that gives no lengths."""
+
+    def __init__(self, message: str, column: int = 1) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+def _rows(path: Path, stream: Any) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+    """(line number, row) of each request; a row of JSONL is text as yet."""
     if path.suffix in {".jsonl", ".ndjson"}:
         for line, text in enumerate(stream, 1):
             if text.strip():
-                yield line, _json_row(text)
+                yield line, text
     elif path.suffix == ".csv":
-        reader = csv.DictReader(stream)
-        header = reader.fieldnames or ()
+        reader = csv.DictReader(stream, skipinitialspace=True)
+        header = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = header
         lacking = [names for names in (PROMPT, OUTPUT) if header and not set(names) & set(header)]
         if lacking:  # told once, of the line that lacks it
             place = Place(path=str(path), line=1, column=1)
@@ -114,38 +131,45 @@ def _rows(path: Path, stream: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
         for row in reader:
             yield reader.line_num, row
     else:
-        raise UsageError(f"{path}: must be a .csv or .jsonl file; its name says which it is")
+        packed = ", and unpack it first if it is compressed" if path.suffix in {".gz", ".zst", ".zip", ".xz"} else ""
+        raise UsageError(f"{path}: must be a .csv or .jsonl file{packed}; its name says which it is")
 
 
 def _json_row(text: str) -> Mapping[str, Any]:
-    """The fields of a line; those of an API's ``usage`` stand beside the others."""
+    """The fields of a line; those of an API's ``usage`` stand beside the others. Raises _WrongLineError."""
     try:
         row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return {"": f"is no JSON ({error})"}
+    except json.JSONDecodeError as error:
+        raise _WrongLineError(f"is no JSON: {error.msg}", error.colno) from None
+    except (ValueError, RecursionError):
+        raise _WrongLineError("is no JSON that can be read: a number is too long, or it is nested too deep") from None
     if not isinstance(row, dict):
-        return {"": "is no JSON object"}
+        raise _WrongLineError("is no JSON object, {…} with the lengths of one request")
     usage = row.get("usage")
     return {**row, **usage} if isinstance(usage, dict) else row
 
 
 def _length(row: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """The first of the columns that the row has, as a length. Raises ValueError."""
-    if "" in row:
-        raise ValueError(str(row[""]))
+    """The first of the columns that the row has, as a length. Raises _WrongLineError."""
     for name in names:
         if name in row:
-            text = str(row[name]).strip()
-            if not (text.isascii() and text.isdigit()) or int(text) > INT32_MAX:
-                raise ValueError(f"{name}: must be a number of tokens, 0 to {INT32_MAX}, but is {text[:40]!r}")
-            return int(text)
-    raise ValueError(_without(names, row))
+            value = row[name]
+            if value is None:
+                raise _WrongLineError(f"{name}: has no value in this line, but must be a number of tokens")
+            match = _TOKENS.fullmatch(str(value).strip())
+            if match is None or int(match[1]) > INT32_MAX:
+                raise _WrongLineError(f"{name}: must be a number of tokens, 0 to {INT32_MAX}, but is {shown(value)}")
+            return int(match[1])
+    raise _WrongLineError(_without(names, row))
 
 
 def _without(names: Iterable[str], has: Iterable[Any]) -> str:
-    """What a row or header lacks, and what it has."""
-    found = ", ".join(str(name) for name in list(has)[:8]) or "nothing"
-    return f"has none of the columns {', '.join(names)}; it has {found}"
+    """What a row or header lacks, what it has, and what may be the cause."""
+    found = [str(name) for name in has][:8]
+    near = next((hint for name in found for hint in [meant(name.lower(), names)] if hint), "")
+    mark = next((mark for mark in (";", "\t", "|") if len(found) == 1 and mark in found[0]), "")
+    hint = f"; columns are separated by commas, not by {shown(mark)}" if mark else near
+    return f"has none of the columns {', '.join(names)}; it has {', '.join(found) or 'nothing'}{hint}"
 
 
 def traffic_name(out: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -45,6 +45,8 @@ _NULL = ("", "~", "null", "Null", "NULL")
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_LONG = re.compile(r"\d{4301,}")
+"""a whole number that Python does not read"""
 _SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -85,10 +87,18 @@ def read(path: Path) -> Source:
     return parse(path, _text(path))
 
 
-def parse(path: Path, text: str) -> Source:
-    """The same for a text that stood in the file ``path``."""
-    is_json = path.suffix == ".json"
-    parsed = _parse_json(path, text) if is_json else None
+def read_config(path: Path) -> Source:
+    """Read a model's config: JSON, whatever the file is called.
+
+    Python writes numbers that JSON has no word for, and configs of state-space models have one (``time_step_limit``).
+    """
+    return parse(path, _text(path), constant=float)
+
+
+def parse(path: Path, text: str, constant: Callable[[str], float] | None = None) -> Source:
+    """The same for a text that stood in the file ``path``; ``constant`` makes numbers of NaN and Infinity in JSON."""
+    is_json = path.suffix == ".json" or constant is not None
+    parsed = _parse_json(path, text, constant or _no_constant) if is_json else None
     builder = _Builder(path, text.replace("\t", " ") if is_json else text)
     data = builder.document()
     return Source(
@@ -138,7 +148,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8", errors="replace")
         spot = (before.count("\n") + 1, len(before) - before.rfind("\n"))
-        fail(path, f"is not UTF-8: byte 0x{content[error.start]:02x}; save it as UTF-8", spot)
+        fail(path, f"is not UTF-8: byte 0x{content[error.start]:02x}; save it as UTF-8, or is it no text?", spot)
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > LIMIT_LINE:
             fail(path, f"has a line of {len(line)} characters, the limit is {LIMIT_LINE}; break it", (number, 1))
@@ -149,15 +159,42 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON; JSON has no such number")
 
 
-def _parse_json(path: Path, text: str) -> object:
+def _parse_json(path: Path, text: str, constant: Callable[[str], float]) -> object:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=constant)
     except json.JSONDecodeError as error:
-        fail(path, f"is not valid JSON: {error.msg}", (error.lineno, error.colno))
+        fail(path, f"is not valid JSON: {error.msg}{_json_hint(text, error)}", (error.lineno, error.colno))
     except ValueError as error:
-        fail(path, f"is not valid JSON: {error}")
+        long = _LONG.search(text)
+        if long is None:
+            fail(path, f"is not valid JSON: {error}")
+        spot = (text.count("\n", 0, long.start()) + 1, long.start() - text.rfind("\n", 0, long.start()))
+        fail(path, f"holds a number of {len(long[0])} digits; nothing that a model has is so large", spot)
     except RecursionError:
         fail(path, f"is nested deeper than {LIMIT_DEPTH} levels")
+
+
+def _json_hint(text: str, error: json.JSONDecodeError) -> str:
+    """The likely cause, as the end of a sentence."""
+    start = text.lstrip()
+    if not start:
+        return ": the file is empty"
+    if start.startswith("<"):
+        return ": this is a web page, not the file; download the file itself"
+    if start.startswith("version https://git-lfs"):
+        return ": this is a pointer of Git LFS, not the file; get the file with git lfs pull"
+    rest = text[error.pos :].lstrip()
+    if rest.startswith(("//", "/*", "#")):
+        return "; JSON has no comments"
+    if rest.startswith("'"):
+        return '; JSON quotes with " alone'
+    if (rest[:1] in {"}", "]"} and text[: error.pos].rstrip().endswith(",")) or error.msg.startswith(
+        "Illegal trailing"
+    ):
+        return "; JSON has no comma before the end of a mapping or list"
+    if error.pos >= len(text.rstrip()):
+        return ": the file ends too early"
+    return ""
 
 
 def plain_scalar(text: str) -> object:
@@ -243,9 +280,15 @@ class _Builder:
         return plain_scalar(text) if event.implicit[0] else text
 
     def _scalar_text(self, event: Any) -> str:
+        """The text; two escapes that are the halves of a character, as JSON writes an emoji, become the character."""
         text: str = event.value
         if any("\ud800" <= character <= "\udfff" for character in text):
-            self._fail(event, "holds an escape that is half of a character (a surrogate); write the character itself")
+            try:
+                return text.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                self._fail(
+                    event, "holds an escape that is half of a character (a surrogate); write the character itself"
+                )
         return text
 
     def _sequence(self, where: Where, depth: int) -> list[object]:

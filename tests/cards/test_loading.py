@@ -125,6 +125,14 @@ def test_unknown_matrix_name(write: Any, matrix: Any, tmp_path: Path) -> None:
         load.load_matrix(str(tmp_path / "none.yaml"))
 
 
+def test_a_folder_is_no_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in the working directory is meant, where no matrix has the name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(CardError, match="mine: is a folder; give a file"):
+        load.load_matrix("mine")
+
+
 def test_matrix_by_path_and_by_name(write: Any, matrix: Any, tmp_path: Path) -> None:
     """A path and a name in an extra folder load the same; the hash is that of the text."""
     path = write(matrix(), "example.yaml")

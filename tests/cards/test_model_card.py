@@ -207,6 +207,14 @@ def test_every_shipped_model_is_checked_by_hand() -> None:
     assert len(GEOMETRIES) >= 25
 
 
+def test_a_usual_scale_is_written_to_its_last_digit() -> None:
+    """Else the same call of two models is two cases, which both run."""
+    for name in model_names():
+        for group in load_model(name).card.groups:
+            usual = 1 / math.sqrt(group.head_dim)
+            assert group.scale == usual or abs(group.scale - usual) > 1e-9, name
+
+
 def test_defaults(write: Any, model: Any) -> None:
     """What a group leaves out: head_dim_v as head_dim, scale 1 / sqrt(head_dim), nothing special."""
     group = load(write(model({"groups.0.head_dim": 128}))).groups[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -69,13 +70,30 @@ def test_what_is_written_loads(tmp_path: Path) -> None:
         ("a.csv", "prompt_tokens,completion_tokens\n1.5,3\n", "prompt_tokens: must be a number of tokens"),
         ("a.csv", "prompt,answer\n1,3\n", "a.csv:1:1: has none of the columns prompt_tokens, ContextTokens"),
         ("a.csv", "prompt_tokens,answer\n1,3\n2,4\n", "a.csv:1:1: has none of the columns completion_tokens"),
-        ("a.csv", "prompt_tokens,completion_tokens\n12\n", "completion_tokens: must be a number of tokens"),
+        ("a.csv", "prompt_tokens,completion_tokens\n12\n", "a.csv:2:1: completion_tokens: has no value in this line"),
         ("a.csv", "prompt_tokens,completion_tokens\n", "holds no request"),
         ("a.csv", "", "holds no request"),
         ("a.jsonl", '{"input_length": 3, "output_length": 1}\nnonsense\n', "a.jsonl:2:1: is no JSON"),
         ("a.jsonl", "[1, 2]\n", "is no JSON object"),
         ("a.jsonl", '{"input_length": 99999999999, "output_length": 1}\n', "must be a number of tokens, 0 to"),
-        ("a.jsonl", '{"input_length": true, "output_length": 1}\n', "but is 'True'"),
+        ("a.jsonl", '{"input_length": true, "output_length": 1}\n', "but is true"),
+        ("a.jsonl", '{"input_length": null, "output_length": 1}\n', "input_length: has no value in this line"),
+        ("a.jsonl", '{"input_length": ' + "9" * 5000 + "}\n", "a.jsonl:1:1: is no JSON that can be read"),
+        ("a.jsonl", '{"input_length": 3, broken\n', "a.jsonl:1:21: is no JSON: Expecting property name"),
+        ("a.csv", "prompt_tokens,completion_tokens\n" + "9" * 5000 + ",1\n", "must be a number of tokens, 0 to"),
+        (
+            "a.csv",
+            "prompt_tokens,completion_tokens\n-5,1\n",
+            'must be a number of tokens, 0 to 2147483647, but is "-5"',
+        ),
+        ("a.csv", "prompt_tokens,completion_tokens\n0,5\n", "holds no request with a prompt, and 1 without"),
+        (
+            "a.csv",
+            "Prompt_Tokens,completion_tokens\n1,5\n",
+            "it has Prompt_Tokens, completion_tokens; perhaps you meant",
+        ),
+        ("a.csv", "prompt_tokens;completion_tokens\n1;5\n", 'columns are separated by commas, not by ";"'),
+        ("a.csv.gz", "1", "and unpack it first if it is compressed"),
         ("a.txt", "1 2\n", "must be a .csv or .jsonl file"),
         ("b.csv", None, "No such file"),
     ],
@@ -88,6 +106,34 @@ def test_logs_that_cannot_be_read(tmp_path: Path, name: str, text: str | None, e
     with pytest.raises(UsageError) as caught:
         read_log(path)
     assert expected in str(caught.value)
+
+
+def test_a_compressed_log_under_another_name(tmp_path: Path) -> None:
+    """Its bytes are no text; the message says what to do."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(gzip.compress(b"prompt_tokens,completion_tokens\n1,2\n"))
+    with pytest.raises(UsageError, match=r"byte 0x8b is not UTF-8.*Unpack it"):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffprompt_tokens,completion_tokens\n10,3\n",
+        "prompt_tokens,completion_tokens\r\n10,3\r\n",
+        ",prompt_tokens,completion_tokens\n0,10,3\n",
+        " prompt_tokens , completion_tokens\n 10, 3\n",
+        '"prompt_tokens","completion_tokens","note"\n"10","3","a,\nb"\n',
+        "prompt_tokens,completion_tokens\n10.0,3.0\n",
+    ],
+    ids=["mark", "crlf", "index", "spaces", "quotes", "floats"],
+)
+def test_tables_as_other_programs_write_them(tmp_path: Path, text: str) -> None:
+    """A byte order mark, line ends, the index that pandas writes under no name, spaces, quotes, and floats."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(text.encode())
+    found = read_log(path)
+    assert (1, {16: 1}, {16: 2}) == (found.requests, dict(found.prompts), dict(found.steps))
 
 
 def test_a_bad_log_is_not_reported_line_by_line(tmp_path: Path) -> None:

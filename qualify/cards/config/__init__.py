@@ -1,6 +1,7 @@
 """From a model's config.json to its attention geometry: data in, layer groups out; nothing in it is ever executed.
 
-``keys`` reads values and says which it looked for, ``decoders``, ``encoders`` and ``towers`` know what the keys of each
-family mean, ``families`` finds the family, ``suspicion`` looks for keys that name code, ``hub`` downloads, and
-``reading`` puts it together.
+``keys`` reads values and says which it looked for. ``catalogue`` names the decoders that differ in details, which
+``decoders`` reads by the ``patterns`` of their layers; ``latent``, ``originals``, ``encoders`` and ``towers`` read the
+others. ``families`` finds the family, ``refusals`` says what cannot be expressed and which keys nobody looked for,
+``suspicion`` looks for keys that name code, ``hub`` downloads, and ``reading`` puts it together.
 """

@@ -5,9 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qualify.cards.config.decoders import DECODERS, read_chatglm, read_falcon, read_gpt_bigcode, read_mla
-from qualify.cards.config.encoders import read_bert, read_distilbert, read_mllama, read_modernbert, read_whisper
+from qualify.cards.config.catalogue import DECODERS
+from qualify.cards.config.encoders import (
+    read_bert,
+    read_clip_text,
+    read_distilbert,
+    read_mllama,
+    read_modernbert,
+    read_rotary_encoder,
+    read_vit,
+    read_whisper,
+)
 from qualify.cards.config.keys import Keys
+from qualify.cards.config.latent import read_mla
+from qualify.cards.config.layers import TOKENS, WHOLE
+from qualify.cards.config.originals import (
+    read_baichuan,
+    read_bloom,
+    read_chatglm,
+    read_falcon,
+    read_gpt2,
+    read_mosaic,
+    read_qwen,
+)
+from qualify.cards.config.refusals import refuse_leftovers, why_unexpressed
 from qualify.cards.config.towers import read_tower
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant, shown
@@ -38,7 +59,7 @@ class Family:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wrapper:
-    """A model of several parts, with the text model under ``text_config``."""
+    """A model of several parts, with the text model under a key of its own."""
 
     title: str
     model_types: tuple[str, ...]
@@ -46,6 +67,10 @@ class Wrapper:
     """model_type of the text model where ``text_config`` does not name it; empty = it must"""
     flat: bool = False
     """whether the text model's keys may stand at the top"""
+    under: str = "text_config"
+    """key that holds the text model"""
+    prefix: bool = False
+    """whether all tokens of a prompt see each other"""
     image_tokens: str = ""
     """key of the number of tokens of an image, where they see each other"""
     convention: str = "that of the text model"
@@ -57,8 +82,8 @@ FAMILIES: tuple[Family, ...] = (
         for each in DECODERS
     ),
     Family(
-        title="DeepSeek V2 and V3, Kimi K2",
-        model_types=("deepseek_v2", "deepseek_v3", "kimi_k2"),
+        title="DeepSeek V2 and V3, R1, Kimi K2, GLM-4.7-Flash, MiniCPM3",
+        model_types=("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "minicpm3"),
         read=read_mla,
         convention="causal; prompts with per-head keys, decode on the latent with one KV head",
     ),
@@ -68,7 +93,26 @@ FAMILIES: tuple[Family, ...] = (
         read=read_falcon,
         convention="causal in all layers",
     ),
-    Family(title="StarCoder", model_types=("gpt_bigcode",), read=read_gpt_bigcode, convention="causal in all layers"),
+    Family(
+        title="GPT-2, StarCoder",
+        model_types=("gpt2", "gpt_bigcode"),
+        read=read_gpt2,
+        convention="causal in all layers",
+    ),
+    Family(title="BLOOM (ALiBi)", model_types=("bloom",), read=read_bloom, convention="causal in all layers"),
+    Family(
+        title="MPT (ALiBi with `attn_config.alibi`), DBRX",
+        model_types=("mpt", "dbrx"),
+        read=read_mosaic,
+        convention="causal in all layers",
+    ),
+    Family(
+        title="Baichuan (ALiBi with 13B)",
+        model_types=("baichuan",),
+        read=read_baichuan,
+        convention="causal in all layers",
+    ),
+    Family(title="Qwen (first)", model_types=("qwen",), read=read_qwen, convention="causal in all layers"),
     Family(
         title="ChatGLM, GLM-4 (first configs)",
         model_types=("chatglm",),
@@ -76,12 +120,25 @@ FAMILIES: tuple[Family, ...] = (
         convention="causal in all layers",
     ),
     Family(
-        title="BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA",
-        model_types=("bert", "roberta", "xlm-roberta", "camembert", "electra"),
+        title="BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, ALBERT",
+        model_types=("bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "albert"),
         read=read_bert,
         convention="full; causal with `is_decoder`",
     ),
     Family(title="DistilBERT", model_types=("distilbert",), read=read_distilbert, convention="full"),
+    Family(
+        title="NomicBERT, EuroBERT",
+        model_types=("nomic_bert", "eurobert"),
+        read=read_rotary_encoder,
+        convention="full",
+    ),
+    Family(
+        title="ViT, DeiT, DINOv2, SigLIP, CLIP's images",
+        model_types=("vit", "deit", "dinov2", "siglip_vision_model", "siglip_text_model", "clip_vision_model"),
+        read=read_vit,
+        convention="full",
+    ),
+    Family(title="CLIP's text", model_types=("clip_text_model",), read=read_clip_text, convention="causal"),
     Family(
         title="ModernBERT",
         model_types=("modernbert",),
@@ -110,7 +167,39 @@ WRAPPERS: tuple[Wrapper, ...] = (
     Wrapper(title="Qwen2.5-VL", model_types=("qwen2_5_vl",), text="qwen2_5_vl_text", flat=True),
     Wrapper(title="Qwen3-VL", model_types=("qwen3_vl",), text="qwen3_vl_text"),
     Wrapper(title="Qwen3-VL-MoE", model_types=("qwen3_vl_moe",), text="qwen3_vl_moe_text"),
+    Wrapper(title="Qwen3.5", model_types=("qwen3_5",), text="qwen3_5_text"),
+    Wrapper(title="Qwen3.5-MoE", model_types=("qwen3_5_moe",), text="qwen3_5_moe_text"),
     Wrapper(title="GLM-4.1V", model_types=("glm4v",), text="glm4v_text"),
+    Wrapper(title="GLM-4.5V", model_types=("glm4v_moe",), text="glm4v_moe_text"),
+    Wrapper(title="Gemma 3n with images and sound", model_types=("gemma3n",), text="gemma3n_text"),
+    Wrapper(
+        title="PaliGemma",
+        model_types=("paligemma",),
+        text="gemma",
+        prefix=True,
+        convention="every token of a prompt sees the whole prompt, later tokens are causal",
+    ),
+    Wrapper(
+        title="Aya Vision, Command A Vision, Idefics 3, InternVL, Kimi-VL, LFM2-VL, LLaVA, SmolVLM, Voxtral",
+        model_types=(
+            "aya_vision",
+            "cohere2_vision",
+            "idefics3",
+            "internvl",
+            "kimi_vl",
+            "kimi_k25",
+            "lfm2_vl",
+            "llava",
+            "llava_next",
+            "llava_onevision",
+            "smolvlm",
+            "voxtral",
+        ),
+        text="",
+    ),
+    Wrapper(title="InternVL (first format)", model_types=("internvl_chat",), text="", under="llm_config"),
+    Wrapper(title="SigLIP", model_types=("siglip",), text="siglip_text_model", convention="full"),
+    Wrapper(title="CLIP", model_types=("clip",), text="clip_text_model", convention="causal text, full images"),
     Wrapper(
         title="Llama 3.2 Vision",
         model_types=("mllama",),
@@ -118,6 +207,11 @@ WRAPPERS: tuple[Wrapper, ...] = (
         convention="causal; the layers of `cross_attention_layers` see the patches of an image",
     ),
 )
+WAY_OUT = (
+    "What can be measured of it can be written into a matrix, models: [{model: NAME, geometry: {groups: [{layers: [0, "
+    "1, …], heads_q: …, heads_kv: …, head_dim: …, mask: causal}]}}] (docs/models.md)"
+)
+"""of a config that is not read"""
 IMAGE_TOKENS = 256
 """of Gemma 3, where the config does not say"""
 
@@ -128,11 +222,11 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
     wrapper = next((wrapper for wrapper in WRAPPERS if kind in wrapper.model_types), None)
     if wrapper is None:
         return _read_family(keys, kind)
-    text, vision = keys.inner("text_config"), keys.inner("vision_config")
+    text, vision = keys.inner(wrapper.under), keys.inner("vision_config")
     if text is None and wrapper.flat:
         text = keys
     if text is None:
-        keys.wrong("text_config", f"is missing, and {kind} has the keys of its text model there")
+        keys.wrong(wrapper.under, f"is missing, and {kind} has the keys of its text model there")
         return []
     inner = (text.text("model_type") if text is not keys else "") or wrapper.text
     if inner in wrapper.model_types:  # Qwen names the wrapper inside as well
@@ -140,10 +234,25 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
     if inner == "mllama_text_model":
         return [*read_mllama(text, vision), *read_tower(vision, "mllama_vision_model")]
     groups = _read_family(text, inner)
+    if wrapper.prefix:
+        groups = _see_prompts(text, groups)
     if wrapper.image_tokens and vision is not None:
         size = keys.count(wrapper.image_tokens, default=IMAGE_TOKENS)
         groups = [each.model_copy(update={"image_tokens": size}) for each in groups]
+    if text is not keys:
+        refuse_leftovers(keys, kind)
     return [*groups, *read_tower(vision, kind)]
+
+
+def _see_prompts(keys: Keys, groups: list[LayerGroup]) -> list[LayerGroup]:
+    """Prompts in which every token sees every other; what follows is causal, as the groups are."""
+    if any(each.mask != "causal" for each in groups):
+        keys.wrong("model_type", f"is {keys.text('model_type')}: a prompt seen whole through a window is not read")
+        return []
+    return [
+        *(each.model_copy(update={"mask": "full", "phases": WHOLE}) for each in groups),
+        *(each.model_copy(update={"phases": TOKENS}) for each in groups),
+    ]
 
 
 def _read_family(keys: Keys, kind: str) -> list[LayerGroup]:
@@ -151,7 +260,9 @@ def _read_family(keys: Keys, kind: str) -> list[LayerGroup]:
     if family is None:
         keys.wrong("model_type", _unknown(keys, kind))
         return []
-    return family.read(keys)
+    groups = family.read(keys)
+    refuse_leftovers(keys, kind)
+    return groups
 
 
 def known_types() -> list[str]:
@@ -163,6 +274,9 @@ def known_types() -> list[str]:
 def _unknown(keys: Keys, kind: str) -> str:
     """What was looked for, what was found of it, and the way out."""
     known = known_types()
+    reason = why_unexpressed(kind)
+    if reason:
+        return f"is {kind}, a model that {reason}. {WAY_OUT}"
     what = f"is {shown(kind)}, a family that is not known{meant(kind, known)}" if kind else "is missing"
     inner = keys.inner("text_config")
     hint = inner.text("model_type") if inner else ""
@@ -171,7 +285,5 @@ def _unknown(keys: Keys, kind: str) -> str:
         f"{what}. Looked for model_type, then for the keys of its family ({', '.join(LOOKED_FOR)}); found "
         f"{', '.join(found) or 'none of them'}"
         + (f"; text_config is {shown(hint)}" if hint else "")
-        + ". It is not guessed what they mean: write the geometry into a matrix, models: [{model: NAME, geometry: "
-        "{groups: [{layers: [0, 1, …], heads_q: …, heads_kv: …, head_dim: …, mask: causal}]}}] (docs/models.md). "
-        f"Known families: {', '.join(known)}"
+        + f". It is not guessed what they mean. {WAY_OUT}. Known families: {', '.join(known)}"
     )

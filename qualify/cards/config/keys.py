@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qualify.cards.problems import Problem, shown
@@ -12,6 +13,10 @@ from qualify.cards.words import INT32_MAX, Where
 
 NOTHING = 1
 """stands for a count that could not be read, until the problems are raised"""
+FLOAT_MAX = sys.float_info.max
+"""a longer whole number is no float"""
+MOST_LAYERS = 10_000
+"""a stack with more is a slip, or means harm"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +41,24 @@ class Keys:
     """shared by all mappings of the file"""
     findings: list[Finding] = field(default_factory=list)
     """likewise"""
+    idle: set[int] = field(default_factory=set)
+    """likewise: layers of the main stack that have no attention"""
+    asked: set[str] = field(default_factory=set)
+    """names of this mapping's keys that were looked for"""
+
+    def value(self, name: str) -> Any:
+        """What stands under a key; None where nothing does."""
+        self.asked.add(name)
+        return self.data.get(name)
 
     def has(self, name: str) -> bool:
         """Whether the key is there and not null."""
-        return self.data.get(name) is not None
+        return self.value(name) is not None
+
+    def says(self, name: str) -> bool:
+        """Whether the key is there, were it with null."""
+        self.asked.add(name)
+        return name in self.data
 
     def way(self, name: str) -> str:
         """The dotted way to a key, for messages."""
@@ -56,14 +75,13 @@ class Keys:
 
     def inner(self, name: str) -> Keys | None:
         """The mapping under a key; None where there is none."""
-        value = self.data.get(name)
+        value = self.value(name)
         if value is None:
             return None
         if not isinstance(value, dict):
             self.wrong(name, f"must be a mapping of keys and values, but is {shown(value)}")
             return None
-        where = (*self.where, name)
-        return Keys(source=self.source, data=value, where=where, problems=self.problems, findings=self.findings)
+        return replace(self, data=value, where=(*self.where, name), asked=set())
 
     def count(self, *names: str, default: int | None = None) -> int:
         """A positive whole number under the first of the names that is there; without a default it must be."""
@@ -72,19 +90,36 @@ class Keys:
                 return self._whole(name, least=1)
         if default is not None:
             return default
+        self.needed(*names)
+        return NOTHING
+
+    def needed(self, *names: str) -> None:
+        """Remember that a key is missing, under each of its names."""
         looked = f"; looked for {', '.join(names)}" if len(names) > 1 else ""
         self.wrong(names[0], f"is missing{looked}. Add it, or give the geometry in a matrix (docs/models.md)")
-        return NOTHING
+
+    def layers(self, *names: str, default: int | None = None) -> int:
+        """How many layers a stack has."""
+        count = self.count(*names, default=default)
+        if count > MOST_LAYERS:
+            name = next(name for name in names if self.has(name))
+            self.wrong(name, f"is {count} layers; no more than {MOST_LAYERS} are read")
+            return NOTHING
+        return count
+
+    def number_from_0(self, name: str, *, default: int) -> int:
+        """A whole number of at least 0, as of a layer; null and missing are the default."""
+        return self._whole(name, least=0) if self.has(name) else default
 
     def maybe(self, name: str, *, absent: int | None) -> int | None:
         """A positive whole number, None where it is null, and ``absent`` where the key is not there."""
-        if name not in self.data:
+        if not self.says(name):
             return absent
         return self._whole(name, least=1) if self.has(name) else None
 
     def flag(self, name: str, *, default: bool) -> bool:
         """True or false."""
-        value = self.data.get(name)
+        value = self.value(name)
         if value is None:
             return default
         if not isinstance(value, bool):
@@ -94,17 +129,17 @@ class Keys:
 
     def number(self, name: str, *, default: float) -> float:
         """A positive number."""
-        value = self.data.get(name)
+        value = self.value(name)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= FLOAT_MAX:
             self.wrong(name, f"must be a number above 0, but is {shown(value)}")
             return default
         return float(value)
 
     def text(self, name: str) -> str:
         """Text; empty where there is none."""
-        value = self.data.get(name)
+        value = self.value(name)
         if value is None:
             return ""
         if not isinstance(value, str):
@@ -146,7 +181,7 @@ class Keys:
         return sorted(values)
 
     def _list(self, name: str) -> list[Any] | None:
-        value = self.data.get(name)
+        value = self.value(name)
         if value is not None and not isinstance(value, list):
             self.wrong(name, f"must be a list, but is {shown(value)}")
             return None

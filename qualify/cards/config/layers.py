@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from qualify.cards.config.keys import Keys
@@ -22,6 +22,12 @@ LAYER_TYPES: dict[str, LayerMask] = {
     "chunked_attention": "chunked",
 }
 """words of ``layer_types`` in a decoder"""
+MIXED_TYPES: dict[str, LayerMask | None] = {
+    **LAYER_TYPES,
+    "attention": "causal",
+    **dict.fromkeys(("linear_attention", "mamba", "conv", "mlp", "moe")),
+}
+"""words of it, and of ``layers_block_type``, where some layers have no attention"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,14 +54,15 @@ class Layer:
 def heads(keys: Keys, count: int, count_kv: int, dim: int, scale: float | None = None) -> Layer:
     """A layer of some heads, with the usual scale unless another is given."""
     if count % count_kv:
-        keys.wrong("num_key_value_heads", f"{count_kv} KV heads do not divide {count} query heads")
+        if not keys.problems:  # else one of the two is what stands for a value that is wrong
+            keys.wrong("num_key_value_heads", f"{count_kv} KV heads do not divide {count} query heads")
         count_kv = count
     return Layer(heads_q=count, heads_kv=count_kv, head_dim=dim, head_dim_v=dim, scale=scale or 1.0 / math.sqrt(dim))
 
 
 def split(keys: Keys, hidden: int, count: int, name: str = "hidden_size") -> int:
     """The head dimension that is not written down: hidden / heads. It must be a whole number."""
-    if hidden % count:
+    if hidden % count and not keys.problems:
         keys.wrong(name, f"is {hidden}, which {count} heads do not divide, and no head_dim is given")
     return max(1, hidden // count)
 
@@ -90,41 +97,11 @@ def _group(layer: Layer, numbers: list[int]) -> LayerGroup:
     )
 
 
-Masks = Callable[[Keys, int], list[LayerMask]]
-"""The mask of each layer, where ``layer_types`` does not say it."""
-
-
-def causal(_keys: Keys, count: int) -> list[LayerMask]:
-    """Causal in all layers."""
-    return ["causal"] * count
-
-
-def window_if_given(absent: int | None = None) -> Masks:
-    """A window in all layers, unless ``sliding_window`` is null."""
-
-    def masks(keys: Keys, count: int) -> list[LayerMask]:
-        return ["window" if keys.maybe("sliding_window", absent=absent) else "causal"] * count
-
-    return masks
-
-
-def alternating(every: int, key: str = "") -> Masks:
-    """Windows, and a causal layer at the end of each ``every``; ``key`` may give another number."""
-
-    def masks(keys: Keys, count: int) -> list[LayerMask]:
-        step = keys.count(key, default=every) if key else every
-        return ["causal" if (layer + 1) % step == 0 else "window" for layer in range(count)]
-
-    return masks
-
-
-def with_masks(keys: Keys, layer: Layer, masks: list[LayerMask], window: int | None, chunk: int | None) -> list[Layer]:
-    """The layer under each mask, with the size that the mask needs."""
-    sizes = {"window": ("sliding_window", window), "chunked": ("attention_chunk_size", chunk)}
-    found = []
-    for mask in masks:
-        name, size = sizes.get(mask, ("", None))
-        if name and size is None:
-            keys.count(name)
-        found.append(replace(layer, mask=mask, size=size or (1 if name else None)))
-    return found
+def with_mask(keys: Keys, layer: Layer, mask: LayerMask, window: int | None, chunk: int | None) -> Layer:
+    """The layer under a mask, with the size that the mask needs."""
+    name, size = {"window": ("sliding_window", window), "chunked": ("attention_chunk_size", chunk)}.get(
+        mask, ("", None)
+    )
+    if name and size is None:
+        keys.count(name)
+    return replace(layer, mask=mask, size=size or (1 if name else None))

@@ -15,7 +15,7 @@ from qualify.cards.config.keys import Finding, Keys
 from qualify.cards.config.suspicion import suspicious
 from qualify.cards.model import ModelCard, Pin
 from qualify.cards.problems import in_order
-from qualify.cards.source import Source, read
+from qualify.cards.source import Source, read_config
 from qualify.cards.words import NAME
 from qualify.errors import CardError, UsageError
 
@@ -43,7 +43,7 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     """
     hub = fetch(config) if is_hub(config) else None
     path = hub.path if hub else Path(config)
-    source = read(path / "config.json" if path.is_dir() else path)
+    source = read_config(path / "config.json" if path.is_dir() else path)
     data = source.data
     if not isinstance(data, dict) or source.problems:
         message = "must be a mapping of keys and values, as a config.json is"
@@ -52,7 +52,7 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     groups = read_groups(keys)
     if keys.problems:
         raise CardError(in_order(keys.problems))
-    main = [layer for group in groups if group.stack == "main" for layer in group.layers]
+    main = {layer for group in groups if group.stack == "main" for layer in group.layers} | keys.idle
     digest = canonical_hash(data)
     named = _name(name, hub, source)
     card = ModelCard(
@@ -61,14 +61,18 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
         model_type=keys.text("model_type"),
         layers=max(main) + 1,
         groups=tuple(groups),
+        without_attention=tuple(sorted(keys.idle)),
         pin=Pin(config_sha256=digest, revision=hub.revision if hub else None),
     )
     return ReadModel(card=card, findings=(*suspicious(data), *keys.findings))
 
 
 def canonical_hash(data: object) -> str:
-    """sha256 over canonical JSON: sorted keys, no spaces, no escapes beyond JSON's own; notation does not matter."""
-    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """sha256 over canonical JSON: sorted keys, no spaces, no escapes beyond JSON's own; notation does not matter.
+
+    Infinity and NaN, which Python writes and JSON does not know, are hashed as these words.
+    """
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -15,9 +15,9 @@ from qualify.cards.words import Where
 KEYS = re.compile(
     r"auto_map|trust_remote_code|code_revision|custom_(pipelines|generate|code|objects|modules?)|.*_?implementation"
     r"(_.*)?|.*(attn|attention)_?(impl|class|cls|fn|func|function|kernel|module|backend)|(kernel|module|entry|import)s?_?"
-    r"(config|path|file|name|point|repo)?|__.*__|.*_(script|py|pickle|exec)"
+    r"(config|path|file|name|point|repo)?|__(?!float__).*__|.*_(script|py|pickle|exec)"
 )
-"""names of keys that name code or choose between code paths"""
+"""names of keys that name code or choose between code paths; ``__float__`` is how transformers writes infinity"""
 VALUES = (
     (re.compile(r"\.(py|so|pkl|pickle)\b"), "names a file of code"),
     (re.compile(r"--[\w.]+\.\w+$"), "names a class in another repository"),

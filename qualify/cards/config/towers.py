@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from qualify.cards.config.encoders import SIGLIP_BASE
 from qualify.cards.config.keys import Keys
 from qualify.cards.config.layers import WHOLE, group, heads, split
 from qualify.cards.model import LayerGroup, Positions
@@ -18,17 +19,23 @@ class Tower:
     heads: str = "num_attention_heads"
     hidden: str = "hidden_size"
     positions: Positions = "none"
+    defaults: tuple[tuple[str, int], ...] = ()
+    """counts that published configs leave out"""
 
     def read(self, keys: Keys) -> list[LayerGroup]:
         """The layer groups."""
-        count, hidden = keys.count(self.heads), keys.count(self.hidden)
+        usual = dict(self.defaults)
+        count = keys.count(self.heads, default=usual.get(self.heads))
+        hidden = keys.count(self.hidden, default=usual.get(self.hidden))
         layer = heads(keys, count, count, split(keys, hidden, count, self.hidden))
         layer = replace(layer, mask="full", positions=self.positions, stack="vision", phases=WHOLE)
-        return group((number, layer) for number in range(sum(keys.count(name) for name in self.layers)))
+        layers = sum(keys.layers(name, default=usual.get(name)) for name in self.layers)
+        return group((number, layer) for number in range(layers))
 
 
 TOWERS: tuple[Tower, ...] = (
-    Tower(model_types=("siglip_vision_model", "clip_vision_model")),
+    Tower(model_types=("siglip_vision_model", "siglip2_vision_model"), defaults=tuple(SIGLIP_BASE.items())),
+    Tower(model_types=("clip_vision_model",)),
     Tower(model_types=("pixtral", "llama4_vision_model"), positions="rope"),
     Tower(
         model_types=("mllama_vision_model",), layers=("num_hidden_layers", "num_global_layers"), heads="attention_heads"
@@ -48,6 +55,8 @@ TOWERS: tuple[Tower, ...] = (
             "qwen3_vl_vision",
             "qwen3_vl_moe",
             "qwen3_vl_moe_vision",
+            "qwen3_5",
+            "qwen3_5_moe",
         ),
         layers=("depth",),
         heads="num_heads",
@@ -65,7 +74,11 @@ def read_tower(keys: Keys | None, model_type: str) -> list[LayerGroup]:
     if tower is None:
         keys.note("unread", "model_type", f"{kind or 'nothing'}: this vision tower is not known, so it has no group")
         return []
-    missing = [name for name in (*tower.layers, tower.heads, tower.hidden) if not keys.has(name)]
+    missing = [
+        name
+        for name in (*tower.layers, tower.heads, tower.hidden)
+        if not keys.has(name) and name not in dict(tower.defaults)
+    ]
     if missing:
         keys.note(
             "unread", missing[0], f"is missing, so the vision tower has no group; looked for {', '.join(missing)}"

@@ -24,7 +24,7 @@ models:
     tensor_parallel: [1]
     geometry:
 {origin}      pin: {pin}
-      groups:
+{without}      groups:
 {groups}
 phases:
 {phases}
@@ -44,6 +44,7 @@ def to_data(read: ReadModel) -> dict[str, object]:
         "revision": card.pin.revision,
         "model_type": card.model_type,
         "layers": card.layers,
+        "without_attention": list(card.without_attention),
         "groups": [group.model_dump(mode="json") | {"latent": group.latent} for group in card.groups],
         "findings": [{"kind": each.kind, "where": each.where, "detail": each.detail} for each in read.findings],
     }
@@ -55,6 +56,8 @@ def to_lines(read: ReadModel) -> list[str]:
     assert card.pin is not None, "a card that was read is pinned"
     lines = [f"{card.model}: {card.model_type}, {card.layers} layers, config sha256 {card.pin.config_sha256}"]
     lines += [f"  {_numbers(group.layers):24} {described(group)}" for group in card.groups]
+    if card.without_attention:
+        lines.append(f"  {_numbers(card.without_attention):24} no attention")
     return lines + [f"finding: {each.where}: {each.detail}" for each in read.findings]
 
 
@@ -66,6 +69,7 @@ def matrix_text(card: ModelCard) -> str:
         model=card.model,
         origin=f"      hub: {json.dumps(card.hub)}\n" if card.hub else "",
         pin=json.dumps(card.pin.model_dump(mode="json", exclude_none=True)),
+        without=f"      without_attention: {list(card.without_attention)}\n" if card.without_attention else "",
         groups="\n".join(groups),
         phases="\n".join(_phases(card)),
     )

@@ -6,35 +6,9 @@ import math
 from typing import Any
 
 import pytest
+from hand import PROMPT, WHOLE, Row, expect, facts, shape
 
 from qualify.cards.config.families import FAMILIES, WRAPPERS
-from qualify.cards.model import LayerGroup
-
-PROMPT = ("prefill", "chunked", "varlen")
-WHOLE = ("prefill", "varlen")
-USUAL: dict[str, Any] = {
-    "window": None, "chunk": None, "cross_keys": None, "image_tokens": None, "softcap": 0.0, "sinks": False,
-    "positions": "rope", "stack": "main", "phases": (), "latent": False,
-}  # fmt: skip
-
-
-def shape(layers: int, hidden: int, heads: int, **more: Any) -> dict[str, Any]:
-    """The keys that most configs have."""
-    usual = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
-    return usual | ({"num_key_value_heads": more.pop("kv")} if "kv" in more else {}) | more
-
-
-def expect(layers: Any, heads: tuple[int, int], dim: int, mask: str, **more: Any) -> dict[str, Any]:
-    """All that a layer group holds."""
-    dims = {"head_dim": dim, "head_dim_v": more.pop("dim_v", dim), "scale": more.pop("scale", 1 / math.sqrt(dim))}
-    found = {"layers": tuple(layers), "heads_q": heads[0], "heads_kv": heads[1], "mask": mask, **dims}
-    return USUAL | found | more
-
-
-def facts(group: LayerGroup) -> dict[str, Any]:
-    """All that a layer group holds, as a dictionary."""
-    return dict(group)
-
 
 TOKENS = ("decode", "verify")
 YARN = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
@@ -43,7 +17,7 @@ DEEPSEEK_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 QWEN_VISION = {"depth": 32, "num_heads": 16, "hidden_size": 1280, "patch_size": 14}
 GEMMA_VISION = {"model_type": "siglip_vision_model"} | shape(27, 1152, 16, image_size=896, patch_size=14)
 
-CONFIGS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
+CONFIGS: list[Row] = [
     ("Llama 2 7B", {"model_type": "llama"} | shape(32, 4096, 32), [expect(range(32), (32, 32), 128, "causal")]),
     ("Llama 2 70B", {"model_type": "llama"} | shape(80, 8192, 64, kv=8), [expect(range(80), (64, 8), 128, "causal")]),
     (

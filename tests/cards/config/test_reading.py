@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,10 @@ def test_a_config_without_a_family(read: Any) -> None:
         ({"model_type": "llama4_text", "no_rope_layers": [1, 2]}, "no_rope_layers: must be a list of 0 and 1"),
         ({"model_type": "llama4_text", "no_rope_layers": [1]}, "no_rope_layers: has 1 entries for 2 layers"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type: is relative_key"),
-        ({"model_type": "deepseek_v3", "index_topk": 2048}, "index_topk: selects keys for each query"),
+        (
+            {"model_type": "deepseek_v3", "index_topk": 2048},
+            "index_topk: is 2048 and changes which keys a query sees, but deepseek_v3 is read without it",
+        ),
         (
             {"model_type": "deepseek_v3"},
             "kv_lora_rank: is missing",
@@ -94,6 +98,30 @@ def test_all_problems_are_reported_at_once(read: Any) -> None:
     text = problem(read, {"model_type": "llama"})
     missing = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     assert [f"{name}: is missing" in text for name in missing] == [True] * 3
+
+
+def test_a_wrong_value_has_no_consequences(read: Any) -> None:
+    """What stands for it does not divide others, and that is no second problem."""
+    text = problem(read, LLAMA | {"num_attention_heads": -8, "hidden_size": math.nan})
+    assert 2 == len(text.splitlines())
+    assert "divide" not in text
+
+
+def test_an_emoji_in_two_escapes_is_read(read: Any, tmp_path: Path) -> None:
+    """As transformers writes the labels of a classifier."""
+    labels = {"id2label": {"0": "\U0001f60d", "\U0001f680": "1"}}
+    assert "\\ud83d" in json.dumps(labels)
+    assert read(LLAMA | labels).card.groups == read(LLAMA).card.groups
+
+
+def test_a_config_is_json_whatever_it_is_called(tmp_path: Path) -> None:
+    """YAML is no config."""
+    path = tmp_path / "config"
+    path.write_text(json.dumps(LLAMA))
+    assert "config" == read_model(str(path)).card.model
+    path.write_text("model_type: llama\n")
+    with pytest.raises(CardError, match="is not valid JSON"):
+        read_model(str(path))
 
 
 def test_a_place_that_holds_no_config(tmp_path: Path) -> None:

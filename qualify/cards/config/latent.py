@@ -1,0 +1,35 @@
+"""Multi-head latent attention: DeepSeek V2 and V3, Kimi K2, MiniCPM3."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from qualify.cards.config.keys import Keys
+from qualify.cards.config.layers import PROMPT, TOKENS, group, heads, split
+from qualify.cards.model import LayerGroup
+
+
+def read_mla(keys: Keys) -> list[LayerGroup]:
+    """Multi-head latent attention: per-head keys in a prompt, the latent as one shared KV head in decode."""
+    count, layers = keys.count("num_attention_heads"), keys.layers("num_hidden_layers")
+    latent, rope = keys.count("kv_lora_rank"), keys.count("qk_rope_head_dim")
+    dim = keys.count("qk_nope_head_dim") + rope
+    equal = split(keys, keys.count("hidden_size"), count) if keys.text("model_type") == "minicpm3" else None
+    dim_v = keys.count("v_head_dim", default=equal)
+    if not keys.flag("use_mla", default=True):
+        keys.wrong("use_mla", "is false, and this family is read as multi-head latent attention")
+    scale = _yarn_factor(keys) / math.sqrt(dim)
+    prompt = replace(heads(keys, count, count, dim, scale), head_dim_v=dim_v, phases=PROMPT)
+    token = replace(heads(keys, count, 1, latent + rope, scale), head_dim_v=latent, latent=True, phases=TOKENS)
+    return [*group((layer, prompt) for layer in range(layers)), *group((layer, token) for layer in range(layers))]
+
+
+def _yarn_factor(keys: Keys) -> float:
+    """What YaRN multiplies the scale with, where ``mscale_all_dim`` asks for it."""
+    scaling = keys.inner("rope_scaling") or keys.inner("rope_parameters")
+    kind = scaling and (scaling.text("rope_type") or scaling.text("type"))
+    if scaling is None or kind in {"", "default"} or not scaling.value("mscale_all_dim"):
+        return 1.0
+    factor, dims = scaling.number("factor", default=1.0), scaling.number("mscale_all_dim", default=1.0)
+    return (0.1 * dims * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0

@@ -1,0 +1,112 @@
+"""Families of decoders whose configs have keys of their own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qualify.cards.config.keys import Keys
+from qualify.cards.config.layers import Layer, group, heads, split
+from qualify.cards.model import LayerGroup
+
+
+def read_falcon(keys: Keys) -> list[LayerGroup]:
+    """Falcon: one KV head, or groups in the new decoder architecture; ``n_head`` and so on in its first configs."""
+    count = keys.count("num_attention_heads", "n_head")
+    layers = keys.layers("num_hidden_layers", "n_layer")
+    dim = split(keys, keys.count("hidden_size", "n_embed"), count)
+    grouped = keys.flag("new_decoder_architecture", default=keys.has("n_head_kv"))
+    shared = keys.flag("multi_query", default=True)
+    count_kv = keys.count("num_kv_heads", "n_head_kv", default=count) if grouped or not shared else 1
+    layer = heads(keys, count, count_kv, dim)
+    if keys.flag("alibi", default=False):
+        layer = replace(layer, positions="alibi")
+    return group((number, layer) for number in range(layers))
+
+
+def read_gpt2(keys: Keys) -> list[LayerGroup]:
+    """GPT-2 and StarCoder: one KV head with ``multi_query``; the scale may be 1, or shrink with the layer's number."""
+    count, layers = keys.count("n_head", "num_attention_heads"), keys.layers("n_layer", "num_hidden_layers")
+    dim = split(keys, keys.count("n_embd", "hidden_size"), count, "n_embd")
+    shared = keys.flag("multi_query", default=keys.text("model_type") == "gpt_bigcode")
+    scale = None if keys.flag("scale_attn_weights", default=True) else 1.0
+    layer = replace(heads(keys, count, 1 if shared else count, dim, scale), positions="none")
+    if not keys.flag("scale_attn_by_inverse_layer_idx", default=False):
+        return group((number, layer) for number in range(layers))
+    return group((number, replace(layer, scale=layer.scale / (number + 1))) for number in range(layers))
+
+
+def read_bloom(keys: Keys) -> list[LayerGroup]:
+    """BLOOM: ALiBi in all layers."""
+    count, layers = keys.count("n_head", "num_attention_heads"), keys.layers("n_layer", "num_hidden_layers")
+    dim = split(keys, keys.count("hidden_size", "n_embed"), count)
+    layer = replace(heads(keys, count, count, dim), positions="alibi")
+    return group((number, layer) for number in range(layers))
+
+
+def read_mosaic(keys: Keys) -> list[LayerGroup]:
+    """MPT and DBRX: ``attn_config`` holds the KV heads, and of MPT whether positions are ALiBi, RoPE or learned."""
+    count, layers = keys.count("n_heads"), keys.layers("n_layers")
+    dim = split(keys, keys.count("d_model"), count, "d_model")
+    inner = keys.inner("attn_config")
+    if inner is None:
+        keys.needed("attn_config")
+        return []
+    if keys.text("model_type") == "dbrx":
+        layer = heads(inner, count, inner.count("kv_n_heads"), dim)
+    else:
+        layer = _mpt_layer(inner, count, dim)
+    return group((number, layer) for number in range(layers))
+
+
+def _mpt_layer(keys: Keys, count: int, dim: int) -> Layer:
+    kind = keys.text("attn_type") or "multihead_attention"
+    shared = {"multihead_attention": count, "multiquery_attention": 1}
+    if kind == "grouped_query_attention":
+        shared[kind] = keys.count("kv_n_heads")
+    if kind not in shared:
+        keys.wrong("attn_type", f"is {kind}, which is not read here; known are {', '.join(shared)}")
+    if keys.flag("prefix_lm", default=False):
+        keys.wrong("prefix_lm", "is true: the prompt is seen in both directions, which is not read here")
+    window = keys.value("sliding_window_size")
+    if window not in (None, -1):
+        keys.wrong("sliding_window_size", f"is {window}, and MPT is read without a window")
+    scale = keys.number("softmax_scale", default=0.0) or None
+    layer = heads(keys, count, shared.get(kind, count), dim, scale)
+    if keys.flag("alibi", default=keys.text("model_type") != "dbrx"):
+        return replace(layer, positions="alibi")
+    return layer if keys.flag("rope", default=False) else replace(layer, positions="none")
+
+
+ROPE_BAICHUAN, ALIBI_BAICHUAN = 4096, 5120
+"""``hidden_size`` of the 7B and of the 13B models: nothing else in their configs tells RoPE from ALiBi"""
+
+
+def read_baichuan(keys: Keys) -> list[LayerGroup]:
+    """Baichuan and Baichuan 2: RoPE with 7B parameters, ALiBi with 13B."""
+    count, layers = keys.count("num_attention_heads"), keys.layers("num_hidden_layers")
+    hidden = keys.count("hidden_size")
+    layer = heads(keys, count, count, split(keys, hidden, count))
+    if hidden not in {ROPE_BAICHUAN, ALIBI_BAICHUAN}:
+        sizes = f"{ROPE_BAICHUAN} (7B, RoPE) and {ALIBI_BAICHUAN} (13B, ALiBi)"
+        keys.wrong("hidden_size", f"is {hidden}; known are {sizes}, and nothing else tells the positions of Baichuan")
+    if hidden == ALIBI_BAICHUAN:
+        layer = replace(layer, positions="alibi")
+    return group((number, layer) for number in range(layers))
+
+
+def read_qwen(keys: Keys) -> list[LayerGroup]:
+    """The first Qwen: ``kv_channels`` elements a head."""
+    count, layers = keys.count("num_attention_heads"), keys.layers("num_hidden_layers")
+    layer = heads(keys, count, count, keys.count("kv_channels"))
+    return group((number, layer) for number in range(layers))
+
+
+def read_chatglm(keys: Keys) -> list[LayerGroup]:
+    """ChatGLM and the first GLM-4: ``multi_query_group_num`` KV heads of ``kv_channels`` elements."""
+    count, layers = keys.count("num_attention_heads"), keys.layers("num_layers")
+    if keys.value("position_encoding_2d"):
+        keys.wrong("position_encoding_2d", "is true: the first ChatGLM sees prompts in both directions; not read here")
+    shared = keys.flag("multi_query_attention", default=False)
+    count_kv = keys.count("multi_query_group_num") if shared else count
+    layer = heads(keys, count, count_kv, keys.count("kv_channels"))
+    return group((number, layer) for number in range(layers))

@@ -1,0 +1,178 @@
+"""What a config says about attention that is not read: families that cannot be expressed, and keys left over.
+
+A key that changes attention, and that the reader of a family did not look for, is an error: an engine may follow it,
+and then the call is another one than what was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from qualify.cards.config.keys import Keys
+from qualify.cards.problems import shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unexpressed:
+    """Families that are known, and whose attention cannot be written as layer groups."""
+
+    model_types: tuple[str, ...]
+    reason: str
+    """why, as the end of a sentence about the model"""
+
+
+BIAS = "adds a bias that depends on the distance of the tokens to the scores, which the attention call cannot carry"
+ENCODER = "attends from its decoder to an encoder whose length is that of the prompt, so the keys have no fixed number"
+SPARSE = "chooses the keys or blocks that a query sees; such a mask cannot be expressed"
+STATE = "has no softmax attention at all"
+
+UNEXPRESSED: tuple[Unexpressed, ...] = (
+    Unexpressed(
+        model_types=(
+            "t5", "mt5", "umt5", "longt5", "switch_transformers", "t5gemma", "t5gemma2", "udop", "pop2piano",
+            "mpnet", "deberta", "deberta-v2", "layoutlmv2", "layoutlmv3", "beit", "data2vec-vision", "swin", "swinv2",
+            "tapas", "transfo-xl", "xlnet", "funnel", "wav2vec2-bert", "wavlm",
+        ),
+        reason=BIAS,
+    ),
+    Unexpressed(
+        model_types=(
+            "bart", "mbart", "pegasus", "pegasus_x", "marian", "m2m_100", "nllb-moe", "blenderbot", "blenderbot-small",
+            "plbart", "fsmt", "prophetnet", "led", "bigbird_pegasus", "encoder-decoder", "seamless_m4t",
+            "seamless_m4t_v2", "speech_to_text", "moonshine",
+        ),
+        reason=ENCODER,
+    ),
+    Unexpressed(
+        model_types=(
+            "phi3small", "deepseek_v32", "glm_moe_dsa", "longformer", "big_bird", "reformer", "minicpm4",
+        ),
+        reason=SPARSE,
+    ),
+    Unexpressed(model_types=("mamba", "mamba2", "falcon_mamba", "rwkv", "xlstm", "fnet"), reason=STATE),
+    Unexpressed(
+        model_types=("zamba", "zamba2"),
+        reason="shares attention layers between places of the stack and feeds them another width; that is not read",
+    ),
+    Unexpressed(
+        model_types=("kimi_linear", "minimax", "minimax_text_01", "recurrent_gemma", "olmo_hybrid", "bailing_hybrid"),
+        reason="mixes attention with linear or recurrent layers in a way that is not read",
+    ),
+    Unexpressed(
+        model_types=("nemotron-nas", "deci"),
+        reason="changes heads from layer to layer, or leaves attention out, in `block_configs`; that is not read",
+    ),
+    Unexpressed(
+        model_types=("longcat_flash",), reason="has two attention calls in each layer; that is not read"
+    ),
+)  # fmt: skip
+
+
+def why_unexpressed(kind: str) -> str:
+    """The reason why a model_type cannot be read though it is known; empty where there is none."""
+    return next((each.reason for each in UNEXPRESSED if kind in each.model_types), "")
+
+
+def _used(value: Any) -> bool:
+    """Whether a value switches something on."""
+    return value is not None and value is not False and value not in (0, -1, "", "null", [], {})
+
+
+def _unusual_positions(value: Any) -> bool:
+    """Whether the kind of positions is neither added to the input nor rotated in."""
+    return _used(value) and not str(value).startswith(("absolute", "learned", "rope", "rotary"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Leftover:
+    """Keys that change attention."""
+
+    names: re.Pattern[str]
+    changes: str
+    """what they change"""
+    counts: Callable[[Any], bool] = _used
+    """whether a value does"""
+    overruled: bool = False
+    """whether a list of the layers' masks, which the reader followed, says more"""
+
+
+def _left(names: str, changes: str, counts: Callable[[Any], bool] = _used, *, overruled: bool = False) -> Leftover:
+    return Leftover(names=re.compile(names), changes=changes, counts=counts, overruled=overruled)
+
+
+def _not_one(value: Any) -> bool:
+    return _used(value) and not (isinstance(value, list) and all(each == 1 for each in value))
+
+
+MASK, BLOCKS = "the mask", "which layers attend"
+LEFTOVERS: tuple[Leftover, ...] = (
+    _left(
+        r"sliding_window(_size|_pattern|_layers)?|local_attention|(local_)?(attention_)?window_size",
+        "the mask",
+        overruled=True,
+    ),
+    _left(r"use_sliding_window|attention_chunk_size|use_(local|sliding)_attention", "the mask", overruled=True),
+    _left(
+        r"layer_types|layers_block_type|block_types|attention_(types|layers)|per_layer_config|block_configs", "the mask"
+    ),
+    _left(r"attn_type_list", "which layers attend", _not_one),
+    _left(
+        r"(hybrid_override|interleaved?)_pattern|attn_layer_(indices|period|offset)|full_attention_interval|full_attn_idxs"
+        r"|linear_(key_head_dim|num_key_heads|attn_config)|mamba_(d_state|n_heads|num_heads)|ssm_(cfg|state_size)",
+        BLOCKS,
+        overruled=True,
+    ),
+    _left(r"prefix_lm|use_bidirectional_attention|bidirectional(_attention)?|position_encoding_2d", MASK),
+    _left(r"is_causal|causal", MASK, lambda value: value is False),
+    _left(r"cross_attention_layers|add_cross_attention|is_encoder_decoder", "what is attended to"),
+    _left(
+        r"index_topk|index_n_heads|(nsa|moba|dsa|sparse|lightning|dual_chunk)_?(attn|attention)?_config|sparse_attention"
+        r"|use_sparse_attention|blocksparse_.*|dense_attention_every_n_layers|compress_ratios",
+        "which keys a query sees",
+    ),
+    _left(r"(use_)?alibi(_.*)?", "the scores"),
+    _left(r"position(al)?_embedding_type|pos_emb(_type)?", "positions", _unusual_positions),
+    _left(r"relative_attention(_.*)?|relative_position_.*|use_relative_.*", "the scores"),
+    _left(r"(attn|attention)_logits?_soft_?cap(ping)?|attn_soft_?cap(ping)?|attention_logit_cap", "the scores"),
+    _left(r"query_pre_attn_scalar|attention_multiplier|softmax_scale|attention_scale", "the scale"),
+    _left(r"scale_attn_by_inverse_layer_idx", "the scale"),
+    _left(r"scale_attn_weights", "the scale", lambda value: value is False),
+    _left(r"(add_.*)?(attention|attn)_sinks?(_.*)?|use_sinks?|.*_sink_bias", "the denominator"),
+    _left(r"no_rope_layers|no_rope_layer_interval|nope_layer_interval", "positions"),
+    _left(r"kv_lora_rank", "the keys and values"),
+)
+LISTS = ("layer_types", "layers_block_type")
+PARTS = (
+    "vision_config",
+    "audio_config",
+    "img_processor",
+    "embd_layer",
+    "audio_processor",
+    "vision_tower",
+    "speech_config",
+)
+"""keys of parts of a model that the reader of a text model leaves out"""
+
+
+def refuse_leftovers(keys: Keys, kind: str) -> None:
+    """An error for each key that changes attention and was not looked for, and a finding for each part left out."""
+    off = keys.data.get("use_sliding_window") is False
+    listed = any(name in keys.asked and _used(keys.data.get(name)) for name in LISTS)
+    for name, value in keys.data.items():
+        if name in keys.asked:
+            continue
+        left = next((each for each in LEFTOVERS if each.names.fullmatch(name)), None)
+        if left is None or (left.overruled and listed) or (off and name.startswith("sliding_window")):
+            continue
+        if left.counts(value):
+            keys.wrong(
+                name,
+                f"is {shown(value)} and changes {left.changes}, but {kind} is read without it. Set it to null if the "
+                "engine ignores it, or give the geometry in a matrix (docs/models.md)",
+            )
+    for name in PARTS:
+        if name not in keys.asked and _used(keys.data.get(name)):
+            keys.note("unread", name, "this part of the model has no layer group")
