@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -62,6 +63,16 @@ class Golden:
     """(n, heads_q), √head_dim times the largest |q_i| and the largest |k_j| times the scale: of products of elements"""
     keys: Tensor
     """(n,) visible keys of the row, int64"""
+
+
+class GoldenOf(Protocol):
+    """:func:`golden`, or what finds its results again."""
+
+    def __call__(
+        self, call: AttentionCall, *, dtype: torch.dtype = ..., underflow: bool = ..., scores: bool = ...
+    ) -> Golden:
+        """The golden result of a call."""
+        ...
 
 
 @contextmanager
