@@ -12,8 +12,9 @@ import re
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -272,7 +273,8 @@ def cpu_peak(launch: Callable[[], Any]) -> tuple[int, Any]:
     """(bytes, result): high-water mark of the allocations within a call on a CPU, and what it returned."""
     with _profiler(cuda=False) as session:
         result = launch()
-    return _peak(_recorded(session)) or 0, result
+    memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
+    return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())), result
 
 
 def _children(operators: list[dict[str, Any]], position: int) -> float:
@@ -291,12 +293,13 @@ def _children(operators: list[dict[str, Any]], position: int) -> float:
 
 def _peak(inside: list[dict[str, Any]]) -> int | None:
     """High-water mark of the allocations within a range."""
-    level = peak = 0
     events = [event for event in inside if event["name"] == _MEMORY]
-    for event in events:
-        level += int(event.get("args", {}).get("Bytes", 0))
-        peak = max(peak, level)
-    return peak if events else None
+    return _high_water(int(event.get("args", {}).get("Bytes", 0)) for event in events) if events else None
+
+
+def _high_water(steps: Iterable[int]) -> int:
+    """The largest sum of the first so many steps, in bytes; at least 0."""
+    return max(accumulate(steps, initial=0))
 
 
 def _merge(launches: list[Launch]) -> tuple[Launch, ...]:
