@@ -41,6 +41,7 @@ from qualify.run.checks.growth import peak_bytes
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.inputs import Inputs, clone, device_of, make_inputs
+from qualify.run.reference import GoldenOf, golden
 
 CHUNK_BYTES = {"cpu": 256 << 20, "cuda": 8 << 30}
 """inputs that may be held while a profiler session is filled"""
@@ -91,13 +92,16 @@ class Session:
         control: str,
         announce: Callable[[str, str], None],
         timed: bool = True,
+        golden_of: GoldenOf = golden,
     ) -> None:
         """Take what every case of the process shares.
 
         Args:
             timed: False leaves the timing out: a simulated kernel's time says nothing.
+            golden_of: gives golden results; the selftest's finds them again, because its kernels share inputs.
         """
         self.timed = timed
+        self.golden_of = golden_of
         self.described = device
         self.device = device_of(device.kind)
         self.ceilings = ceilings
@@ -245,6 +249,7 @@ class Session:
             reference=self.reference,
             seed=seed_of(case),
             asked=self.asked,
+            golden_of=self.golden_of,
         )
         for check in CHECKS:
             if self.level not in check.levels:

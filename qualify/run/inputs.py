@@ -77,12 +77,10 @@ def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor
     """
     needed = [-(-length // workload.page_size) for length in workload.seqlens_k]
     pool = 1 + sum(needed) + FREE_PAGES
-    order = torch.randperm(pool - 1, generator=generator, device=generator.device).add(1).tolist()
-    table, taken, width = [], 0, max(needed, default=0)
-    for pages in needed:
-        table.append(order[taken : taken + pages] + [0] * (width - pages))
-        taken += pages
-    return torch.tensor(table, dtype=torch.int32, device=generator.device), pool
+    order = torch.randperm(pool - 1, generator=generator, device=generator.device).add(1).to(torch.int32)
+    column = torch.arange(max(needed, default=0), device=order.device)
+    used = column < torch.tensor(needed, device=order.device)[:, None]
+    return torch.zeros_like(used, dtype=torch.int32).masked_scatter(used, order), pool
 
 
 def make_inputs(

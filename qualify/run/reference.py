@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -64,6 +65,22 @@ class Golden:
     """(n,) visible keys of the row, int64"""
 
 
+class GoldenOf(Protocol):
+    """:func:`golden`, or what finds its results again."""
+
+    def __call__(
+        self,
+        call: AttentionCall,
+        *,
+        dtype: torch.dtype = ...,
+        underflow: bool = ...,
+        scores: bool = ...,
+        row_limit: int = ...,
+    ) -> Golden:
+        """The golden result of a call."""
+        ...
+
+
 @contextmanager
 def exact_matmul() -> Iterator[None]:
     """IEEE float32 products, whatever a library has set: no TF32, no bf16 tricks."""
@@ -106,13 +123,13 @@ class _Bucket:
 
 def _buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int, device: torch.device) -> list[_Bucket]:
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    lengths = zip(bounds_q.diff().tolist(), bounds_k.diff().tolist(), strict=True)
-    for index, pair in enumerate(lengths):
-        groups[pair].append(index)
+    lengths_q, lengths_k = bounds_q.diff(), bounds_k.diff()
+    asked = lengths_q.nonzero().squeeze(-1)
+    for index, *pair in torch.stack([asked, lengths_q[asked], lengths_k[asked]], -1).tolist():
+        groups[pair[0], pair[1]].append(index)
     return [
         _Bucket(members=members, seqlen_q=sq, seqlen_k=sk, rows=torch.tensor(select_rows(sq, row_limit), device=device))
         for (sq, sk), members in groups.items()
-        if sq
     ]
 
 
@@ -263,7 +280,9 @@ def _fill_block(
     group = q.shape[2]
     longest_key = k.norm(dim=-1).amax(-1)[..., None, None]
     score_bound = q.norm(dim=-1) * longest_key * abs(call.scale)
-    product_bound = q.abs().amax(-1) * k.abs().amax((-1, -2))[..., None, None] * abs(call.scale) * q.shape[-1] ** 0.5
+    largest_q = torch.linalg.vector_norm(q, math.inf, -1)
+    largest_k = torch.linalg.vector_norm(k, math.inf, (-1, -2))[..., None, None]
+    product_bound = largest_q * largest_k * abs(call.scale) * q.shape[-1] ** 0.5
     scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, len(rows), -1) * call.scale
     if call.softcap:
         scores = call.softcap * torch.tanh(scores / call.softcap)

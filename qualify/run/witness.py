@@ -12,8 +12,9 @@ import re
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ LEAST_US = 100.0
 
 _LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|GraphLaunch")
 _COPIES = {"gpu_memcpy", "gpu_memset"}
+_RECORDS = {"kernel", *_COPIES}
+_MEMORY = "[memory]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,12 +79,30 @@ def trace(
         _mark("close", sentinel)
         if cuda:
             torch.cuda.synchronize()
+    events = _exported(session) if cuda else _recorded(session)
+    return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
+
+
+def _exported(session: Any) -> list[dict[str, Any]]:
+    """The events of a session on CUDA; only the exported file has grids, registers and shared memory."""
     with tempfile.TemporaryDirectory(prefix="qualify-trace-") as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        # A trace on the CPU has megabytes: the standard library's parser takes ten times as long as the call did.
-        events = from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
+        return from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]  # type: ignore[no-any-return]
+
+
+def _recorded(session: Any) -> list[dict[str, Any]]:
+    """The events of a session on a CPU as the file has them, whose writing and reading takes longer than the calls."""
+    events: list[dict[str, Any]] = []
+    began = session.kineto_results.trace_start_ns()
+    for event in session.kineto_results.events():
+        name, start_us = event.name(), (event.start_ns() - began) / 1e3
+        if name == _MEMORY:
+            events.append({"name": name, "ts": start_us, "args": {"Bytes": event.nbytes()}})
+        else:
+            cat = event.activity_type()
+            events.append({"name": name, "ts": start_us, "dur": event.duration_ns() / 1e3, "cat": cat})
+    return events
 
 
 def _profiler(*, cuda: bool) -> Any:
@@ -138,10 +159,13 @@ class _Session:
     def __init__(self, events: list[dict[str, Any]]) -> None:
         self.events = sorted((event for event in events if "ts" in event), key=lambda event: float(event["ts"]))
         self.times = [float(event["ts"]) for event in self.events]
-        self.ranges = {event["name"]: event for event in self.events if event.get("cat") == "user_annotation"}
+        self.ranges: dict[str, dict[str, Any]] = {}
         self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
-            if event.get("cat") in {"kernel", *_COPIES}:
+            cat = event.get("cat")
+            if cat == "user_annotation":
+                self.ranges[event["name"]] = event
+            elif cat in _RECORDS:
                 self.records[_correlation(event)].append(event)
 
     def within(self, span: dict[str, Any]) -> list[dict[str, Any]]:
@@ -245,6 +269,14 @@ def _cpu_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, .
     return _merge(found), "" if found else "no operator ran", _peak(inside)
 
 
+def cpu_peak(launch: Callable[[], Any]) -> tuple[int, Any]:
+    """(bytes, result): high-water mark of the allocations within a call on a CPU, and what it returned."""
+    with _profiler(cuda=False) as session:
+        result = launch()
+    memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
+    return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())), result
+
+
 def _children(operators: list[dict[str, Any]], position: int) -> float:
     """Time of the direct children of an operator (events are sorted by start)."""
     stop = float(operators[position]["ts"]) + float(operators[position]["dur"])
@@ -261,12 +293,13 @@ def _children(operators: list[dict[str, Any]], position: int) -> float:
 
 def _peak(inside: list[dict[str, Any]]) -> int | None:
     """High-water mark of the allocations within a range."""
-    level = peak = 0
-    events = [event for event in inside if event["name"] == "[memory]"]
-    for event in events:
-        level += int(event.get("args", {}).get("Bytes", 0))
-        peak = max(peak, level)
-    return peak if events else None
+    events = [event for event in inside if event["name"] == _MEMORY]
+    return _high_water(int(event.get("args", {}).get("Bytes", 0)) for event in events) if events else None
+
+
+def _high_water(steps: Iterable[int]) -> int:
+    """The largest sum of the first so many steps, in bytes; at least 0."""
+    return max(accumulate(steps, initial=0))
 
 
 def _merge(launches: list[Launch]) -> tuple[Launch, ...]:

@@ -22,7 +22,7 @@ from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Error
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject
 from qualify.run.inputs import INPUT_KINDS, InputKind
-from qualify.run.reference import ROW_LIMIT, SAMPLE_ROWS, Golden, golden
+from qualify.run.reference import ROW_LIMIT, SAMPLE_ROWS, Golden
 
 LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)
@@ -66,7 +66,7 @@ class Budget:
 
 def full_golden(subject: Subject, call: AttentionCall, row_limit: int = ROW_LIMIT) -> Golden:
     """The golden result with the terms of every class, for the rows that see a key."""
-    found = golden(call, dtype=subject.reference, underflow=True, scores=True, row_limit=row_limit)
+    found = subject.golden_of(call, dtype=subject.reference, underflow=True, scores=True, row_limit=row_limit)
     return rows_kept(found, found.keys > 0)
 
 

@@ -84,6 +84,6 @@ def peak_bytes(prepared: Prepared, device: torch.device) -> int:
         highest = torch.cuda.max_memory_allocated() - before
         del native
         return max(0, highest - kept)
-    (seen,) = witness.trace([prepared.launch], device, calls=1)
-    out, _ = prepared.result(prepared.launch())
-    return max(0, (seen.peak_bytes or 0) - out.numel() * out.element_size())
+    highest, native = witness.cpu_peak(prepared.launch)
+    out, _ = prepared.result(native)
+    return max(0, highest - out.numel() * out.element_size())

@@ -20,7 +20,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.inputs import InputKind, Inputs, make_inputs
-from qualify.run.reference import ROW_LIMIT, Golden, golden
+from qualify.run.reference import ROW_LIMIT, Golden, GoldenOf, golden
 
 
 class ContractBreach(Exception):
@@ -55,6 +55,8 @@ class Subject:
     seed: int
     asked: dict[str, str] = field(default_factory=dict)
     """what need be asked only once while the process lives, and the finding's words that answered it"""
+    golden_of: GoldenOf = golden
+    """gives golden results"""
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
         """Inputs of a kind; the same arguments give the same values. In fp8 they have unequal descale factors."""
@@ -67,7 +69,7 @@ class Subject:
             row_limit: of a sequence with more queries than these a sample is compared.
         """
         underflow = self.workload.q_format in {"fp16", "fp8_e4m3"}
-        return golden(call, dtype=self.reference, underflow=underflow, row_limit=row_limit)
+        return self.golden_of(call, dtype=self.reference, underflow=underflow, row_limit=row_limit)
 
     def run(self, call: AttentionCall) -> Result:
         """Run the kernel once and check that it returned what the contract says.

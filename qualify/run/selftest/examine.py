@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from qualify.facts import codec
@@ -21,6 +22,7 @@ from qualify.facts.stack import Ceilings, Device
 from qualify.run.checks.registry import CHECKS
 from qualify.run.execute import Request, Session
 from qualify.run.selftest import kernel, workloads
+from qualify.run.selftest.goldens import Goldens
 from qualify.run.selftest.specimen import Variant
 
 SEED = 1
@@ -122,11 +124,18 @@ def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> It
         control="",
         announce=_nobody,
         timed=False,
+        golden_of=_goldens(),
     )
     for number in tuple(order):
         case = workloads.case(number, specimen, seed)
         for _, outcome in session.run([Request(case=case, attempt=1)]):
             yield number, case, outcome
+
+
+@lru_cache(maxsize=1)
+def _goldens() -> Goldens:
+    """This process's golden results; no kernel sees them, so specimens may share them."""
+    return Goldens()
 
 
 def _nobody(_case: str, _stage: str) -> None:

@@ -24,6 +24,8 @@ LATENT = (96, 64)
 """(head_dim, head_dim_v) of the battery's latent attention, and of nothing else in it"""
 TILE_Q = 64
 TILE_K = 32
+LONG, LONG_TILE_K = 4096, 1024
+"""keys from which on tiles of keys are larger, and how large"""
 DECODE_SPLITS = 4
 """KV splits of a single query; fixed, so that a result does not depend on the batch"""
 
@@ -93,13 +95,14 @@ class Simulator(Planner):
     def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values for every query head, up to whole tiles: (heads_q, keys, dim) float32, k descaled."""
         seqlen_k = plan.lengths_k[index]
-        positions = torch.arange(-(-seqlen_k // self.tile_k) * self.tile_k, device=call.k.device)
-        heads = self.head_map(plan, index).to(call.k.device)
+        width = self.width(seqlen_k)
+        positions = torch.arange(-(-seqlen_k // width) * width, device=call.k.device)
+        inside, heads = positions < seqlen_k, self.head_map(plan, index).to(call.k.device)
         read = []
         for name, tensor, strides in (("k", call.k, plan.strides[1]), ("v", call.v, plan.strides[2])):
             slots = self.slots(name, plan, index, self.clamp(positions, plan, index))
             rows = self.fetch(name, tensor, strides, slots, plan).float()
-            read.append(self.clear(name, rows, positions < seqlen_k)[:, heads].transpose(0, 1))
+            read.append(self.clear(name, rows, inside).transpose(0, 1)[heads])
         descale = self.descale("k", call, plan, index)
         return (read[0] if descale is None else read[0] * descale), read[1]
 
@@ -128,7 +131,7 @@ class Simulator(Planner):
 
     def clear(self, name: str, rows: Tensor, inside: Tensor) -> Tensor:
         """Lanes past the end are zero."""
-        return torch.where(inside.view(-1, 1, 1), rows, 0.0)
+        return rows.masked_fill(~inside.view(-1, 1, 1), 0.0)
 
     def head_map(self, plan: Plan, index: int) -> Tensor:
         """(heads_q,) KV head of each query head."""
@@ -164,7 +167,12 @@ class Simulator(Planner):
 
     def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
         """First keys of the tiles, in the order of the loop."""
-        return range(low - low % self.tile_k, high, self.tile_k)
+        width = self.width(tile.seqlen_k)
+        return range(low - low % width, high, width)
+
+    def width(self, seqlen_k: int) -> int:
+        """Keys of a tile: real kernels choose it by the length, too."""
+        return self.tile_k if seqlen_k < LONG else max(self.tile_k, LONG_TILE_K)
 
     def key_range(self, tile: Tile) -> tuple[int, int]:
         """First key, and one past the last, that any row of the tile may see."""
@@ -185,8 +193,9 @@ class Simulator(Planner):
         m = torch.full(q.shape[:2], -math.inf, device=q.device)
         l = torch.zeros(q.shape[:2], device=q.device)
         acc = torch.zeros(*q.shape[:2], v.shape[-1], device=q.device)
+        width = self.width(tile.seqlen_k)
         for first in starts:
-            keys = slice(first, first + self.tile_k)
+            keys = slice(first, first + width)
             m, l, acc = self.step(tile, first, self.scores(tile, q, k[:, keys], first), v[:, keys], (m, l, acc))
         return self.normalise(tile, m, l, acc)
 
@@ -197,7 +206,7 @@ class Simulator(Planner):
 
     def product(self, q: Tensor, k: Tensor) -> Tensor:
         """q·k."""
-        return torch.matmul(q, k.transpose(-1, -2))
+        return torch.bmm(q, k.transpose(-1, -2))
 
     def cap(self, tile: Tile, scores: Tensor) -> Tensor:
         """Softcap · tanh(score / softcap)."""
@@ -220,19 +229,18 @@ class Simulator(Planner):
 
     def positions(self, tile: Tile) -> Tensor:
         """(rows,) key position of each query."""
-        return torch.arange(tile.start, tile.stop) + tile.shift
+        return torch.arange(tile.start + tile.shift, tile.stop + tile.shift)
 
     def in_band(self, tile: Tile, distance: Tensor) -> Tensor:
         """Whether a key at this distance from the query's position is within causal mask and window."""
         left, right = tile.plan.window
-        seen = torch.ones_like(distance, dtype=torch.bool)
-        if tile.plan.causal:
-            seen &= distance <= 0
-        if left >= 0:
-            seen &= distance >= -left
-        if right >= 0:
-            seen &= distance <= right
-        return seen
+        highest = min([0] * tile.plan.causal + [right] * (right >= 0), default=None)
+        if highest is None and left < 0:
+            return torch.ones_like(distance, dtype=torch.bool)
+        if highest is None:
+            return distance >= -left
+        seen = distance <= highest
+        return seen & (distance >= -left) if left >= 0 else seen
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         """Whether a key is one of the sequence."""
@@ -246,7 +254,7 @@ class Simulator(Planner):
         """Row maximum, row sum and accumulator after one more tile of keys."""
         m, l, acc = state
         new_m = self.maximum(tile, m, scores)
-        base = torch.where(new_m == -math.inf, 0.0, new_m)
+        base = finite(new_m)
         p = self.exp(scores - base.unsqueeze(-1))
         shrink = self.exp(m - base)
         return new_m, self.sum_rows(tile, l * shrink, p), self.accumulate(tile, first, acc, shrink, p, v)
@@ -269,7 +277,7 @@ class Simulator(Planner):
 
     def accumulate(self, tile: Tile, first: int, acc: Tensor, shrink: Tensor, p: Tensor, v: Tensor) -> Tensor:
         """The accumulator, rescaled, plus P V."""
-        return acc * shrink.unsqueeze(-1) + torch.matmul(self.round_p(tile, p), v)
+        return torch.baddbmm(acc * shrink.unsqueeze(-1), self.round_p(tile, p), v)
 
     def round_p(self, tile: Tile, p: Tensor) -> Tensor:
         """P as the matrix product reads it."""
@@ -278,9 +286,8 @@ class Simulator(Planner):
     def normalise(self, tile: Tile, m: Tensor, l: Tensor, acc: Tensor) -> Partial:
         """Divide by the row sum; rows without keys give 0 and -inf."""
         empty = l == 0
-        out = acc / torch.where(empty, 1.0, l).unsqueeze(-1)
-        lse = torch.where(empty, -math.inf, torch.where(empty, 0.0, m) + self.log(l))
-        return torch.where(empty.unsqueeze(-1), 0.0, out), lse
+        out = (acc / l.unsqueeze(-1)).masked_fill_(empty.unsqueeze(-1), 0.0)
+        return out, (m + self.log(l)).masked_fill_(empty, -math.inf)
 
     # Epilogue
 
@@ -292,18 +299,19 @@ class Simulator(Planner):
         """Weigh the splits by their LSE."""
         outs, lses = torch.stack([out for out, _ in partials]), torch.stack([lse for _, lse in partials])
         top = lses.amax(0)
-        base = torch.where(top == -math.inf, 0.0, top)
+        base = finite(top)
         weights = torch.exp(lses - base)
         total = weights.sum(0)
-        out = (outs * weights.unsqueeze(-1)).sum(0) / torch.where(total == 0, 1.0, total).unsqueeze(-1)
-        return out, torch.where(total == 0, -math.inf, base + torch.log(total))
+        out = (outs * weights.unsqueeze(-1)).sum(0) / total.masked_fill(total == 0, 1.0).unsqueeze(-1)
+        return out, base + torch.log(total)
 
     def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
         """Put each head's sink into the denominator; rows without keys stay as they are."""
         if call.sinks is None:
             return out, lse
-        whole = torch.where(lse == -math.inf, lse, torch.logaddexp(lse, self.sink(call, tile, lse)))
-        weight = torch.exp(lse - torch.where(lse == -math.inf, 0.0, whole))
+        empty = lse == -math.inf
+        whole = torch.where(empty, lse, torch.logaddexp(lse, self.sink(call, tile, lse)))
+        weight = torch.exp(lse - whole.masked_fill(empty, 0.0))
         return out * weight.unsqueeze(-1), whole
 
     def sink(self, call: AttentionCall, tile: Tile, lse: Tensor) -> Tensor:
@@ -322,3 +330,8 @@ class Simulator(Planner):
         rows = slice(begin + tile.start, begin + tile.stop)
         out[rows] = tile_out.transpose(0, 1).to(out.dtype)
         lse[:, rows] = tile_lse
+
+
+def finite(m: Tensor) -> Tensor:
+    """Row maxima with 0 in place of -inf, so that a row without keys has weights of 0 and not NaN."""
+    return torch.nan_to_num(m, nan=math.nan, posinf=math.inf, neginf=0.0)

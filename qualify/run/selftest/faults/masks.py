@@ -52,8 +52,9 @@ class _OncePerFourRows(Simulator):
 class _LastTileUnmasked(Simulator):
     def seen(self, tile: Tile, first: int, count: int) -> Tensor:
         seen = super().seen(tile, first, count)
-        last = (tile.seqlen_k - 1) // self.tile_k
-        if tile.plan.causal and last >= 2 and first // self.tile_k == last:
+        width = self.width(tile.seqlen_k)
+        last = (tile.seqlen_k - 1) // width
+        if tile.plan.causal and last >= 2 and first // width == last:
             return self.in_sequence(tile, torch.arange(first, first + count).view(1, -1)).expand_as(seen)
         return seen
 
@@ -142,7 +143,8 @@ class _ForwardTilesOnly(Simulator):
 
     def key_range(self, tile: Tile) -> tuple[int, int]:
         low, high = super().key_range(tile)
-        return low, min(high, -(-(tile.stop + tile.shift) // self.tile_k) * self.tile_k)
+        width = self.width(tile.seqlen_k)
+        return low, min(high, -(-(tile.stop + tile.shift) // width) * width)
 
 
 class _WindowOfOneUnbounded(Simulator):

@@ -92,7 +92,7 @@ class _LastNotRescaled(Simulator):
     """The accumulator is not rescaled in the last tile."""
 
     def accumulate(self, tile: Tile, first: int, acc: Tensor, shrink: Tensor, p: Tensor, v: Tensor) -> Tensor:
-        last = first + self.tile_k >= tile.seqlen_k and first > 0
+        last = first + self.width(tile.seqlen_k) >= tile.seqlen_k and first > 0
         return super().accumulate(tile, first, acc, torch.ones_like(shrink) if last else shrink, p, v)
 
 

@@ -19,7 +19,8 @@ NARROW_PAGES = 16
 
 class _TailDropped(Simulator):
     def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
-        return [start for start in super().tile_starts(tile, low, high) if start + self.tile_k <= tile.seqlen_k]
+        width = self.width(tile.seqlen_k)
+        return [start for start in super().tile_starts(tile, low, high) if start + width <= tile.seqlen_k]
 
 
 class _TailOfOneDropped(Simulator):
@@ -41,7 +42,7 @@ class _ReadsPast(Simulator):
         return positions.clamp(max=self._last(plan, index))
 
     def _last(self, plan: Plan, index: int) -> int:
-        size = plan.page_size or self.tile_k
+        size = plan.page_size or self.width(plan.lengths_k[index])
         return -(-plan.lengths_k[index] // size) * size - 1
 
     def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
