@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.cards.kernel import KernelCard
@@ -70,6 +71,8 @@ class Running:
     adapter: Adapter
     inputs: Inputs
     prepared: Prepared
+    first: tuple[Tensor, Tensor | None]
+    """(out, lse) of the first call"""
     first_call_us: float
     peak_bytes: int | None
     witness: Witness | None = None
@@ -173,7 +176,7 @@ class Session:
         inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device, descaled=True)
         begin = time.perf_counter_ns()
         prepared = adapter.prepare(inputs.call)
-        prepared.launch()
+        native = prepared.launch()
         self._synchronize()
         first_call_us = (time.perf_counter_ns() - begin) / 1e3
         return Running(
@@ -182,6 +185,7 @@ class Session:
             adapter=adapter,
             inputs=inputs,
             prepared=prepared,
+            first=prepared.result(native),
             first_call_us=first_call_us,
             # The CPU's comes from the trace, which is made anyway.
             peak_bytes=peak_bytes(prepared, self.device) if self.device.type == "cuda" else None,
@@ -248,6 +252,7 @@ class Session:
             level=self.level,
             reference=self.reference,
             seed=seed_of(case),
+            first=running.first,
             asked=self.asked,
             golden_of=self.golden_of,
         )

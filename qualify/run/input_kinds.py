@@ -6,7 +6,8 @@
     peaked     q times 4: a few keys take nearly all the weight
     peaked8    q times 8: one key takes it; scores of tens, so their own rounding shows
     negative   every logit near -120: a maximum that starts at 0 leaves exp(-120), and 0 / 0
-    positive   every logit near +400: exp overflows where no maximum is taken off
+    positive   logits near +400, of every second query of each head: exp overflows where no maximum is taken off, and
+               exp(-400) is 0 where neighbours share one
     outliers   N(0, 1) + N(0, 100) · Bernoulli(0.001), the distribution of the FlashAttention-3 paper
     offset     v = |N(0, 1)| + 0.5: nothing cancels, so a short or truncating accumulator shows as a gain
     same_sign  v = -|N(0, 1)|, q divided by 4: many weights are nearly 1, where a biased rounding adds up
@@ -70,6 +71,8 @@ def shape_logits(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, kind: InputKind
     if kind in LEVELS:
         level = _below(LEVELS[kind], workload.softcap)
         _set_logits(q, k, torch.tensor(level, device=q.device), workload.scale)
+        if kind == "positive":
+            q[..., -1] *= _every_second(q)
     elif kind == "sink" and len(slots):
         first = _positions(workload, q.device) % _period(workload) == 0
         logit = torch.where(first, _below(SINK_LOGIT, workload.softcap), 0.0)
@@ -98,6 +101,12 @@ def _set_logits(q: Tensor, k: Tensor, logits: Tensor, scale: float, slots: Tenso
         k[..., -1] = logits / scale / size
     else:
         k[slots, :, -1] = (logits / scale / size).expand(-1, k.shape[1])
+
+
+def _every_second(q: Tensor) -> Tensor:
+    """(rows, heads_q) 1 or 0 in turns, along the rows and along the heads: neighbours in a tile differ."""
+    rows, heads = (torch.arange(size, device=q.device) for size in q.shape[:2])
+    return (rows[:, None] + heads + 1) % 2
 
 
 def _positions(workload: Workload, device: torch.device) -> Tensor:

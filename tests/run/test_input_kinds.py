@@ -52,7 +52,13 @@ def test_every_logit_stands_near_its_level(kind: str, level: float, layout: str,
     if call.softcap:
         level = call.softcap * torch.tensor(level).sign().item() * 0.76
     seen = found.keys > 0
-    off = (found.row_max[seen] - level).abs()
+    largest = found.row_max[seen]
+    if kind == "positive":  # neighbours stand at it and at 0 in turns
+        row, head = torch.meshgrid(found.rows[seen], torch.arange(largest.shape[1]), indexing="ij")
+        high = (row + head.to(row)) % 2 == 0
+        assert bool((largest[high] > 2 * largest[~high].max()).all()) or call.softcap
+        largest = largest[high]
+    off = (largest - level).abs()
     # An element of e4m3 has four significant bits, so the known part of q·k is off by up to an eighth.
     assert float(off.max()) <= 8 + (abs(level) / 8 if dtype == "fp8_e4m3" else 0)
 

@@ -1,4 +1,8 @@
-"""contract: shape, dtype and device of what comes back, and inputs left as they were."""
+"""contract: shape, dtype and device of what comes back, inputs left as they were, and results that stay.
+
+A result must not change when the next call is made. A kernel that returns its own workspace would have every later
+comparison of two results compare one with itself, beside the engine that still reads the first.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +13,38 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Subject, same_bits
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed, same_bits
 from qualify.run.inputs import Inputs, clone
 
 
 class Contract:
-    """Runs the kernel once on ordinary inputs and looks at everything but the numbers."""
+    """Runs the kernel twice on ordinary inputs and looks at everything but the numbers."""
 
     name = "contract"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "one call"
+    cost = "two calls"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Fails where an input tensor, or what lies around it, was written to."""
+        """Fails where an input tensor, or what lies around it, or the first call's result was written to."""
         inputs = subject.inputs()
         before = clone(inputs)
-        subject.run(inputs.call)
+        result = subject.run(inputs.call)
         written = [name for name, was, now in _tensors(before, inputs) if not bool(same_bits(was, now).all())]
-        if not written:
-            detail = "shapes, dtypes and device as the call contract says; inputs and guard bands untouched"
-            return [Finding(check=self.name, verdict="pass", detail=detail)]
-        detail = f"the kernel wrote into its inputs (or their guard bands): {', '.join(written)}"
-        return [Finding(check=self.name, verdict="fail", detail=detail, values={"tensors": ", ".join(written)})]
+        if written:
+            detail = f"the kernel wrote into its inputs (or their guard bands): {', '.join(written)}"
+            return [failing(self.name, detail, {"tensors": ", ".join(written)})]
+        kept = Result(out=result.out.clone(), lse=None if result.lse is None else result.lse.clone())
+        subject.run(subject.inputs(seed=1).call)
+        found = difference(subject, kept, result)
+        if found:
+            detail = f"the result of a call is overwritten by the next call: {changed(found)}"
+            return [failing(self.name, detail, dict(found))]
+        detail = "shapes, dtypes and device as the call contract says; inputs and guard bands untouched; results stay"
+        return [passed(self.name, detail)]
 
 
 def _tensors(before: Inputs, after: Inputs) -> list[tuple[str, Tensor, Tensor]]:

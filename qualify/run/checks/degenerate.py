@@ -38,7 +38,7 @@ class Degenerate:
         """The first wrong call ends it."""
         asked, refused = [], []
         for name, lengths in shapes(subject):
-            if not _claimed(subject, *lengths):
+            if not claimed(subject, *lengths):
                 continue
             altered = subject.workload.with_lengths(*lengths)
             try:
@@ -54,7 +54,7 @@ class Degenerate:
         return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
 
 
-def _claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:
+def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:
     """Whether the card claims the workload's mask at such lengths."""
     claims, workload = subject.card.claims, subject.workload
     if claims.alignment == "top_left" and seqlens_q != seqlens_k:

@@ -3,22 +3,27 @@
 Call A, then call B that differs in exactly one thing (scale, lengths, batch, mask, window, softcap, sinks, dtype, or
 page size), then A
 again: B must be right against the golden result, and the second A bitwise the first. A plan, a compiled kernel or a
-workspace that is kept under too coarse a key gives itself away. At last a prepared A is launched again after B was
-prepared on the same adapter: its plan must still be its own.
+workspace that is kept under too coarse a key gives itself away. Then the same tensors are called again after their
+contents were replaced where they stand, lengths, pages and factors too, as a cache and its metadata are from one step
+of an engine to the next: what is kept under a tensor's address is stale. At last a prepared A is launched again after B
+was prepared on the same adapter: its plan must still be its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from qualify.facts.case import Level, Workload, formats_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import compare
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed
+from qualify.run.inputs import clone
 
 SHORT = 96
 """keys of the longest sequence of A: history is about calls, not about sizes"""
@@ -29,7 +34,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most ten"
+    cost = "two small calls and a golden result for each difference, at most ten, and six small calls"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -56,9 +61,10 @@ class History:
                 detail = f"after a call with another {name}, the first call again: {changed(found)}"
                 return [failing(self.name, detail, {"differs_in": name, **found})]
             asked.append(name)
-        kept = self._kept_plan(subject)
-        if kept:
-            return [kept]
+        for kept in (self._kept_address, self._kept_plan):
+            wrong = kept(subject)
+            if wrong:
+                return [wrong]
         findings = [passed(self.name, f"no trace of calls with another {', '.join(asked)}")]
         return findings + [noted(self.name, f"not asked: the library refuses another {text}") for text in refused]
 
@@ -71,6 +77,26 @@ class History:
                 detail = f"after a call that differs only in its {name}: {finding.detail}"
                 return failing(self.name, detail, dict(finding.values) | {"differs_in": name, "finding": finding.check})
         return None
+
+    def _kept_address(self, subject: Subject) -> Finding | None:
+        """The same tensors with other contents give what other tensors with them give."""
+        turned = replace(subject, workload=_turned(subject.workload))
+        call, fresh = clone(subject.inputs()).call, turned.inputs(seed=3).call
+        subject.run(call)
+        expected = turned.run(fresh)
+        tensors: dict[str, Tensor] = {
+            field.name: tensor for field in fields(call) if isinstance(tensor := getattr(call, field.name), Tensor)
+        }
+        for name, tensor in tensors.items():
+            tensor.copy_(getattr(fresh, name))
+        again: dict[str, Any] = tensors
+        found = difference(
+            turned, expected, turned.run(replace(fresh, **again)), exact=subject.card.claims.deterministic
+        )
+        if not found:
+            return None
+        detail = f"after a call, the same tensors with other contents: {changed(found)}"
+        return failing(self.name, detail, {"differs_in": "contents", **found})
 
     def _kept_plan(self, subject: Subject) -> Finding | None:
         """A prepared call gives the same after another one was prepared."""
@@ -104,6 +130,13 @@ def shortened(workload: Workload) -> Workload:
     keys = tuple(-(-key * SHORT // longest) for _, key in pairs)
     queries = tuple(min(q, 1) if max(workload.seqlens_q) == 1 else -(-q * SHORT // longest) for q, _ in pairs)
     return workload.with_lengths(queries, keys)
+
+
+def _turned(workload: Workload) -> Workload:
+    """The workload with its sequences in the other order, so that tensors keep their shapes and lengths change."""
+    if workload.spans:
+        return workload
+    return workload.with_lengths(workload.seqlens_q[::-1], workload.seqlens_k[::-1])
 
 
 def _longer(workload: Workload) -> Workload:

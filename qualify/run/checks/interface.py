@@ -53,6 +53,8 @@ class Subject:
     reference: torch.dtype
     """float64 or float32"""
     seed: int
+    first: tuple[Tensor, Tensor | None] | None = None
+    """(out, lse) of the call of ``inputs()`` with which the process began on this case; None where there was none"""
     asked: dict[str, str] = field(default_factory=dict)
     """what need be asked only once while the process lives, and the finding's words that answered it"""
     golden_of: GoldenOf = golden

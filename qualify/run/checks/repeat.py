@@ -1,5 +1,7 @@
 """repeat: the same call gives the same bits, if the card claims determinism.
 
+The process's first call of the case is one of them: while a library builds, tunes or fills what it keeps, its result is
+delivered too.
 At level full the later half of the calls shares the GPU with matrix products of another stream. Where a card claims
 batch invariance, a sequence alone also gives the bits that it gives among others.
 """
@@ -15,7 +17,7 @@ import torch
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject, changed, difference
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing
 
 SEQUENCES = 4
 """sequences of a batch that are run alone"""
@@ -39,6 +41,9 @@ class Repeat:
         """The first difference ends it."""
         call = subject.inputs().call
         first = subject.run(call)
+        cold = _cold(subject, first)
+        if cold:
+            return [cold]
         times = TIMES[subject.level]
         load = Load(subject.device) if subject.level == "full" and subject.device.type == "cuda" else None
         for number in range(1, times):
@@ -76,6 +81,18 @@ class Load:
         with torch.cuda.stream(Load.stream):
             for _ in range(LOAD_PRODUCTS):
                 torch.mm(self.matrix, self.matrix, out=self.product)
+
+
+def _cold(subject: Subject, later: Result) -> Finding | None:
+    """A finding where the process's first call of the case gave something else."""
+    if subject.first is None:
+        return None
+    before = Result(out=subject.first[0], lse=subject.first[1])
+    found = difference(subject, before, later, exact=subject.card.claims.deterministic)
+    if not found:
+        return None
+    detail = f"the first call of the process gave something else than a later one: {changed(found)}"
+    return failing("repeat", detail, {"call": 0, **found})
 
 
 def _alone(subject: Subject, call: AttentionCall, whole: Result) -> Finding | None:

@@ -1,10 +1,12 @@
 """size limits: what a kernel counts in 16 or 32 bits must not end where a production call goes on.
 
-Three calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31
+Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31
 elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence of more than
-2^16 keys whose last key decides, and a batch of more than 2^16 sequences of which the last ones have queries. Before
-the tensor lies as much memory again, full of NaN on a GPU, so that an offset that wraps to a negative number reads
-something wrong and does not end the process. A card that limits its batch is asked at that limit.
+2^16 keys whose last key decides (of one query, and of several), one of over 2^11 queries, more heads than a block has
+threads, and a batch of more than 2^16 sequences of which those beside every power of two have queries: a scheduler
+counts in warps and blocks. Before the far tensor lies as much memory again, full of NaN on a GPU, so that an offset
+that wraps to a negative number reads something wrong and does not end the process. A card that limits its batch is
+asked at that limit.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level
+from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
+from qualify.run.checks.degenerate import claimed
 from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
 from qualify.run.inputs import Inputs, replace_keys, with_tensors
@@ -35,7 +38,15 @@ PAST = 63
 TELLING = 40.0
 """by how much the last key's score stands above the others, in natural logarithms"""
 LIVE = 3
-"""sequences of the large batch that have queries: its last ones, the last of all included"""
+"""sequences of the large batch before every power of two, and the one at it, that have queries; also its last ones"""
+SEVERAL = 3
+"""queries of the call with late keys where the case is no decode"""
+LATE = (1 << 11) + 65
+"""queries of a long sequence: past 2^11, kernels choose other tiles, schedules and splits"""
+HEADS = 130
+"""query heads at least: more than the threads of four warps"""
+FEW = 40
+"""keys of the calls with many heads and with late queries"""
 
 
 class SizeLimits:
@@ -43,7 +54,7 @@ class SizeLimits:
 
     name = "size_limits"
     levels: tuple[Level, ...] = ("full",)
-    cost = "four small calls, two of them over a tensor of 2^31 elements; once for each kernel, dtype and layout"
+    cost = "at most seven small calls, two of them over 2^31 elements; each once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -52,34 +63,17 @@ class SizeLimits:
     def run(self, subject: Subject) -> list[Finding]:
         """The first limit that shows ends it; what the machine or the library has no room for is noted.
 
-        Small calls with the case's heads: what one shape has passed, another passes too. So a kernel is asked once
-        for each dtype and layout while the process lives.
+        Small calls with the case's heads: what one shape has passed, another passes too. So a kernel is asked each
+        question once for each dtype and layout while the process lives.
         """
+        asked, told, notes = [], [], []
         layout = "paged" if subject.workload.page_size else "packed"
         layout += "/latent" if subject.workload.latent else ""
-        question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{layout}"
-        if question in subject.asked:
-            return [noted(self.name, f"asked before, of another shape: {subject.asked[question]}")]
-        findings = self._ask(subject)
-        if not any(finding.verdict == "fail" for finding in findings):
-            subject.asked[question] = findings[0].detail
-        return findings
-
-    def _ask(self, subject: Subject) -> list[Finding]:
-        asked, notes = [], []
-        parts: dict[str, Callable[[Subject], Finding | None]]
-        if subject.workload.page_size:
-            parts = {"a cache beyond 2^31 elements": _far_pages}
-        elif subject.workload.latent:
-            parts = {"keys beyond 2^31 elements": _far_keys}
-        else:
-            parts = {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
-        claims = subject.card.claims
-        if claims.alignment == "bottom_right" or not subject.workload.causal:
-            parts[f"{MANY + PAST} keys"] = _late_keys
-        if {"ragged", "empty"} <= set(claims.features):
-            parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
-        for name, part in parts.items():
+        for name, part in _parts(subject).items():
+            question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{layout}/{name}"
+            if question in subject.asked:
+                told.append(name)
+                continue
             try:
                 wrong = part(subject)
             except LibraryRefusal as refusal:
@@ -93,8 +87,33 @@ class SizeLimits:
                     torch.cuda.empty_cache()
             if wrong:
                 return [failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"what": name})]
+            subject.asked[question] = "right"
             asked.append(name)
-        return ([passed(self.name, f"right with {', '.join(asked)}")] if asked else []) + notes
+        findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
+        before = [noted(self.name, f"asked before, of another shape, and right: {', '.join(told)}")] if told else []
+        return findings + before + notes
+
+
+def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
+    """What is asked, by name, as far as the card claims it."""
+    claims, workload = subject.card.claims, subject.workload
+    parts: dict[str, Callable[[Subject], Finding | None]]
+    if workload.page_size:
+        parts = {"a cache beyond 2^31 elements": _far_pages}
+    elif workload.latent:
+        parts = {"keys beyond 2^31 elements": _far_keys}
+    else:
+        parts = {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
+    decode = max(workload.seqlens_q) == 1
+    if claims.alignment == "bottom_right" or not workload.causal:
+        parts[f"{MANY + PAST} keys" + ("" if decode else f" of {SEVERAL} queries")] = _late_keys
+    if not decode and claimed(subject, (LATE,), (FEW,)):
+        parts[f"{LATE} queries"] = _late_queries
+    if subject.card.jit == "never" and not workload.latent:  # kernels for latents know their models' heads
+        parts[f"{_many(workload.heads_q)} heads"] = _many_heads
+    if {"ragged", "empty"} <= set(claims.features):
+        parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
+    return parts
 
 
 def _far_pages(subject: Subject) -> Finding | None:
@@ -162,13 +181,41 @@ def _behind_nan(elements: int, like: Tensor) -> Tensor:
 
 
 def _late_keys(subject: Subject) -> Finding | None:
-    """One query over more than 2^16 keys, of which the last decides."""
-    workload = subject.workload
-    if subject.card.jit == "never":  # a single KV head needs no other kernel
-        workload = replace(workload, heads_q=workload.heads_q // workload.heads_kv, heads_kv=1)
-    late = replace(subject, workload=workload.with_lengths((1,), (MANY + PAST,)))
+    """One query, or several, over more than 2^16 keys, of which the last decides."""
+    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
+    late = replace(subject, workload=_one_kv_head(subject).with_lengths((queries,), (MANY + PAST,)))
     inputs = last_key_decides(late, late.inputs(seed=11))
     return _wrong(late, inputs.call, seed=11)
+
+
+def _late_queries(subject: Subject) -> Finding | None:
+    """More than 2^11 queries over a few keys, which under a causal mask the last ones alone see."""
+    late = replace(subject, workload=_one_kv_head(subject).with_lengths((LATE,), (FEW,)))
+    return _wrong(late, late.inputs(seed=13).call, seed=13)
+
+
+def _one_kv_head(subject: Subject) -> Workload:
+    """The workload with one KV head and its queries, where that needs no other kernel."""
+    workload = subject.workload
+    if subject.card.jit != "never":
+        return workload
+    return replace(workload, heads_q=workload.heads_q // workload.heads_kv, heads_kv=1)
+
+
+def _many_heads(subject: Subject) -> Finding | None:
+    """The same group, so often that there are more heads than four warps have threads."""
+    workload = subject.workload
+    heads_q = _many(workload.heads_q)
+    many = replace(workload, heads_q=heads_q, heads_kv=workload.heads_kv * heads_q // workload.heads_q)
+    queries = 1 if max(workload.seqlens_q) == 1 else SEVERAL
+    keys = queries if subject.card.claims.alignment == "top_left" else FEW
+    wide = replace(subject, workload=many.with_lengths((queries,) * 2, (keys,) * 2))
+    return _wrong(wide, wide.inputs(seed=14).call, seed=14)
+
+
+def _many(heads: int) -> int:
+    """The next multiple of a number of heads that is at least HEADS."""
+    return -(-HEADS // heads) * heads
 
 
 def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
@@ -195,12 +242,12 @@ def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
 
 
 def _many_sequences(subject: Subject) -> Finding | None:
-    """A batch whose last sequences alone have queries and keys."""
+    """A batch of which the sequences beside powers of two, and the last ones, alone have queries and keys."""
     batch = _largest_batch(subject)
-    live = min(LIVE, batch)
-    queries = 1 if max(subject.workload.seqlens_q) == 1 else 3
-    lengths_q = (0,) * (batch - live) + (queries,) * live
-    lengths_k = (0,) * (batch - live) + (7,) * live
+    ends = [batch, *(1 + (1 << power) for power in range(2, batch.bit_length()))]
+    live = {index for end in ends for index in range(max(0, end - LIVE), end) if index < batch}
+    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
+    lengths_q, lengths_k = (tuple(each if index in live else 0 for index in range(batch)) for each in (queries, 7))
     many = replace(subject, workload=subject.workload.with_lengths(lengths_q, lengths_k))
     return _wrong(many, many.inputs(seed=12).call, seed=12)
 

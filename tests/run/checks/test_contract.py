@@ -84,6 +84,20 @@ def test_a_wrong_return_is_a_breach(result: Any, detail: str) -> None:
     assert re.search(detail, raised.finding.detail), raised.finding.detail
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["out", "lse"])
+def test_a_result_in_memory_that_is_used_again_fails(which: int) -> None:
+    """The next call of the same shape overwrites it."""
+    kept: dict[Any, Tensor] = {}
+
+    def again(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        results = [out, lse]
+        results[which] = kept.setdefault(out.shape, results[which]).copy_(results[which])
+        return results[0], results[1]
+
+    (finding,) = Contract().run(make_subject(Edited(result=again)))
+    assert ("fail", ("out", "lse")[which]) == (finding.verdict, finding.values["tensor"])
+
+
 @pytest.mark.parametrize("workload", [{}, PAGED, {"sinks": True, "head_dim_v": 32}, {"seqlens_q": (3, 0, 2)}], ids=str)
 def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
     """Packed, paged, with a sink, with short values and with an empty sequence."""

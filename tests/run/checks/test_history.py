@@ -124,10 +124,38 @@ def test_a_plan_that_another_one_overwrites_is_caught() -> None:
     assert ("fail", "plan") == (finding.verdict, finding.values["differs_in"])
 
 
+class Addressed(TiledTorch):
+    """What a tensor held when its address was first seen serves every call with that address."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.kept: dict[Any, Any] = {}
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        tensor = getattr(call, self.name)
+        if tensor is None:
+            return super().prepare(call)
+        _, copy = self.kept.setdefault((tensor.data_ptr(), tensor.shape, tensor.dtype), (tensor, tensor.clone()))
+        return super().prepare(replace(call, **{self.name: copy}))
+
+
+@pytest.mark.parametrize("name", ["k", "v", "block_table", "seqused_k", "cu_seqlens_k", "sinks", "v_descale"])
+def test_what_is_kept_under_an_address_is_caught(name: str) -> None:
+    """Contents, pages, lengths and factors that were replaced where they stand."""
+    workload: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "sinks": True}
+    workload |= {"page_size": 16} if name in {"block_table", "seqused_k"} else {}
+    workload |= {"dtype": "fp8_e4m3"} if name == "v_descale" else {}
+    (finding,) = history(Addressed(name), **workload)
+    assert ("fail", "contents") == (finding.verdict, finding.values["differs_in"])
+
+
 @pytest.mark.parametrize(
     "workload",
     [
         {},
+        {"seqlens_q": (40, 0, 9), "seqlens_k": (60, 7, 9), "spans": ((0, 3, 30),)},
+        {"seqlens_q": (1,) * 3, "seqlens_k": (90, 41, 64), "page_size": 16, "dtype": "bf16_kv_fp8_e4m3"},
         {"seqlens_q": (3000,), "heads_q": 2, "heads_kv": 1},
         {"window": (7, 0), "softcap": 30.0, "sinks": True},
         {"seqlens_q": (1,) * 6, "seqlens_k": (500, 3, 0, 77, 9, 12), "page_size": 16},

@@ -61,6 +61,21 @@ def test_a_changing_lse_fails_and_its_values_are_shown() -> None:
     assert "1 elements of lse in 1 rows" in finding.detail
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_first_call_of_the_process_is_one_of_them(*, deterministic: bool) -> None:
+    """A result of the first call that no other call gives fails, also without a claim; within rounding it may."""
+    subject = make_subject(card=make_card(deterministic=deterministic), seqlens_q=(9, 30))
+    out, lse = TiledTorch().prepare(subject.inputs().call).launch()
+    (finding,) = Repeat().run(replace(subject, first=(torch.zeros_like(out), lse)))
+    assert ("fail", 0) == (finding.verdict, finding.values["call"])
+    (finding,) = Repeat().run(replace(subject, first=(out, lse)))
+    assert "pass" == finding.verdict
+    rounded = out.clone()
+    rounded.view(torch.int16)[12, 3, 5] ^= 1
+    (finding,) = Repeat().run(replace(subject, first=(rounded, lse)))
+    assert ("fail" if deterministic else "pass") == finding.verdict
+
+
 def test_without_a_claim_of_determinism_it_is_a_note() -> None:
     """The difference is told, and nobody promised otherwise."""
     assert "note" == repeat(Changing(2), deterministic=False).verdict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -81,11 +82,12 @@ def size_limits(adapter: Any = None, **subject: Any) -> list[Finding]:
 @LAYOUTS
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8_e4m3"])
 def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -> None:
-    """All four questions are asked."""
+    """Every question is asked."""
     (finding,) = size_limits(dtype=dtype, **layout)
     assert "pass" == finding.verdict
     far = "a cache beyond 2^31 elements" if layout else "keys beyond 2^31 elements, values beyond 2^31 elements"
-    assert f"right with {far}, 65600 keys, 65537 sequences" == finding.detail
+    late = "65600 keys" if layout else "65600 keys of 3 queries, 2113 queries"
+    assert f"right with {far}, {late}, 136 heads, 65537 sequences" == finding.detail
 
 
 @pytest.mark.parametrize(
@@ -102,9 +104,69 @@ def test_offsets_of_32_bits_are_caught(layout: dict[str, Any], name: str, what: 
 def test_indices_of_16_bits_are_caught(layout: dict[str, Any]) -> None:
     """Of keys, and of sequences."""
     late, *_ = size_limits(Limited(keys=1 << 16), **layout)
-    assert ("fail", "65600 keys") == (late.verdict, late.values["what"])
+    assert ("fail", True) == (late.verdict, str(late.values["what"]).startswith("65600 keys"))
     many, *_ = size_limits(Limited(sequences=(1 << 16) - 1), **layout)
     assert ("fail", "65537 sequences") == (many.verdict, many.values["what"])
+
+
+class Broken(TiledTorch):
+    """Its output is edited by the call."""
+
+    def __init__(self, edit: Callable[[AttentionCall, Tensor], None]) -> None:
+        super().__init__()
+        self.edit = edit
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        native = super().prepare(call)
+
+        def launch() -> Any:
+            out, lse = native.launch()
+            self.edit(call, out)
+            return out, lse
+
+        return Prepared(launch=launch, result=native.result)
+
+
+def without_sequence(number: int) -> Callable[[AttentionCall, Tensor], None]:
+    """A sequence in the middle of a large batch gives nothing."""
+
+    def edit(call: AttentionCall, out: Tensor) -> None:
+        if len(call.cu_seqlens_q) > number + 2:
+            out[int(call.cu_seqlens_q[number]) : int(call.cu_seqlens_q[number + 1])] = 0
+
+    return edit
+
+
+def doubled(out: Tensor) -> None:
+    """What an edit does to its part of the output."""
+    out.mul_(2)
+
+
+EDITS: dict[str, tuple[Callable[[AttentionCall, Tensor], None], str]] = {
+    "sequence 31": (without_sequence(31), "65537 sequences"),
+    "sequence 64": (without_sequence(64), "65537 sequences"),
+    "sequence 32766": (without_sequence(32766), "65537 sequences"),
+    "heads from 128 on": (lambda call, out: doubled(out[:, 128:]), "136 heads"),
+    "queries from 2048 on": (lambda call, out: doubled(out[2048:]), "2113 queries"),
+    "several queries of many keys": (
+        lambda call, out: doubled(out[: len(out) * (call.max_seqlen_k > 2048 and call.max_seqlen_q > 1)]),
+        "65600 keys of 3 queries",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_what_ends_before_16_bits_is_caught(name: str) -> None:
+    """At the edges of warps, blocks and tiles, and where another schedule is chosen."""
+    edit, what = EDITS[name]
+    finding, *_ = size_limits(Broken(edit))
+    assert ("fail", what) == (finding.verdict, finding.values["what"])
+
+
+def test_what_is_not_claimed_is_not_asked() -> None:
+    """More queries than keys, and other heads where each would be compiled."""
+    (finding,) = size_limits(card=make_card(longer_queries=["full"], jit="kernels"))
+    assert ("pass", False, False) == (finding.verdict, "2113" in finding.detail, "heads" in finding.detail)
 
 
 def test_the_batch_is_the_largest_that_the_card_claims() -> None:
@@ -129,9 +191,11 @@ def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:
     first = make_subject(level="full")
     (answer,) = SizeLimits().run(first)
     (again,) = SizeLimits().run(replace(first, seed=5))
-    assert ("note", True) == (again.verdict, answer.detail in again.detail)
+    assert ("note", answer.detail.removeprefix("right with ")) == (again.verdict, again.detail.rpartition(": ")[2])
     (other,) = SizeLimits().run(replace(first, workload=replace(first.workload, dtype="fp16")))
     assert "pass" == other.verdict
+    decode, before = SizeLimits().run(replace(first, workload=first.workload.with_lengths((1,), (70,))))
+    assert ("right with 65600 keys", "note") == (decode.detail, before.verdict)
 
 
 def test_a_failure_is_told_by_every_case() -> None:
@@ -151,7 +215,7 @@ def test_what_a_library_refuses_is_noted() -> None:
 
     passed, noted = size_limits(Short())
     assert ("pass", "note") == (passed.verdict, noted.verdict)
-    assert "not asked: the library refuses 65600 keys (at most 65536 keys)" == noted.detail
+    assert "not asked: the library refuses 65600 keys of 3 queries (at most 65536 keys)" == noted.detail
 
 
 @pytest.mark.parametrize("keys", [True, False])
