@@ -146,6 +146,19 @@ def left_window(call: AttentionCall, library: str) -> tuple[bool, int]:
     return causal, left
 
 
+def tensor_scale(call: AttentionCall, name: str, library: str) -> float:
+    """The descale factor of a library that has one for a whole tensor; 1 where the call leaves it out.
+
+    Raises:
+        LibraryRefusal: the tensor has several factors.
+    """
+    factors: Tensor | None = getattr(call, name)
+    different = {1.0} if factors is None else set(factors.flatten().tolist())
+    if len(different) > 1:
+        raise LibraryRefusal(f"{library}: one {name} for the whole tensor, not {len(different)} different ones")
+    return float(different.pop())
+
+
 def refuse(
     call: AttentionCall,
     library: str,

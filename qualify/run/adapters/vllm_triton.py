@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qualify.masks import UNBOUNDED
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import refusals, refuse
+from qualify.run.adapters.packing import refusals, refuse, tensor_scale
 from qualify.run.adapters.source import constants, source_of
 from qualify.run.adapters.vllm_import import import_vllm
 
@@ -26,6 +26,8 @@ TABLE_MARGIN = 256
 """keys beyond the longest sequence whose entries of the block table the kernel may read: two of its largest tiles"""
 LEAST_BLOCKS = 128
 """``MIN_LAUNCH_GRID_SIZE_2D`` of vLLM's backend: with fewer blocks, decode splits the keys"""
+FP8_PER_TENSOR = 1
+"""``KVQuantMode.FP8_PER_TENSOR``: of each tensor of descale factors the kernel reads the first"""
 SEGMENTS = 16
 """``NUM_PAR_SOFTMAX_SEGMENTS`` of vLLM's backend"""
 
@@ -65,8 +67,11 @@ class VllmTriton:
         Raises:
             LibraryRefusal: a parameter that the kernel has no word for, or what its own checks say.
         """
-        refuse(call, LIBRARY, paged=True, window=True, chunk=True, softcap=True, sinks=True, spans=True)
+        eight = {"fp8": True, "fp8_cache": True}
+        refuse(call, LIBRARY, paged=True, window=True, chunk=True, softcap=True, sinks=True, spans=True, **eight)
         refuse_mask(call)
+        for name in ("q_descale", "k_descale", "v_descale"):
+            tensor_scale(call, name, LIBRARY)
         arguments = arguments_of(call)
 
         def launch() -> Tensor:
@@ -87,6 +92,7 @@ class VllmTriton:
             TABLE_MARGIN=TABLE_MARGIN,
             LEAST_BLOCKS=LEAST_BLOCKS,
             SEGMENTS=SEGMENTS,
+            FP8_PER_TENSOR=FP8_PER_TENSOR,
         )
         return f"{imports}{chosen}\n\n{source_of(arguments_of, segments_of, ranges_of, in_pages, widened)}\n\n{ATTEND}"
 
@@ -126,9 +132,10 @@ def arguments_of(call: AttentionCall) -> dict[str, Any]:
         "window_size": (left, 0 if call.chunk else call.window[1]),
         "block_table": widened(table, k.shape[1]),
         "softcap": call.softcap,
-        "q_descale": None,
-        "k_descale": None,
-        "v_descale": None,
+        "q_descale": call.q_descale,
+        "k_descale": call.k_descale,
+        "v_descale": call.v_descale,
+        "kv_quant_mode": FP8_PER_TENSOR if k.dtype == torch.float8_e4m3fn else 0,
         "sinks": call.sinks,
         "mm_prefix_range": None if call.bidirectional_spans is None else ranges_of(call),
         "chunk_lookback": 0 if call.chunk else -1,
@@ -175,9 +182,11 @@ def in_pages(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     slots = first[sequence] * PAGE_SIZE + rows - call.cu_seqlens_k[sequence]
 
     def laid_out(packed: Tensor) -> Tensor:
-        pool = packed.new_zeros(1 + int(pages.sum()), PAGE_SIZE, *packed.shape[1:])
-        pool.flatten(0, 1)[slots] = packed[rows]
-        return pool
+        # Bytes are moved: not every dtype can be indexed on every device.
+        whole = packed.view(torch.uint8) if packed.dtype.itemsize == 1 else packed
+        pool = whole.new_zeros(1 + int(pages.sum()), PAGE_SIZE, *whole.shape[1:])
+        pool.flatten(0, 1)[slots] = whole[rows]
+        return pool.view(packed.dtype)
 
     return laid_out(call.k), laid_out(call.v), lengths.int(), table
 

@@ -12,8 +12,9 @@ import torch
 from builders import make_call
 from torch import Tensor
 
+from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.adapters.vllm_import import import_vllm
-from qualify.run.adapters.vllm_triton import PAGE_SIZE, TABLE_MARGIN, arguments_of, create
+from qualify.run.adapters.vllm_triton import PAGE_SIZE, TABLE_MARGIN, VllmTriton, arguments_of, create
 
 OPS = "v1/attention/ops/triton_unified_attention.py"
 
@@ -95,6 +96,30 @@ def test_parameters_are_passed_on() -> None:
     given = arguments_of(call)
     assert (0.3, 4.0) == (given["softmax_scale"], given["softcap"])
     assert given["sinks"] is call.sinks
+
+
+@pytest.mark.parametrize("page_size", [0, 16])
+@pytest.mark.parametrize(("dtype", "with_q"), [("fp8_e4m3", True), ("bf16_kv_fp8_e4m3", False)])
+def test_an_fp8_cache_comes_with_its_factors(dtype: str, with_q: bool, page_size: int) -> None:
+    """The kernel is told of the format; without a factor for the queries it multiplies the keys by theirs."""
+    call = make_call(dtype=dtype, descale="tensor", seqlens_q=(1, 1), seqlens_k=(70, 33), page_size=page_size)
+    given = arguments_of(call)
+    assert 1 == given["kv_quant_mode"]
+    assert (with_q, True) == (given["q_descale"] is not None, given["k_descale"] is call.k_descale)
+    assert {torch.float8_e4m3fn} == {given["k"].dtype, given["v"].dtype}
+    if not page_size:
+        keys = read_back(given["k"].view(torch.uint8), given["block_table"], given["seqused_k"])
+        assert torch.equal(call.k.view(torch.uint8), keys)
+
+
+@pytest.mark.parametrize("name", ["q_descale", "k_descale", "v_descale"])
+def test_several_factors_of_a_tensor_are_refused(name: str) -> None:
+    """The kernel would read the first."""
+    call = make_call(dtype="fp8_e4m3", descale="tensor", seqlens_q=(9, 5))
+    factors = getattr(call, name).clone()
+    factors[1, 1] *= 2
+    with pytest.raises(LibraryRefusal, match=f"one {name} for the whole tensor, not 2 different ones"):
+        VllmTriton(function=None).prepare(replace(call, **{name: factors}))
 
 
 @pytest.fixture
