@@ -60,7 +60,7 @@ TABLE: tuple[tuple[str, str, str, Role], ...] = (
     (r"fmhaSm(?P<sm>\d+)\w*Kernel", "trtllm-gen", "", "attention"),
     (r"kernel_mha|fmha_v2_flash_attention", "trtllm-xqa", "", "attention"),
     (r"triton_tem_fused\w*flex_attention", "flex-attention", "", "attention"),
-    (r"kernel_unified_attention_[23]d|_fwd_(grouped_)?kernel_stage1", "triton-unified", "", "attention"),
+    (r"kernel_unified_attention|_fwd_(grouped_)?kernel_stage1", "triton-unified", "", "attention"),
     (r"reduce_segments|_fwd_kernel_stage2", "triton-unified", "", "auxiliary"),
     (r"qk_int8_sv_f8_accum_f32_attn", "sageattention", "", "attention"),
     (r"_scaled_dot_product_flash_attention_for_cpu", "sdpa-cpu-flash", "cpu", "attention"),

@@ -165,12 +165,12 @@ def test_the_plan_refuses_who_does_not_claim_it() -> None:
     """With both types of the mixture in the reason; who claims it gets the factors that it takes."""
     cards = {name: loaded.card for name, loaded in load_kernels().items()}
     claiming = {name for name, card in cards.items() if not workload_refusals(card, asked())}
-    assert {"flashinfer-fa2-fp8kv", "tiled-torch"} == claiming
+    assert {"flashinfer-fa2-fp8kv", "tiled-torch", "vllm-triton-fp8"} == claiming
     (reason,) = workload_refusals(cards["flash-attn-3"], asked())
     assert reason == ("dtype=bf16_kv_fp8_e4m3: bf16 queries beside an fp8_e4m3 cache (flash-attn-3 claims bf16, fp16)")
     assert any("layout=packed" in text for text in workload_refusals(cards["flashinfer-fa2-fp8kv"], asked(page_size=0)))
     found = [descaled(asked(), cards[name]).descale for name in sorted(claiming)]
-    assert ["tensor", "sequence"] == found
+    assert ["tensor", "sequence", "tensor"] == found
     assert "" == descaled(asked(dtype="bf16"), cards["tiled-torch"]).descale
 
 
@@ -226,7 +226,7 @@ def test_flashinfer_gets_one_number_for_each_tensor(queries: int) -> None:
     assert all(type(value) is float for name, value in wrapper.given.items() if name != "return_lse")
     plain = TiledTorch().prepare(call)
     assert torch.equal(plain.result(plain.launch())[0], out)
-    with pytest.raises(LibraryRefusal, match="one k_scale for the whole cache, not 4 different ones"):
+    with pytest.raises(LibraryRefusal, match="one k_descale for the whole tensor, not 4 different ones"):
         adapter.prepare(make_call(descale="sequence", **shape))
     with pytest.raises(LibraryRefusal, match="one dtype"):
         adapter.prepare(make_call(descale="tensor", **shape | {"page_size": 0}))

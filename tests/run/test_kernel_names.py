@@ -111,6 +111,7 @@ PUBLISHED = [
         "void flash::flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576> >",
         ("flashmla", "hopper", "attention"),
     ),
+    ("kernel_unified_attention", ("triton-unified", "", "attention")),
     ("kernel_unified_attention_2d", ("triton-unified", "", "attention")),
     ("kernel_unified_attention_3d", ("triton-unified", "", "attention")),
     ("reduce_segments", ("triton-unified", "", "auxiliary")),

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import PageList, left_window, page_list, refusals, refuse
+from qualify.run.adapters.packing import PageList, left_window, page_list, refusals, refuse, tensor_scale
 from qualify.run.adapters.source import constants, source_of
 
 WORKSPACE_BYTES = 128 * 1024 * 1024
@@ -126,7 +126,9 @@ class FlashInfer:
             fp8_cache=self._backend == "fa2" and paged,
         )
         scales = head_scales(call, self._name) if fp8 else ()
-        factors = tensor_scales(call, self._name) if fp8_cache else {}
+        factors = {}
+        if fp8_cache:
+            factors = {f"{which}_scale": tensor_scale(call, f"{which}_descale", self._name) for which in "kv"}
         dims = (call.q.shape[-1], call.v.shape[-1])
         if dims not in HEAD_DIMS[self._backend]:
             raise LibraryRefusal(f"{self._name}: (head_dim, head_dim_v)={dims} not in {HEAD_DIMS[self._backend]}")
@@ -240,21 +242,6 @@ def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tens
             raise LibraryRefusal(f"{library}: one {name} for each head, and head {differs[0]} has one per sequence")
         found.append(factors[0].contiguous())
     return found[0].repeat_interleave(heads_q // heads_kv), found[1], found[2]
-
-
-def tensor_scales(call: AttentionCall, library: str) -> dict[str, float]:
-    """``k_scale`` and ``v_scale`` for a library that has one number for each tensor; what the call leaves out is 1.
-
-    Raises:
-        LibraryRefusal: a tensor has several factors.
-    """
-    found = {}
-    for name, factors in (("k_scale", call.k_descale), ("v_scale", call.v_descale)):
-        different = {1.0} if factors is None else set(factors.flatten().tolist())
-        if len(different) > 1:
-            raise LibraryRefusal(f"{library}: one {name} for the whole cache, not {len(different)} different ones")
-        found[name] = float(different.pop())
-    return found
 
 
 def _natural_lse(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,6 @@ then: they are copied, because the library must not meet other ones with it.
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch import Tensor
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import latent_keys, queries_of_each, refusals, refuse
 from qualify.run.adapters.source import source_of
+from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "FlashMLA"
 HEAD_DIMS = (576, 512)
@@ -56,7 +56,7 @@ def create(options: dict[str, Any]) -> Adapter:
     """
     if options:
         raise ValueError(f"flashmla: options {options}; it has none")
-    return FlashMla(library=import_module("vllm.third_party.flashmla.flash_mla_interface"))
+    return FlashMla(library=import_vllm("vllm.third_party.flashmla.flash_mla_interface"))
 
 
 class FlashMla:

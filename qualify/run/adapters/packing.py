@@ -177,6 +177,19 @@ def queries_of_each(call: AttentionCall, library: str) -> int:
     return counts[0]
 
 
+def tensor_scale(call: AttentionCall, name: str, library: str) -> float:
+    """The descale factor of a library that has one for a whole tensor; 1 where the call leaves it out.
+
+    Raises:
+        LibraryRefusal: the tensor has several factors.
+    """
+    factors: Tensor | None = getattr(call, name)
+    different = {1.0} if factors is None else set(factors.flatten().tolist())
+    if len(different) > 1:
+        raise LibraryRefusal(f"{library}: one {name} for the whole tensor, not {len(different)} different ones")
+    return float(different.pop())
+
+
 def refuse(
     call: AttentionCall,
     library: str,
@@ -186,6 +199,7 @@ def refuse(
     chunk: bool = False,
     softcap: bool = False,
     sinks: bool = False,
+    spans: bool = False,
     head_dim_v: bool = False,
     fp32: bool = False,
     fp8: bool = False,
@@ -203,7 +217,7 @@ def refuse(
     out_dtype = call.q.dtype if eight and call.out_dtype == torch.bfloat16 else call.out_dtype
     mixed = (call.q.dtype, out_dtype, *(() if beside else (call.k.dtype, call.v.dtype)))
     dtypes = sorted({str(dtype) for dtype in mixed})
-    spans = call.bidirectional_spans
+    images = call.bidirectional_spans
     head_dim, value_dim = call.q.shape[-1], call.v.shape[-1]
     reasons = [
         text
@@ -213,7 +227,7 @@ def refuse(
             (bool(call.chunk) and not chunk, f"no chunks: chunk={call.chunk}"),
             (bool(call.softcap) and not softcap, f"no softcap: softcap={call.softcap}"),
             (call.sinks is not None and not sinks, f"no sinks: {call.q.shape[1]} given"),
-            (spans is not None, f"no bidirectional spans: {0 if spans is None else len(spans)} given"),
+            (images is not None and not spans, f"no bidirectional spans: {0 if images is None else len(images)} given"),
             (bool(descales) and not eight and not beside, f"no descale factors: {', '.join(descales)} given"),
             (value_dim != head_dim and not head_dim_v, f"head_dim_v={value_dim} must equal head_dim={head_dim}"),
             (len(dtypes) > 1, f"one dtype for q, k, v and out, not {', '.join(dtypes)}"),

@@ -24,6 +24,7 @@ ADAPTERS = (
     "tiled_torch",
     "torch_sdpa",
     "vllm_flash_attn",
+    "vllm_triton",
 )
 """modules of this package with a ``create(options)``"""
 ENTRY_POINTS = "qualify.adapters"

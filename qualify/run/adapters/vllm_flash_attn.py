@@ -20,6 +20,7 @@ from torch import Tensor
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import refusals, refuse
 from qualify.run.adapters.source import constants
+from qualify.run.adapters.vllm_import import import_vllm
 
 VERSIONS = (2, 3)
 
@@ -93,7 +94,7 @@ def create(options: dict[str, Any]) -> Adapter:
     if options.keys() - {"fa_version"} or version not in VERSIONS:
         raise ValueError(f"vllm_flash_attn: options {options}; fa_version is one of {VERSIONS}")
     try:
-        vllm_build = import_module("vllm.vllm_flash_attn.flash_attn_interface")
+        vllm_build = import_vllm("vllm.vllm_flash_attn.flash_attn_interface")
     except ImportError as error:
         if version == 2:
             raise

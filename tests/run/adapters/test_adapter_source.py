@@ -21,6 +21,7 @@ from qualify.run.adapters.source import Sourced
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.adapters.torch_sdpa import create as create_sdpa
 from qualify.run.adapters.vllm_flash_attn import UpstreamFlashAttn3, VllmFlashAttn
+from qualify.run.adapters.vllm_triton import VllmTriton
 from qualify.run.checks.interface import same_bits
 
 PRELUDE = "from __future__ import annotations\nimport math\nimport torch\nfrom torch import Tensor\n"
@@ -32,6 +33,7 @@ ADAPTERS: dict[str, Adapter] = {
     "sdpa math": create_sdpa({"backend": "math"}),
     "sdpa is_causal": create_sdpa({"causal": "is_causal"}),
     "vllm 3": VllmFlashAttn(library=None, version=3),
+    "vllm triton": VllmTriton(function=None),
     "upstream 3": UpstreamFlashAttn3(library=LIBRARY),
     "flash-attn 2": FlashAttn2(library=None),
     "flash-attn 4": FlashAttn4(function=None),

@@ -24,6 +24,7 @@ from qualify.run.adapters.packing import (
     to_packed,
 )
 from qualify.run.adapters.vllm_flash_attn import VllmFlashAttn, exact_bf16
+from qualify.run.adapters.vllm_triton import VllmTriton
 
 
 def bounds(lengths: tuple[int, ...]) -> torch.Tensor:
@@ -216,9 +217,13 @@ ADAPTERS: dict[str, Adapter] = {
     "flash-attn 4": FlashAttn4(function=None),
     "vLLM 2": VllmFlashAttn(library=None, version=2),
     "vLLM 3": VllmFlashAttn(library=None, version=3),
+    "vLLM Triton": VllmTriton(function=None),
     "FlashInfer": FlashInfer(library=None, backend="fa2", use_tensor_cores=False),
     "FlexAttention": FlexAttention(),
 }
+
+
+WITHOUT_SPANS = tuple(library for library in ADAPTERS if library != "vLLM Triton")
 
 
 def half(call: AttentionCall, **changes: object) -> AttentionCall:
@@ -231,12 +236,16 @@ def half(call: AttentionCall, **changes: object) -> AttentionCall:
     ("library", "changes", "reason"),
     [
         *((library, {"k_descale": torch.ones(1, 2)}, "k_descale") for library in ADAPTERS),
-        *((library, {"bidirectional_spans": torch.zeros(1, 3)}, "bidirectional spans") for library in ADAPTERS),
+        *((library, {"bidirectional_spans": torch.zeros(1, 3)}, "bidirectional spans") for library in WITHOUT_SPANS),
         *((library, {"out_dtype": torch.float32}, "one dtype") for library in ADAPTERS),
         *((library, {"sinks": torch.zeros(2)}, "sinks") for library in ("flash-attn 2", "vLLM 2", "FlashInfer")),
         ("FlexAttention", {"sinks": torch.zeros(2)}, "sinks"),
         ("vLLM 3", {"sinks": torch.tensor([0.5, 0.3])}, "sink 1 is 0.3"),
         ("flash-attn 2", {"v": torch.zeros(4, 2, 5, dtype=torch.bfloat16)}, "head_dim_v=5"),
+        ("vLLM Triton", {"causal": False, "window": (3, 1)}, r"window=\(3, 1\)"),
+        ("vLLM Triton", {"causal": False, "window": (3, -1)}, r"window=\(3, -1\)"),
+        ("vLLM Triton", {"causal": False, "chunk": 2}, "causal mask only: chunk=2"),
+        ("vLLM Triton", {"chunk": 2, "window": (3, 0)}, r"not both: window=\(3, 0\), chunk=2"),
         ("FlashInfer", {}, r"\(head_dim, head_dim_v\)=\(2, 2\)"),
     ],
 )

@@ -1,0 +1,200 @@
+"""vLLM's Triton attention: one kernel for prompts, chunks and decode over a paged cache.
+
+``unified_attention`` knows pages only. Paged calls are passed as they are, but for a wider block table: the kernel
+reads entries beyond the used ones, and an engine's table has them. Packed keys and values are copied into pages of 16,
+vLLM's own size, outside the timed region. One query per sequence and few sequences go through segments of the keys that
+a second kernel merges; its buffers are those that vLLM's backend allots. There is no LSE.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.masks import UNBOUNDED
+from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
+from qualify.run.adapters.packing import refusals, refuse, tensor_scale
+from qualify.run.adapters.source import constants, source_of
+from qualify.run.adapters.vllm_import import import_vllm
+
+LIBRARY = "vLLM Triton"
+PAGE_SIZE = 16
+"""keys in a page that packed keys are copied into"""
+TABLE_MARGIN = 256
+"""keys beyond the longest sequence whose entries of the block table the kernel may read: two of its largest tiles"""
+LEAST_BLOCKS = 128
+"""``MIN_LAUNCH_GRID_SIZE_2D`` of vLLM's backend: with fewer blocks, decode splits the keys"""
+FP8_PER_TENSOR = 1
+"""``KVQuantMode.FP8_PER_TENSOR``: of each tensor of descale factors the kernel reads the first"""
+SEGMENTS = 16
+"""``NUM_PAR_SOFTMAX_SEGMENTS`` of vLLM's backend"""
+
+ATTEND = """\
+def attend(call):
+    out = torch.empty(call.q.shape, dtype=call.out_dtype, device=call.q.device)
+    unified_attention(out=out, **arguments_of(call))
+    return out, None
+"""
+"""``VllmTriton.prepare`` and its launch, for a script."""
+
+
+def create(options: dict[str, Any]) -> Adapter:
+    """The adapter of a card; there are no options.
+
+    Raises:
+        ImportError: the kernel cannot be imported, or vLLM switched Triton off; names the cause.
+        ValueError: unknown option.
+    """
+    if options:
+        raise ValueError(f"vllm_triton: unknown options {options}")
+    function = import_vllm("vllm.v1.attention.ops.triton_unified_attention").unified_attention
+    if not import_vllm("vllm.triton_utils").HAS_TRITON:
+        raise ImportError("vLLM switched Triton off: it is not installed, or finds no driver of a GPU")
+    return VllmTriton(function=function)
+
+
+class VllmTriton:
+    """``unified_attention`` of ``vllm.v1.attention.ops.triton_unified_attention``."""
+
+    def __init__(self, *, function: Any) -> None:
+        self._function = function
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """Lay the keys out in pages and make one call, which compiles the kernel.
+
+        Raises:
+            LibraryRefusal: a parameter that the kernel has no word for, or what its own checks say.
+        """
+        eight = {"fp8": True, "fp8_cache": True}
+        refuse(call, LIBRARY, paged=True, window=True, chunk=True, softcap=True, sinks=True, spans=True, **eight)
+        refuse_mask(call)
+        for name in ("q_descale", "k_descale", "v_descale"):
+            tensor_scale(call, name, LIBRARY)
+        arguments = arguments_of(call)
+
+        def launch() -> Tensor:
+            out = torch.empty(call.q.shape, dtype=call.out_dtype, device=call.q.device)
+            self._function(out=out, **arguments)
+            return out
+
+        with refusals(LIBRARY):
+            launch()
+        return Prepared(launch=launch, result=_without_lse)
+
+    def source(self) -> str:
+        """The pages, the arguments, and ``attend(call)``."""
+        imports = "from vllm.v1.attention.ops.triton_unified_attention import unified_attention\n\n"
+        chosen = constants(
+            UNBOUNDED=UNBOUNDED,
+            PAGE_SIZE=PAGE_SIZE,
+            TABLE_MARGIN=TABLE_MARGIN,
+            LEAST_BLOCKS=LEAST_BLOCKS,
+            SEGMENTS=SEGMENTS,
+            FP8_PER_TENSOR=FP8_PER_TENSOR,
+        )
+        return f"{imports}{chosen}\n\n{source_of(arguments_of, segments_of, ranges_of, in_pages, widened)}\n\n{ATTEND}"
+
+
+def refuse_mask(call: AttentionCall) -> None:
+    """Refuse masks for which the kernel has another meaning: a window without a causal mask has two equal sides.
+
+    Raises:
+        LibraryRefusal: the mask that is asked for.
+    """
+    left, right = call.window
+    causal = call.causal or right == 0
+    if not causal and left != right:
+        raise LibraryRefusal(f"{LIBRARY}: both sides of a window are equal without a causal mask: window={call.window}")
+    if call.chunk and not causal:
+        raise LibraryRefusal(f"{LIBRARY}: chunks under a causal mask only: chunk={call.chunk}")
+    if call.chunk and left != UNBOUNDED:
+        raise LibraryRefusal(f"{LIBRARY}: a window or chunks, not both: window={call.window}, chunk={call.chunk}")
+
+
+def arguments_of(call: AttentionCall) -> dict[str, Any]:
+    """The keywords of ``unified_attention`` except ``out``."""
+    k, v, lengths, table = call.k, call.v, call.seqused_k, call.block_table
+    if table is None:
+        k, v, lengths, table = in_pages(call)
+    left = call.chunk - 1 if call.chunk else call.window[0]
+    return {
+        "q": call.q,
+        "k": k,
+        "v": v,
+        "cu_seqlens_q": call.cu_seqlens_q,
+        "max_seqlen_q": call.max_seqlen_q,
+        "seqused_k": lengths,
+        "max_seqlen_k": call.max_seqlen_k,
+        "softmax_scale": call.scale,
+        "causal": call.causal or call.window[1] == 0,
+        "window_size": (left, 0 if call.chunk else call.window[1]),
+        "block_table": widened(table, k.shape[1]),
+        "softcap": call.softcap,
+        "q_descale": call.q_descale,
+        "k_descale": call.k_descale,
+        "v_descale": call.v_descale,
+        "kv_quant_mode": FP8_PER_TENSOR if k.dtype == torch.float8_e4m3fn else 0,
+        "sinks": call.sinks,
+        "mm_prefix_range": None if call.bidirectional_spans is None else ranges_of(call),
+        "chunk_lookback": 0 if call.chunk else -1,
+        **segments_of(call),
+    }
+
+
+def segments_of(call: AttentionCall) -> dict[str, Any]:
+    """The buffers of split keys, for as many sequences as decode splits them for."""
+    heads_q, head_dim = call.q.shape[1:]
+    sequences = LEAST_BLOCKS // call.k.shape[-2]
+    shape = (sequences, heads_q, SEGMENTS)
+    padded = 1 << (head_dim - 1).bit_length()
+    return {
+        "seq_threshold_3D": sequences,
+        "num_par_softmax_segments": SEGMENTS,
+        "softmax_segm_output": torch.empty((*shape, padded), dtype=torch.float32, device=call.q.device),
+        "softmax_segm_max": torch.empty(shape, dtype=torch.float32, device=call.q.device),
+        "softmax_segm_expsum": torch.empty(shape, dtype=torch.float32, device=call.q.device),
+    }
+
+
+def ranges_of(call: AttentionCall) -> Tensor:
+    """The spans as (batch, most spans, 2) int32 [first, last]; a range of nothing, or of one key, is (0, 0)."""
+    by_sequence: list[list[tuple[int, int]]] = [[] for _ in call.cu_seqlens_q[1:]]
+    assert call.bidirectional_spans is not None, "there are spans"
+    for sequence, start, end in call.bidirectional_spans.tolist():
+        by_sequence[sequence].append((start, end - 1))
+    most = max(1, *(len(ranges) for ranges in by_sequence))
+    rows = [ranges + [(0, 0)] * (most - len(ranges)) for ranges in by_sequence]
+    return torch.tensor(rows, dtype=torch.int32, device=call.q.device)
+
+
+def in_pages(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(k, v, lengths, block table) of a packed call in pages of PAGE_SIZE keys; page 0 and all tails hold zeros."""
+    assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
+    lengths = call.cu_seqlens_k.diff()
+    pages = (lengths + PAGE_SIZE - 1) // PAGE_SIZE
+    first = 1 + pages.cumsum(0) - pages
+    columns = torch.arange(int(pages.max()), device=lengths.device)
+    table = torch.where(columns < pages[:, None], first[:, None] + columns, 0).int()
+    sequence = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    rows = call.cu_seqlens_k[0] + torch.arange(len(sequence), device=lengths.device)
+    slots = first[sequence] * PAGE_SIZE + rows - call.cu_seqlens_k[sequence]
+
+    def laid_out(packed: Tensor) -> Tensor:
+        # Bytes are moved: not every dtype can be indexed on every device.
+        whole = packed.view(torch.uint8) if packed.dtype.itemsize == 1 else packed
+        pool = whole.new_zeros(1 + int(pages.sum()), PAGE_SIZE, *whole.shape[1:])
+        pool.flatten(0, 1)[slots] = whole[rows]
+        return pool.view(packed.dtype)
+
+    return laid_out(call.k), laid_out(call.v), lengths.int(), table
+
+
+def widened(table: Tensor, page_size: int) -> Tensor:
+    """The block table with entries for TABLE_MARGIN keys more, which name page 0."""
+    return torch.nn.functional.pad(table, (0, -(-TABLE_MARGIN // page_size)))
+
+
+def _without_lse(native: Tensor) -> tuple[Tensor, None]:
+    return native, None
