@@ -77,7 +77,10 @@ class Needle:
         total_k = sum(workload.seqlens_k)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed + number, device=device)
         shape = (total_k, workload.heads_kv, workload.head_dim)
-        codes = torch.randint(0, 2, shape, generator=generator, device=device).mul(2).sub(1).mul(size.code).to(dtype)
+        bits = torch.randint(0, 2, shape, generator=generator, device=device, dtype=torch.int8)
+        # Powers of two are exact in all types, and a cache may have billions of elements.
+        codes = bits.to(torch.bfloat16).mul_(2 * size.code).sub_(size.code).to(dtype)
+        del bits
         codes[..., -1] = size.offset_k
         noise = torch.randn(total_k, workload.heads_kv, workload.head_dim_v, generator=generator, device=device)
         v = away_from_zero(noise).to(dtype)

@@ -24,6 +24,8 @@ SPARE_COLUMNS = 3
 """entries of the block table past the longest sequence"""
 FILL = 3.0
 """standard deviation of what stands in pages that the call does not own"""
+DRAWN_AT_ONCE = 1 << 26
+"""elements of a pool that are drawn in float32 together: beside a cache of many GB there is no room for all"""
 ORDERS: dict[Level, tuple[str, ...]] = {"smoke": ("reversed",), "full": ("reversed", "shuffled", "interleaved")}
 
 
@@ -108,8 +110,9 @@ def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inp
     generator = torch.Generator(table.device).manual_seed(seed)
 
     def moved(whole: Tensor) -> Tensor:
-        shape = (pool, *whole.shape[1:])
-        fresh = (FILL * torch.randn(shape, generator=generator, device=whole.device)).to(whole.dtype)
+        fresh = torch.empty((pool, *whole.shape[1:]), dtype=whole.dtype, device=whole.device)
+        for part in fresh.split(max(1, DRAWN_AT_ONCE // whole[0].numel())):
+            part.copy_(FILL * torch.randn(part.shape, generator=generator, device=whole.device))
         fresh[places] = whole[owned]
         return fresh
 
