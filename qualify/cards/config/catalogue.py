@@ -65,7 +65,7 @@ DECODERS: tuple[Decoder, ...] = (
     ),
     Decoder(
         title="Ministral 3, Mixtral, Phi-3 and 4 with their vision models, Phi-3.5-MoE, StarCoder2",
-        model_types=("ministral3", "mixtral", "phi3", "phi3_v", "phi4mm", "phimoe", "starcoder2"),
+        model_types=("ministral3", "mixtral", "phi3", "phi3_v", "phi4mm", "phi4_multimodal", "phimoe", "starcoder2"),
         masks=window_if_given(),
         convention=WINDOW_KEYS,
     ),

@@ -261,7 +261,7 @@ def _read_family(keys: Keys, kind: str) -> list[LayerGroup]:
         keys.wrong("model_type", _unknown(keys, kind))
         return []
     groups = family.read(keys)
-    refuse_leftovers(keys, kind)
+    refuse_leftovers(keys, kind, [] if keys.problems else groups)
     return groups
 
 

@@ -16,7 +16,8 @@ def read_falcon(keys: Keys) -> list[LayerGroup]:
     dim = split(keys, keys.count("hidden_size", "n_embed"), count)
     grouped = keys.flag("new_decoder_architecture", default=keys.has("n_head_kv"))
     shared = keys.flag("multi_query", default=True)
-    count_kv = keys.count("num_kv_heads", "n_head_kv", default=count) if grouped or not shared else 1
+    given = keys.count("num_kv_heads", "n_head_kv", default=count)
+    count_kv = given if grouped or not shared else 1
     layer = heads(keys, count, count_kv, dim)
     if keys.flag("alibi", default=False):
         layer = replace(layer, positions="alibi")

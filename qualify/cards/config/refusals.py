@@ -7,11 +7,12 @@ and then the call is another one than what was read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qualify.cards.config.keys import Keys
+from qualify.cards.model import LayerGroup
 from qualify.cards.problems import shown
 
 
@@ -157,8 +158,28 @@ PARTS = (
 """keys of parts of a model that the reader of a text model leaves out"""
 
 
-def refuse_leftovers(keys: Keys, kind: str) -> None:
-    """An error for each key that changes attention and was not looked for, and a finding for each part left out."""
+COUNTS: tuple[tuple[str, tuple[str, ...], Callable[[LayerGroup], tuple[int, ...]]], ...] = (
+    (
+        "elements per head",
+        ("head_dim", "attention_head_dim", "kv_channels", "head_size", "d_kv"),
+        lambda group: (group.head_dim, group.head_dim_v),
+    ),
+    (
+        "KV heads",
+        ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "kv_n_heads", "num_query_groups"),
+        lambda group: (group.heads_kv,),
+    ),
+)
+"""what it is, names of keys that count it, and what a group says of it"""
+
+
+def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -> None:
+    """An error for each key that changes attention and was not looked for, and a finding for each part left out.
+
+    Args:
+        kind: the family.
+        groups: what was read; keys that count something of it and were not looked for must say the same.
+    """
     off = keys.data.get("use_sliding_window") is False
     listed = any(name in keys.asked and _used(keys.data.get(name)) for name in LISTS)
     for name, value in keys.data.items():
@@ -173,6 +194,13 @@ def refuse_leftovers(keys: Keys, kind: str) -> None:
                 f"is {shown(value)} and changes {left.changes}, but {kind} is read without it. Set it to null if the "
                 "engine ignores it, or give the geometry in a matrix (docs/models.md)",
             )
+    for what, names, count in COUNTS:
+        found = sorted({each for group in groups for each in count(group)})
+        for name in names:
+            value = None if name in keys.asked else keys.data.get(name)
+            if found and _used(value) and value not in found:
+                read = " and ".join(map(str, found))
+                keys.wrong(name, f"is {shown(value)}, but {kind} is read without it, with {read} {what}")
     for name in PARTS:
         if name not in keys.asked and _used(keys.data.get(name)):
             keys.note("unread", name, "this part of the model has no layer group")

@@ -501,6 +501,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | {"attn_type_list": [1, 0]}, "attn_type_list: is a list of 2 and changes which layers attend"),
     (LLAMA | {"no_rope_layers": [1, 0]}, "no_rope_layers: is a list of 2 and changes positions"),
     (LLAMA | {"kv_lora_rank": 512}, "kv_lora_rank: is 512 and changes the keys and values"),
+    ({"model_type": "gptj", "n_layer": 2, "n_head": 4, "n_embd": 512, "num_key_value_heads": 2},
+        "num_key_value_heads: is 2, but gptj is read without it, with 4 KV heads"),
+    (LLAMA | {"kv_channels": 128}, "kv_channels: is 128, but llama is read without it, with 64 elements per head"),
+    ({"model_type": "cohere2", "head_dim": 128} | shape(4, 512, 8),
+        "head_dim: is 128, but cohere2 is read without it, with 64 elements per head"),
     (LLAMA | {"attention_sink": True}, "attention_sink: is true and changes the denominator"),
     (
         {"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 262144}} | shape(28, 3584, 28, kv=4),
@@ -595,6 +600,7 @@ HARMLESS: list[dict[str, Any]] = [
     {"sliding_window": None, "attn_logit_softcapping": None, "alibi": False, "layer_types": [FULL, FULL]},
     {"use_sliding_window": False, "sliding_window": 4096, "sliding_window_pattern": 4},
     {"position_embedding_type": "rope", "is_encoder_decoder": False, "add_cross_attention": False},
+    {"kv_channels": 64, "num_kv_heads": 2, "head_size": None},
     {"attn_type_list": [1, 1], "mamba_d_state": None, "index_topk": 0, "no_rope_layers": []},
     {"sliding_window": -1, "is_causal": True, "scale_attn_weights": True, "topk_group": 4, "qk_layernorm": True},
 ]
