@@ -268,6 +268,49 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "Gemma 4 31B: wider heads in the causal layers; images see themselves in windows",
+        {
+            "model_type": "gemma4",
+            "audio_config": None,
+            "vision_soft_tokens_per_image": 280,
+            "text_config": {"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512}
+            | {"attention_k_eq_v": True, "num_global_key_value_heads": 4, "sliding_window": 1024}
+            | {"layer_types": [*[SLIDING] * 5, FULL] * 10, "use_bidirectional_attention": "vision"}
+            | shape(60, 5376, 32, kv=16),
+            "vision_config": {"model_type": "gemma4_vision"},
+        },
+        [
+            expect([i for i in range(60) if i % 6 != 5], (32, 16), 256, "window", window=1024, scale=1.0,
+                image_tokens=280),
+            expect(range(5, 60, 6), (32, 4), 512, "causal", scale=1.0),
+        ],
+    ),
+    (
+        "Gemma 4 E2B: one KV head, and no images that see themselves",
+        {
+            "model_type": "gemma4",
+            "text_config": {"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512}
+            | {"attention_k_eq_v": False, "num_global_key_value_heads": None, "sliding_window": 512}
+            | {"layer_types": [*[SLIDING] * 4, FULL] * 7, "use_bidirectional_attention": None}
+            | shape(35, 1536, 8, kv=1),
+            "vision_config": {"model_type": "gemma4_vision"},
+        },
+        [
+            expect([i for i in range(35) if i % 5 != 4], (8, 1), 256, "window", window=512, scale=1.0),
+            expect(range(4, 35, 5), (8, 1), 512, "causal", scale=1.0),
+        ],
+    ),
+    (
+        "Gemma 4 with a mapping for each layer that differs",
+        {"model_type": "gemma4_text", "head_dim": 256, "sliding_window": 512, "layer_types": [SLIDING, FULL]}
+        | {"per_layer_config": {"01": {"head_dim": 512, "num_key_value_heads": 2}}}
+        | shape(2, 2048, 8, kv=4),
+        [
+            expect([0], (8, 4), 256, "window", window=512, scale=1.0),
+            expect([1], (8, 2), 512, "causal", scale=1.0),
+        ],
+    ),
+    (
         "PaliGemma 3B: a prompt is seen whole",
         {
             "model_type": "paligemma",
@@ -525,6 +568,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"model_type": "paligemma", "text_config": {"model_type": "gemma2", "sliding_window": 4096}
             | shape(26, 2304, 8, kv=4)},
         "text_config.model_type: is gemma2: a prompt seen whole through a window is not read",
+    ),
+    (
+        {"model_type": "gemma4_text", "use_bidirectional_attention": "all"} | shape(6, 2048, 8, kv=4),
+        "use_bidirectional_attention: must be null or vision",
+    ),
+    (
+        {"model_type": "gemma4_text", "per_layer_config": {"7": {"head_dim": 512}}} | shape(6, 2048, 8, kv=4),
+        "per_layer_config.7: must be the number of a layer, below 6, with a mapping",
+    ),
+    (
+        {"model_type": "gemma4_text"} | shape(5, 2048, 8, kv=4),
+        "layer_types: must end with full_attention",
     ),
     ({"model_type": "granitemoehybrid"} | shape(40, 4096, 32, kv=8), "layer_types: is missing"),
     ({"model_type": "bamba"} | shape(32, 4096, 32, kv=8), "attn_layer_indices: is missing"),
