@@ -263,6 +263,7 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
         size = {"image_tokens": keys.count(wrapper.image_tokens, default=wrapper.image_size)}
         groups = [each.model_copy(update=size) if each.mask in wrapper.image_masks else each for each in groups]
     if text is not keys:
+        keys.asked.update(name for name in keys.data if name in text.data and keys.data[name] == text.data[name])
         refuse_leftovers(keys, kind)
     return [*groups, *read_tower(vision, kind)]
 

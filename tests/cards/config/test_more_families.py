@@ -251,6 +251,13 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "Qwen2.5-VL saved with the text model's keys twice",
+        {"model_type": "qwen2_5_vl", "layer_types": [FULL] * 28, "use_sliding_window": False, "sliding_window": 32768}
+        | {"text_config": {"model_type": "qwen2_5_vl_text", "layer_types": [FULL] * 28, "use_sliding_window": False}
+            | shape(28, 3584, 28, kv=4)},
+        [expect(range(28), (28, 4), 128, "causal", positions="mrope")],
+    ),
+    (
         "Kimi-VL: the text model alone",
         {
             "model_type": "kimi_vl",
