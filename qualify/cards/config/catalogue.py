@@ -65,7 +65,7 @@ DECODERS: tuple[Decoder, ...] = (
     ),
     Decoder(
         title="Ministral 3, Mixtral, Phi-3 and 4 with their vision models, Phi-3.5-MoE, StarCoder2",
-        model_types=("ministral3", "mixtral", "phi3", "phi3_v", "phi4mm", "phimoe", "starcoder2"),
+        model_types=("ministral3", "mixtral", "phi3", "phi3_v", "phi4mm", "phi4_multimodal", "phimoe", "starcoder2"),
         masks=window_if_given(),
         convention=WINDOW_KEYS,
     ),
@@ -210,7 +210,12 @@ DECODERS: tuple[Decoder, ...] = (
         title="DeepSeek (first), InternLM, MiniCPM, Nemotron, StableLM",
         model_types=("deepseek", "internlm", "internlm2", "minicpm", "nemotron", "stablelm", "stablelm_epoch"),
     ),
-    Decoder(title="InternLM3, ERNIE 4.5, Seed-OSS", model_types=("internlm3", "ernie4_5", "seed_oss"), head_dim=128),
+    Decoder(
+        title="InternLM3, ERNIE 4.5, Seed-OSS",
+        model_types=("internlm3", "ernie4_5", "seed_oss"),
+        head_dim=128,
+        head_dim_null=True,
+    ),
     Decoder(title="ERNIE 4.5 MoE, MiniMax M2", model_types=("ernie4_5_moe", "minimax_m2")),
     Decoder(
         title="Hunyuan",

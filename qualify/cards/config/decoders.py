@@ -53,6 +53,8 @@ class Decoder:
     """of the layers that ``rope`` names"""
     head_dim: int | None = None
     """where the config has none; None = hidden / heads"""
+    head_dim_null: bool = False
+    """whether null is known to mean hidden / heads, not the default"""
     window: int | None = None
     """the window where the config has none; None = it must have one where a layer needs it"""
     scale_key: str = ""
@@ -104,9 +106,7 @@ class Decoder:
     def _layer(self, keys: Keys, usual: dict[str, int]) -> Layer:
         names = self.names
         count = keys.count(*names.heads, default=usual.get("num_attention_heads"))
-        dim = keys.count(*names.head_dim, default=self.head_dim or NOTHING) if names.head_dim else NOTHING
-        if dim == NOTHING:
-            dim = split(keys, keys.count(*names.hidden), count, names.hidden[0])
+        dim = self._head_dim(keys, count)
         scale = self.scale_default
         if self.scale_key:
             scale = self.scale(keys.number(self.scale_key, default=self.scale_default or 1.0))
@@ -114,6 +114,22 @@ class Decoder:
         if self.softcap is not None and self._softcapped(keys):
             layer = replace(layer, softcap=keys.number("attn_logit_softcapping", default=self.softcap))
         return replace(layer, sinks=self.sinks, positions=self.positions)
+
+    def _head_dim(self, keys: Keys, count: int) -> int:
+        """Elements per head; null is hidden / heads, and an error where the family's own default is another."""
+        names = self.names.head_dim
+        null = any(keys.says(name) for name in names) and not any(keys.has(name) for name in names)
+        usual = None if null else self.head_dim
+        dim = keys.count(*names, default=usual or NOTHING) if names else NOTHING
+        if dim != NOTHING:
+            return dim
+        dim = split(keys, keys.count(*self.names.hidden), count, self.names.hidden[0])
+        if null and not self.head_dim_null and self.head_dim not in {None, dim}:
+            keys.wrong(
+                names[0],
+                f"is null: the family's own default is {self.head_dim}, hidden / heads {dim}; write the one meant",
+            )
+        return dim
 
     def _softcapped(self, keys: Keys) -> bool:
         """Null turns the cap off, and so does a default of 0."""

@@ -24,13 +24,14 @@ from qualify.cards.config.originals import (
     read_bloom,
     read_chatglm,
     read_falcon,
+    read_gemma4,
     read_gpt2,
     read_mosaic,
     read_qwen,
 )
 from qualify.cards.config.refusals import refuse_leftovers, why_unexpressed
 from qualify.cards.config.towers import read_tower
-from qualify.cards.model import LayerGroup
+from qualify.cards.model import LayerGroup, LayerMask
 from qualify.cards.problems import meant, shown
 
 LOOKED_FOR = (
@@ -73,6 +74,12 @@ class Wrapper:
     """whether all tokens of a prompt see each other"""
     image_tokens: str = ""
     """key of the number of tokens of an image, where they see each other"""
+    image_size: int = 256
+    """that number where the config has none"""
+    image_masks: tuple[LayerMask, ...] = ("causal", "window")
+    """under which masks they do"""
+    image_key: str = ""
+    """key of the text model that must say ``vision`` for it; empty = they always do"""
     convention: str = "that of the text model"
 
 
@@ -111,6 +118,12 @@ FAMILIES: tuple[Family, ...] = (
         model_types=("baichuan",),
         read=read_baichuan,
         convention="causal in all layers",
+    ),
+    Family(
+        title="Gemma 4",
+        model_types=("gemma4_text",),
+        read=read_gemma4,
+        convention="`sliding_window`, and causal in every sixth layer, with `global_head_dim`",
     ),
     Family(title="Qwen (first)", model_types=("qwen",), read=read_qwen, convention="causal in all layers"),
     Family(
@@ -160,6 +173,17 @@ WRAPPERS: tuple[Wrapper, ...] = (
         text="gemma3_text",
         image_tokens="mm_tokens_per_image",
         convention="that of the text model; the `mm_tokens_per_image` tokens of an image (256) see each other",
+    ),
+    Wrapper(
+        title="Gemma 4 with images",
+        model_types=("gemma4",),
+        text="gemma4_text",
+        image_tokens="vision_soft_tokens_per_image",
+        image_size=280,
+        image_masks=("window",),
+        image_key="use_bidirectional_attention",
+        convention="that of the text model; with `use_bidirectional_attention: vision` an image's tokens (280) see "
+        "each other in windows",
     ),
     Wrapper(title="Llama 4 with images", model_types=("llama4",), text="llama4_text"),
     Wrapper(title="Mistral 3", model_types=("mistral3",), text=""),
@@ -212,8 +236,6 @@ WAY_OUT = (
     "1, …], heads_q: …, heads_kv: …, head_dim: …, mask: causal}]}}] (docs/models.md)"
 )
 """of a config that is not read"""
-IMAGE_TOKENS = 256
-"""of Gemma 3, where the config does not say"""
 
 
 def read_groups(keys: Keys) -> list[LayerGroup]:
@@ -236,10 +258,12 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
     groups = _read_family(text, inner)
     if wrapper.prefix:
         groups = _see_prompts(text, groups)
-    if wrapper.image_tokens and vision is not None:
-        size = keys.count(wrapper.image_tokens, default=IMAGE_TOKENS)
-        groups = [each.model_copy(update={"image_tokens": size}) for each in groups]
+    seen = not wrapper.image_key or text.value(wrapper.image_key) == "vision"
+    if wrapper.image_tokens and vision is not None and seen:
+        size = {"image_tokens": keys.count(wrapper.image_tokens, default=wrapper.image_size)}
+        groups = [each.model_copy(update=size) if each.mask in wrapper.image_masks else each for each in groups]
     if text is not keys:
+        keys.asked.update(name for name in keys.data if name in text.data and keys.data[name] == text.data[name])
         refuse_leftovers(keys, kind)
     return [*groups, *read_tower(vision, kind)]
 
@@ -261,7 +285,7 @@ def _read_family(keys: Keys, kind: str) -> list[LayerGroup]:
         keys.wrong("model_type", _unknown(keys, kind))
         return []
     groups = family.read(keys)
-    refuse_leftovers(keys, kind)
+    refuse_leftovers(keys, kind, [] if keys.problems else groups)
     return groups
 
 

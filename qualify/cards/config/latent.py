@@ -19,6 +19,8 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
     dim_v = keys.count("v_head_dim", default=equal)
     if not keys.flag("use_mla", default=True):
         keys.wrong("use_mla", "is false, and this family is read as multi-head latent attention")
+    for name in ("head_dim", "num_key_value_heads"):  # transformers writes the rotated part, and the query heads
+        keys.value(name)
     scale = _yarn_factor(keys) / math.sqrt(dim)
     prompt = replace(heads(keys, count, count, dim, scale), head_dim_v=dim_v, phases=PROMPT)
     token = replace(heads(keys, count, 1, latent + rope, scale), head_dim_v=latent, latent=True, phases=TOKENS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from qualify.cards.config.keys import Keys
-from qualify.cards.config.layers import Layer, group, heads, split
+from qualify.cards.config.layers import LAYER_TYPES, Layer, group, heads, split
+from qualify.cards.config.patterns import alternating
 from qualify.cards.model import LayerGroup
 
 
@@ -16,7 +18,8 @@ def read_falcon(keys: Keys) -> list[LayerGroup]:
     dim = split(keys, keys.count("hidden_size", "n_embed"), count)
     grouped = keys.flag("new_decoder_architecture", default=keys.has("n_head_kv"))
     shared = keys.flag("multi_query", default=True)
-    count_kv = keys.count("num_kv_heads", "n_head_kv", default=count) if grouped or not shared else 1
+    given = keys.count("num_kv_heads", "n_head_kv", default=count)
+    count_kv = given if grouped or not shared else 1
     layer = heads(keys, count, count_kv, dim)
     if keys.flag("alibi", default=False):
         layer = replace(layer, positions="alibi")
@@ -110,3 +113,48 @@ def read_chatglm(keys: Keys) -> list[LayerGroup]:
     count_kv = keys.count("multi_query_group_num") if shared else count
     layer = heads(keys, count, count_kv, keys.count("kv_channels"))
     return group((number, layer) for number in range(layers))
+
+
+def read_gemma4(keys: Keys) -> list[LayerGroup]:
+    """Gemma 4: windows of ``head_dim``, and causal layers of ``global_head_dim`` with KV heads of their own.
+
+    Newer configs say the latter for each layer in ``per_layer_config``. The scale is 1, as q and k are normed.
+    """
+    count, layers = keys.count("num_attention_heads"), keys.layers("num_hidden_layers")
+    listed = keys.words("layer_types", layers, LAYER_TYPES)
+    masks = [LAYER_TYPES[word] for word in listed] if listed else alternating(6)(keys, layers)
+    local = {"head_dim": keys.count("head_dim", default=256), "num_key_value_heads": keys.count("num_key_value_heads")}
+    wide = {"head_dim": keys.count("global_head_dim", default=512)}
+    given = keys.count("num_global_key_value_heads", default=local["num_key_value_heads"])
+    if keys.flag("attention_k_eq_v", default=False):
+        wide["num_key_value_heads"] = given
+    window = keys.count("sliding_window", default=512)
+    if keys.value("use_bidirectional_attention") not in (None, False, "vision"):
+        keys.wrong("use_bidirectional_attention", "must be null or vision: an encoder made of Gemma 4 is not read")
+    if masks[-1] != "causal":
+        keys.wrong("layer_types", "must end with full_attention, as the last layer of Gemma 4 sees all keys")
+    each = _numbered(keys.inner("per_layer_config"), layers)
+    numbered = []
+    for number, mask in enumerate(masks):
+        own = each.get(number)
+        sizes = local if mask == "window" or each else local | wide
+        dim, count_kv = (own.count(name, default=size) if own else size for name, size in sizes.items())
+        layer = heads(keys, count, count_kv, dim, 1.0)
+        if mask not in {"window", "causal"}:
+            keys.wrong("layer_types", "holds chunked_attention, which Gemma 4 has not")
+        numbered.append((number, replace(layer, mask="window", size=window) if mask == "window" else layer))
+    return group(numbered)
+
+
+def _numbered(keys: Keys | None, layers: int) -> dict[int, Keys]:
+    """Mappings by the number of their layer, which transformers writes with leading zeros."""
+    found: dict[int, Keys] = {}
+    if keys is None:
+        return found
+    for name in keys.data:
+        inner = keys.inner(name)
+        if inner is None or not re.fullmatch("[0-9]{1,5}", name) or int(name) >= layers or int(name) in found:
+            keys.wrong(name, f"must be the number of a layer, below {layers}, with a mapping")
+        else:
+            found[int(name)] = inner
+    return found

@@ -7,11 +7,12 @@ and then the call is another one than what was read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qualify.cards.config.keys import Keys
+from qualify.cards.model import LayerGroup
 from qualify.cards.problems import shown
 
 
@@ -129,21 +130,39 @@ LEFTOVERS: tuple[Leftover, ...] = (
     _left(r"is_causal|causal", MASK, lambda value: value is False),
     _left(r"cross_attention_layers|add_cross_attention|is_encoder_decoder", "what is attended to"),
     _left(
-        r"index_topk|index_n_heads|(nsa|moba|dsa|sparse|lightning|dual_chunk)_?(attn|attention)?_config|sparse_attention"
+        r"index(er)?_(topk|topk_blocks|n_heads|head_dim|kv_heads|budget|types)|num_landmarks|compress_rates|(nsa|moba|dsa|sparse|lightning|dual_chunk)_?(attn|attention)?_config|sparse_attention"
         r"|use_sparse_attention|blocksparse_.*|dense_attention_every_n_layers|compress_ratios",
         "which keys a query sees",
     ),
     _left(r"(use_)?alibi(_.*)?", "the scores"),
     _left(r"position(al)?_embedding_type|pos_emb(_type)?", "positions", _unusual_positions),
     _left(r"relative_attention(_.*)?|relative_position_.*|use_relative_.*", "the scores"),
-    _left(r"(attn|attention)_logits?_soft_?cap(ping)?|attn_soft_?cap(ping)?|attention_logit_cap", "the scores"),
-    _left(r"query_pre_attn_scalar|attention_multiplier|softmax_scale|attention_scale", "the scale"),
+    _left(
+        r"(attn|attention)_logits?_soft_?cap(ping)?|attn_soft_?cap(ping)?|(attn|attention)_logit_cap|softcap",
+        "the scores",
+    ),
+    _left(r"query_pre_attn_scalar|attention_multiplier|(attn_)?softmax_scale|attention_scale|sm_scale", "the scale"),
     _left(r"scale_attn_by_inverse_layer_idx", "the scale"),
     _left(r"scale_attn_weights", "the scale", lambda value: value is False),
-    _left(r"(add_.*)?(attention|attn)_sinks?(_.*)?|use_sinks?|.*_sink_bias", "the denominator"),
+    _left(r"(add_.*)?(attention|attn)_sinks?(_.*)?|use_sinks?|.*_sink_bias|learnable_sink(_.*)?", "the denominator"),
     _left(r"no_rope_layers|no_rope_layer_interval|nope_layer_interval", "positions"),
-    _left(r"kv_lora_rank", "the keys and values"),
+    _left(r"kv_lora_rank|qk_(nope|rope)_head_dim|v_head_dim", "the keys and values"),
+    _left(
+        r"(num_)?(swa|sliding|global|local)_(head_dim|num_attention_heads|attention_heads)", "the heads of some layers"
+    ),
+    _left(
+        r"num_(attention|key_value)_heads_per_layer|(num_)?global_(head_dim|key_value_heads)",
+        "the heads of some layers",
+    ),
 )
+SWITCHES = (
+    ("use_sliding_window", "sliding_window"),
+    ("use_mla", "kv_lora_rank"),
+    ("use_mla", "qk_nope_head_dim"),
+    ("use_mla", "qk_rope_head_dim"),
+    ("use_mla", "v_head_dim"),
+)
+"""keys that are false where keys with this beginning are off"""
 LISTS = ("layer_types", "layers_block_type")
 PARTS = (
     "vision_config",
@@ -157,15 +176,35 @@ PARTS = (
 """keys of parts of a model that the reader of a text model leaves out"""
 
 
-def refuse_leftovers(keys: Keys, kind: str) -> None:
-    """An error for each key that changes attention and was not looked for, and a finding for each part left out."""
-    off = keys.data.get("use_sliding_window") is False
+COUNTS: tuple[tuple[str, tuple[str, ...], Callable[[LayerGroup], tuple[int, ...]]], ...] = (
+    (
+        "elements per head",
+        ("head_dim", "attention_head_dim", "kv_channels", "head_size", "d_kv"),
+        lambda group: (group.head_dim, group.head_dim_v),
+    ),
+    (
+        "KV heads",
+        ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "kv_n_heads", "num_query_groups"),
+        lambda group: (group.heads_kv,),
+    ),
+)
+"""what it is, names of keys that count it, and what a group says of it"""
+
+
+def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -> None:
+    """An error for each key that changes attention and was not looked for, and a finding for each part left out.
+
+    Args:
+        kind: the family.
+        groups: what was read; keys that count something of it and were not looked for must say the same.
+    """
+    off = tuple(prefix for switch, prefix in SWITCHES if keys.data.get(switch) is False)
     listed = any(name in keys.asked and _used(keys.data.get(name)) for name in LISTS)
     for name, value in keys.data.items():
         if name in keys.asked:
             continue
         left = next((each for each in LEFTOVERS if each.names.fullmatch(name)), None)
-        if left is None or (left.overruled and listed) or (off and name.startswith("sliding_window")):
+        if left is None or (left.overruled and listed) or name.startswith(off):
             continue
         if left.counts(value):
             keys.wrong(
@@ -173,6 +212,13 @@ def refuse_leftovers(keys: Keys, kind: str) -> None:
                 f"is {shown(value)} and changes {left.changes}, but {kind} is read without it. Set it to null if the "
                 "engine ignores it, or give the geometry in a matrix (docs/models.md)",
             )
+    for what, names, count in COUNTS:
+        found = sorted({each for group in groups for each in count(group)})
+        for name in names:
+            value = None if name in keys.asked else keys.data.get(name)
+            if found and _used(value) and value not in found:
+                read = " and ".join(map(str, found))
+                keys.wrong(name, f"is {shown(value)}, but {kind} is read without it, with {read} {what}")
     for name in PARTS:
         if name not in keys.asked and _used(keys.data.get(name)):
             keys.note("unread", name, "this part of the model has no layer group")

@@ -27,8 +27,8 @@ from qualify.run.adapters.packing import PageList, left_window, page_list, refus
 from qualify.run.adapters.source import constants, source_of
 
 WORKSPACE_BYTES = 1 << 30
-"""scratch of all wrappers: Falcon 7B's splits fill 614 MB of it (8 sequences, 5 queries of 71 heads, 8196 keys), and the
-128 MiB of FlashInfer's examples are an error there"""
+"""scratch of all wrappers: Falcon 7B's splits fill 614 MB of it (8 sequences, 5 queries of 71 heads, 8196 keys), and
+the 128 MiB of FlashInfer's examples are an error there"""
 HEAD_DIMS = {
     "fa2": ((64, 64), (128, 128), (256, 256)),
     "fa3": ((64, 64), (128, 128), (192, 128), (256, 256)),

@@ -189,6 +189,16 @@ CONFIGS: list[Row] = [
         [expect(range(64), (80, 8), 128, "causal")],
     ),
     (
+        "ERNIE 4.5 with head_dim null, which is hidden / heads there and not its default of 128",
+        {"model_type": "ernie4_5", "head_dim": None} | shape(18, 1024, 16, kv=2),
+        [expect(range(18), (16, 2), 64, "causal")],
+    ),
+    (
+        "ERNIE 4.5 0.3B without head_dim",
+        {"model_type": "ernie4_5"} | shape(18, 1024, 16, kv=2),
+        [expect(range(18), (16, 2), 128, "causal")],
+    ),
+    (
         "ERNIE 4.5 21B",
         {"model_type": "ernie4_5_moe"} | shape(28, 2560, 20, kv=4),
         [expect(range(28), (20, 4), 128, "causal")],
@@ -241,6 +251,13 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "Qwen2.5-VL saved with the text model's keys twice",
+        {"model_type": "qwen2_5_vl", "layer_types": [FULL] * 28, "use_sliding_window": False, "sliding_window": 32768}
+        | {"text_config": {"model_type": "qwen2_5_vl_text", "layer_types": [FULL] * 28, "use_sliding_window": False}
+            | shape(28, 3584, 28, kv=4)},
+        [expect(range(28), (28, 4), 128, "causal", positions="mrope")],
+    ),
+    (
         "Kimi-VL: the text model alone",
         {
             "model_type": "kimi_vl",
@@ -265,6 +282,49 @@ CONFIGS: list[Row] = [
         [
             expect([i for i in range(35) if i % 5 != 4], (8, 2), 256, "window", window=512, scale=1.0),
             expect(range(4, 35, 5), (8, 2), 256, "causal", scale=1.0),
+        ],
+    ),
+    (
+        "Gemma 4 31B: wider heads in the causal layers; images see themselves in windows",
+        {
+            "model_type": "gemma4",
+            "audio_config": None,
+            "vision_soft_tokens_per_image": 280,
+            "text_config": {"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512}
+            | {"attention_k_eq_v": True, "num_global_key_value_heads": 4, "sliding_window": 1024}
+            | {"layer_types": [*[SLIDING] * 5, FULL] * 10, "use_bidirectional_attention": "vision"}
+            | shape(60, 5376, 32, kv=16),
+            "vision_config": {"model_type": "gemma4_vision"},
+        },
+        [
+            expect([i for i in range(60) if i % 6 != 5], (32, 16), 256, "window", window=1024, scale=1.0,
+                image_tokens=280),
+            expect(range(5, 60, 6), (32, 4), 512, "causal", scale=1.0),
+        ],
+    ),
+    (
+        "Gemma 4 E2B: one KV head, and no images that see themselves",
+        {
+            "model_type": "gemma4",
+            "text_config": {"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512}
+            | {"attention_k_eq_v": False, "num_global_key_value_heads": None, "sliding_window": 512}
+            | {"layer_types": [*[SLIDING] * 4, FULL] * 7, "use_bidirectional_attention": None}
+            | shape(35, 1536, 8, kv=1),
+            "vision_config": {"model_type": "gemma4_vision"},
+        },
+        [
+            expect([i for i in range(35) if i % 5 != 4], (8, 1), 256, "window", window=512, scale=1.0),
+            expect(range(4, 35, 5), (8, 1), 512, "causal", scale=1.0),
+        ],
+    ),
+    (
+        "Gemma 4 with a mapping for each layer that differs",
+        {"model_type": "gemma4_text", "head_dim": 256, "sliding_window": 512, "layer_types": [SLIDING, FULL]}
+        | {"per_layer_config": {"01": {"head_dim": 512, "num_key_value_heads": 2}}}
+        | shape(2, 2048, 8, kv=4),
+        [
+            expect([0], (8, 4), 256, "window", window=512, scale=1.0),
+            expect([1], (8, 2), 512, "causal", scale=1.0),
         ],
     ),
     (
@@ -500,7 +560,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | {"mamba_d_state": 128}, "mamba_d_state: is 128 and changes which layers attend"),
     (LLAMA | {"attn_type_list": [1, 0]}, "attn_type_list: is a list of 2 and changes which layers attend"),
     (LLAMA | {"no_rope_layers": [1, 0]}, "no_rope_layers: is a list of 2 and changes positions"),
+    (LLAMA | {"v_head_dim": 128}, "v_head_dim: is 128 and changes the keys and values"),
+    (LLAMA | {"global_head_dim": 512}, "global_head_dim: is 512 and changes the heads of some layers"),
+    (LLAMA | {"swa_num_attention_heads": 4}, "swa_num_attention_heads: is 4 and changes the heads of some layers"),
+    (LLAMA | {"indexer_n_heads": 4}, "indexer_n_heads: is 4 and changes which keys a query sees"),
     (LLAMA | {"kv_lora_rank": 512}, "kv_lora_rank: is 512 and changes the keys and values"),
+    ({"model_type": "gptj", "n_layer": 2, "n_head": 4, "n_embd": 512, "num_key_value_heads": 2},
+        "num_key_value_heads: is 2, but gptj is read without it, with 4 KV heads"),
+    (LLAMA | {"kv_channels": 128}, "kv_channels: is 128, but llama is read without it, with 64 elements per head"),
+    ({"model_type": "cohere2", "head_dim": 128} | shape(4, 512, 8),
+        "head_dim: is 128, but cohere2 is read without it, with 64 elements per head"),
+    ({"model_type": "qwen3", "head_dim": None} | shape(28, 1024, 16, kv=8),
+        "head_dim: is null: the family's own default is 128, hidden / heads 64; write the one meant"),
     (LLAMA | {"attention_sink": True}, "attention_sink: is true and changes the denominator"),
     (
         {"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 262144}} | shape(28, 3584, 28, kv=4),
@@ -520,6 +591,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"model_type": "paligemma", "text_config": {"model_type": "gemma2", "sliding_window": 4096}
             | shape(26, 2304, 8, kv=4)},
         "text_config.model_type: is gemma2: a prompt seen whole through a window is not read",
+    ),
+    (
+        {"model_type": "gemma4_text", "use_bidirectional_attention": "all"} | shape(6, 2048, 8, kv=4),
+        "use_bidirectional_attention: must be null or vision",
+    ),
+    (
+        {"model_type": "gemma4_text", "per_layer_config": {"7": {"head_dim": 512}}} | shape(6, 2048, 8, kv=4),
+        "per_layer_config.7: must be the number of a layer, below 6, with a mapping",
+    ),
+    (
+        {"model_type": "gemma4_text"} | shape(5, 2048, 8, kv=4),
+        "layer_types: must end with full_attention",
     ),
     ({"model_type": "granitemoehybrid"} | shape(40, 4096, 32, kv=8), "layer_types: is missing"),
     ({"model_type": "bamba"} | shape(32, 4096, 32, kv=8), "attn_layer_indices: is missing"),
@@ -595,6 +678,8 @@ HARMLESS: list[dict[str, Any]] = [
     {"sliding_window": None, "attn_logit_softcapping": None, "alibi": False, "layer_types": [FULL, FULL]},
     {"use_sliding_window": False, "sliding_window": 4096, "sliding_window_pattern": 4},
     {"position_embedding_type": "rope", "is_encoder_decoder": False, "add_cross_attention": False},
+    {"use_mla": False, "kv_lora_rank": 512, "v_head_dim": 128, "qk_nope_head_dim": 128},
+    {"kv_channels": 64, "num_kv_heads": 2, "head_size": None},
     {"attn_type_list": [1, 1], "mamba_d_state": None, "index_topk": 0, "no_rope_layers": []},
     {"sliding_window": -1, "is_causal": True, "scale_attn_weights": True, "topk_group": 4, "qk_layernorm": True},
 ]

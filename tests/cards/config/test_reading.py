@@ -231,7 +231,7 @@ MATRICES: dict[str, dict[str, Any]] = {
     "causal": LLAMA,
     "window": LLAMA | {"model_type": "mistral", "sliding_window": 4096},
     "chunked": LLAMA | {"model_type": "llama4_text", "attention_chunk_size": 64, "no_rope_layers": [1, 0]},
-    "encoder": LLAMA | {"model_type": "bert"},
+    "encoder": LLAMA | {"model_type": "bert", "num_key_value_heads": None},
     "cross": {"model_type": "whisper", "d_model": 128, "encoder_layers": 1, "decoder_layers": 1}
     | {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_source_positions": 1500},
     "latent": LLAMA
