@@ -180,5 +180,7 @@ def _fewer_features(workload: Workload) -> Iterator[Smaller]:
         yield Smaller(what="no chunks", workload=replace(workload, chunk=0))
     if workload.spans:
         yield Smaller(what="no image spans", workload=replace(workload, spans=()))
+    if workload.latent:
+        yield Smaller(what="values of their own", workload=replace(workload, latent=False))
     if workload.causal:
         yield Smaller(what="no causal mask", workload=replace(workload, causal=False))

@@ -58,6 +58,13 @@ def test_what_the_failure_needs_stays(fails, left) -> None:
     assert left(found), found
 
 
+@pytest.mark.parametrize("needed", [False, True])
+def test_a_latent_cache_stays_where_the_failure_needs_it(needed: bool) -> None:
+    """Else values get a tensor of their own: the failure has nothing to do with latent attention."""
+    found = shrunk(lambda workload: workload.latent or not needed, heads_kv=1, head_dim_v=32, latent=True)
+    assert needed == found.latent
+
+
 def test_the_search_is_bounded_and_repeats() -> None:
     """At most the asked number of trials, the same every time."""
     asked: list[Workload] = []

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from qualify.run.selftest.faults import fp8_cache, heads, masks, merging, numerics, parameters, paths, reading, state
+from qualify.run.selftest.faults import (
+    fp8_cache,
+    heads,
+    latent,
+    masks,
+    merging,
+    numerics,
+    parameters,
+    paths,
+    reading,
+    state,
+)
 from qualify.run.selftest.specimen import Fault
 
 FAULTS: tuple[Fault, ...] = (
@@ -13,6 +24,7 @@ FAULTS: tuple[Fault, ...] = (
     *parameters.FAULTS,
     *numerics.FAULTS,
     *fp8_cache.FAULTS,
+    *latent.FAULTS,
     *state.FAULTS,
     *paths.FAULTS,
 )
