@@ -1,6 +1,6 @@
 # Everything a developer types. `make run` and `make test` work on a fresh machine with Python >= 3.11.
 PYTHON ?= python3
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 MATRIX ?= smoke
 TORCH ?= 2.13.0
 ARGS ?=
@@ -19,7 +19,7 @@ help: ## list what can be made
 run: $(RUN) ## install what a run needs, run the smoke matrix, print the verdict and the report's path
 	$(BIN)/qualify run $(MATRIX) $(ARGS)
 
-test: check ## install, check, and run all tests that need no GPU, on all cores
+test: check ## install, check, and run all tests that need no GPU, in one process more than there are cores (some wait)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(DEV) ## lint, format, types, layers, generated documents
