@@ -91,7 +91,6 @@ class Place:
 
     def until(self, fire_id: int, state: str, timeout_s: float = 60) -> Fire:
         """Waits for a fire to get there; a run counts as running once it has begun."""
-
         with Store.open(self.address) as store:  # one for all looks: to open it costs more than to look
 
             def there() -> bool:
