@@ -1,6 +1,6 @@
 # Everything a developer types. `make run` and `make test` work on a fresh machine with Python >= 3.11.
 PYTHON ?= python3
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 MATRIX ?= smoke
 TORCH ?= 2.13.0
 ARGS ?=
@@ -11,7 +11,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check test-gpu bench docs lock clean
+.PHONY: help install run test check types layers documents test-gpu bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -19,14 +19,21 @@ help: ## list what can be made
 run: $(RUN) ## install what a run needs, run the smoke matrix, print the verdict and the report's path
 	$(BIN)/qualify run $(MATRIX) $(ARGS)
 
-test: check ## install, check, and run all tests that need no GPU, on all cores
+test: check ## install, check, and run all tests that need no GPU, in one process more than there are cores (some wait)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 check: $(DEV) ## lint, format, types, layers, generated documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents
+
+types: $(DEV)
 	$(BIN)/mypy
+
+layers: $(DEV)
 	$(BIN)/lint-imports
+
+documents: $(DEV)
 	$(BIN)/python docs/generate.py --check
 
 test-gpu: $(DEV) ## the tests that run CUDA kernels

@@ -14,6 +14,10 @@ from qualify.run.timing import Clock
 
 MATMUL_SIZE = {"cuda": 8192, "cpu": 768}
 COPY_BYTES = {"cuda": 2 << 30, "cpu": 128 << 20}
+PIECES = 64
+"""equal pieces of the copied bytes, so that few random ones are drawn"""
+LARGE_CALLS = {"cuda": 3, "cpu": 1}
+"""calls of a block of a large product or copy; on a CPU one takes milliseconds, and there is no launch to hide"""
 EXP_ELEMENTS = {"cuda": 1 << 24, "cpu": 1 << 16}
 CHAIN_LENGTH = 256
 EXP_CHAIN = """
@@ -57,11 +61,11 @@ def best_of(a: Ceilings, b: Ceilings) -> Ceilings:
     )
 
 
-def _best_us(clock: Clock, call: Callable[[], Any], repeats: int) -> float:
+def _best_us(clock: Clock, call: Callable[[], Any], repeats: int, calls: int = 3) -> float:
     """Median over blocks of a few calls, after warm-up, in µs per call."""
-    for _ in range(3):
+    for _ in range(calls):
         call()
-    return median(clock.block_us([call] * 3, ahead_us=200) / 3 for _ in range(repeats))
+    return median(clock.block_us([call] * calls, ahead_us=200) / calls for _ in range(repeats))
 
 
 def _matmul(clock: Clock, device: torch.device, dtype: torch.dtype) -> float:
@@ -69,7 +73,7 @@ def _matmul(clock: Clock, device: torch.device, dtype: torch.dtype) -> float:
     if device.type == "cuda" and dtype == torch.float32:
         size //= 2
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / _best_us(clock, lambda: torch.matmul(a, b), repeats=5) * 1e6
+    return 2 * size**3 / _best_us(clock, lambda: torch.matmul(a, b), repeats=5, calls=LARGE_CALLS[device.type]) * 1e6
 
 
 def _has_fp8(device: torch.device) -> bool:
@@ -91,9 +95,11 @@ def _fp8_matmul(clock: Clock, device: torch.device) -> float:
 
 
 def _copy(clock: Clock, device: torch.device) -> float:
-    source = torch.empty(COPY_BYTES[device.type] // 8, dtype=torch.int64, device=device).random_()
+    piece = torch.empty(COPY_BYTES[device.type] // 8 // PIECES, dtype=torch.int64, device=device).random_()
+    source = piece.repeat(PIECES)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / _best_us(clock, lambda: target.copy_(source), repeats=5) * 1e6
+    us = _best_us(clock, lambda: target.copy_(source), repeats=5, calls=LARGE_CALLS[device.type])
+    return 2 * source.nbytes / us * 1e6
 
 
 def _exponentials(clock: Clock, device: torch.device) -> float:

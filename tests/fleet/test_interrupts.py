@@ -316,11 +316,11 @@ def test_the_terminal_is_plain_where_color_is_unwanted(story: Story) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path):
-    """A disk of one megabyte."""
+    """A disk of eight megabytes: room for SQLite's log of a slow run, which commits more often than a fast one."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"no small disk can be mounted: {mounted.stderr.strip()}")

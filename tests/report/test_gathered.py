@@ -25,9 +25,9 @@ OTHER = make_stack(torch="2.12.0")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(empty_sqlite: str) -> Iterator[Store]:
     """An empty store."""
-    with Store.open(str(tmp_path / "evidence.db")) as opened:
+    with Store.open(empty_sqlite) as opened:
         yield opened
 
 

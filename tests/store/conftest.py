@@ -11,9 +11,9 @@ from qualify.store import Store
 
 
 @pytest.fixture
-def store(address: str) -> Iterator[Store]:
+def store(empty_store: str) -> Iterator[Store]:
     """An empty store."""
-    with Store.open(address) as opened:
+    with Store.open(empty_store) as opened:
         yield opened
 
 

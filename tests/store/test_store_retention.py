@@ -80,10 +80,10 @@ def test_old_runs_are_those_that_ended_before(store: Store) -> None:
 
 
 @pytest.fixture
-def signed(store: Store, address: str) -> Iterator[Table]:
+def signed(store: Store, empty_store: str) -> Iterator[Table]:
     """A table of today's program whose rows name runs that somebody relies on."""
     table = Table("signatures", metadata, Column("run_id", Text, ForeignKey("runs.id"), nullable=False))
-    engine = create_engine(parse(address))
+    engine = create_engine(parse(empty_store))
     table.create(engine)
     yield table
     table.drop(engine)
@@ -98,22 +98,22 @@ def _sign(address: str, table: Table, run_id: str) -> None:
     engine.dispose()
 
 
-def test_a_held_run_stays(store: Store, address: str, signed: Table) -> None:
+def test_a_held_run_stays(store: Store, empty_store: str, signed: Table) -> None:
     """A row that names a run keeps it, also where it was written after the list was made."""
     first, second = _ended(store, 1, 40), _ended(store, 2, 39)
-    _sign(address, signed, first)
+    _sign(empty_store, signed, first)
     before = NOW - timedelta(days=30)
     assert ([second], [first]) == _ids(store.old_runs(before, 0))
-    _sign(address, signed, second)
+    _sign(empty_store, signed, second)
     assert [False, False] == [store.remove_run(first), store.remove_run(second)]
     assert 2 == len(store.runs())
 
 
-def test_the_database_refuses_as_well(store: Store, address: str, signed: Table) -> None:
+def test_the_database_refuses_as_well(store: Store, empty_store: str, signed: Table) -> None:
     """Without qualify, too, a held run cannot be deleted."""
     run_id = _ended(store, 1, 40)
-    _sign(address, signed, run_id)
-    engine = create_engine(parse(address))
+    _sign(empty_store, signed, run_id)
+    engine = create_engine(parse(empty_store))
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA foreign_keys = ON")
