@@ -2,7 +2,7 @@
 
 Run it where the runs were stored, or on a copy of the database:
 
-    python benchmarks/evidence.py --db evidence.db --run RUN [--run RUN …] --out docs/evidence/DATE-GPU.json
+    python benchmarks/evidence.py --db evidence.db --run RUN [--run RUN …] [--add] --out docs/evidence/DATE-GPU.json
     python benchmarks/evidence.py --table docs/evidence/DATE-GPU.json
 """
 
@@ -151,6 +151,7 @@ def main() -> None:
     parser.add_argument("--db", action="append", default=[], help="evidence store; may be repeated")
     parser.add_argument("--run", action="append", default=[], help="run id; default: all runs of the stores")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
+    parser.add_argument("--add", action="store_true", help="beside the runs that the file holds")
     parser.add_argument("--table", type=Path, help="print the table of a written JSON")
     arguments = parser.parse_args()
     if arguments.table:
@@ -166,6 +167,8 @@ def main() -> None:
     missing = set(arguments.run) - {run["run"] for run in runs}
     if missing:
         parser.error(f"no such run in {', '.join(arguments.db)}: {', '.join(sorted(missing))}")
+    held = json.loads(arguments.out.read_text())["runs"] if arguments.add else []
+    runs = [run for run in held if run["run"] not in {new["run"] for new in runs}] + runs
     text = json.dumps(codec.strict({"schema": "qualify.evidence/1", "runs": runs}), indent=None, separators=(",", ":"))
     arguments.out.write_text(text.replace('{"id":', '\n{"id":') + "\n")
 

@@ -100,6 +100,7 @@ def block(name: str) -> str:
         "accuracy": accuracy_table,
         "selftest": selftest_table,
         "incidents": incidents_table,
+        "cliffs": cliffs_table,
         "families": families_table,
         "models": models_table,
         "coverage": coverage,
@@ -223,6 +224,8 @@ def coverage() -> str:
     return "".join([*lines, *_differences(seen, cards), "\n## Claimed, and not measured here\n\n", *untried])
 
 
+COVERAGE_OF = ("smoke", "hopper", "limits", "incidents", "all-models", "deepseek", "fp8", "whisper")
+"""matrices whose cases docs/coverage.md counts, where the evidence has them"""
 UNSEEN = ("lse", "graph")
 """features that are no part of a workload"""
 
@@ -237,7 +240,7 @@ def _range(card: KernelCard) -> str:
 def _seen_on_h100() -> dict[str, tuple[set[str], str, list[str]]]:
     """(claim words of the workload, verdict, reasons) of each case in the evidence that a shipped matrix still has."""
     kernels = load_kernels()
-    plans = [make_plan(load_matrix(name), kernels) for name in ("smoke", "hopper", "limits", "incidents", "all-models")]
+    plans = [make_plan(load_matrix(name), kernels) for name in COVERAGE_OF]
     planned = {case.id: case for plan in plans for case in (*plan.cases, *(case for case, _ in plan.refused))}
     evidence = json.loads((EVIDENCE / "2026-11-21-h100.json").read_text())
     found: dict[str, tuple[set[str], str, list[str]]] = {}
@@ -328,6 +331,20 @@ def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
         "incidents": found,
     }
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def cliffs_table() -> str:
+    """Where `qualify cliffs` found that a library launches something else, from docs/evidence/cliffs-*.json."""
+    heads = ["kernel", "call", "varied", "from", "something else is launched from"]
+    rows = [heads, ["---"] * len(heads)]
+    for path in sorted(EVIDENCE.glob("cliffs-*.json")):
+        for found in json.loads(path.read_text()):
+            for axis in found["maps"]:
+                begins = [f"{part['first']:,}{'' if part['exact'] else ' (about)'}" for part in axis["segments"][1:]]
+                span = f"{axis['segments'][0]['first']:,} to {axis['segments'][-1]['last']:,}"
+                changes = ", ".join(begins) or "nowhere"
+                rows.append([f"`{found['kernel']}`", found["phase"], axis["axis"].replace("_", " "), span, changes])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def incidents_table() -> str:

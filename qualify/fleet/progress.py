@@ -41,6 +41,9 @@ class Show:
             )
         self.began = self.last = time.monotonic()
         self.first_calls_us = 0.0
+        """of cases that were not compiled ahead"""
+        self.compiled: set[str] = set()
+        """cases that were"""
         self.compiled_s = 0.0
         """until the last kernel was compiled ahead"""
         self.troubles: Counter[str] = Counter()
@@ -65,9 +68,11 @@ class Show:
         """Show one step; problems get a line of their own at once."""
         if step.record is not None:
             evidence = evidence_of(step.record.outcome)
-            self.first_calls_us += evidence.first_call_us if evidence else 0.0
+            if evidence and step.record.case.id not in self.compiled:
+                self.first_calls_us += evidence.first_call_us
             self._tell(step.record, final=step.final)
         if step.compiling:
+            self.compiled.add(step.case_id)
             self.compiled_s = time.monotonic() - self.began
         at = f"{step.case_id}  {step.stage}" if step.case_id else f"starting a worker: {step.stage}"
         if self.bar:

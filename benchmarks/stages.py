@@ -1,0 +1,102 @@
+"""What a case costs, stage by stage and check by check, in one process and alone on the device.
+
+    python benchmarks/stages.py                                                    a few cases of smoke on the CPU
+    python benchmarks/stages.py --matrix hopper --kernel 'flash-attn-[23]' --cases 24 --device cuda    docs/kernels.md
+
+Cases are taken evenly from those of the matrix with at most 4,096 keys; the first is run once before, so that what a
+kernel is asked once for a process is not counted. Each stage ends where the next is announced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import time
+from collections import defaultdict
+from statistics import median
+
+from qualify.cards.load import load_kernels, load_matrix
+from qualify.facts.case import Case
+from qualify.facts.outcome import findings_of
+from qualify.plan.plan import make_plan
+from qualify.run import stack
+from qualify.run.ceilings import measure_ceilings
+from qualify.run.execute import Request, Session
+from qualify.run.inputs import device_of
+
+MOST_KEYS = 4096
+
+
+def cases_of(arguments: argparse.Namespace) -> list[Case]:
+    """Different calls of the matrix, evenly taken."""
+    found: dict[object, Case] = {}
+    for case in make_plan(load_matrix(arguments.matrix), load_kernels()).cases:
+        wanted = fnmatch.fnmatch(case.kernel, arguments.kernel) and fnmatch.fnmatch(case.id, arguments.select)
+        if wanted and max(case.workload.seqlens_k) <= MOST_KEYS:
+            found.setdefault((case.kernel, case.workload), case)
+    cases = list(found.values())
+    return cases[:: max(1, len(cases) // arguments.cases)][: arguments.cases]
+
+
+class Stages:
+    """Seconds of each stage of each case."""
+
+    def __init__(self) -> None:
+        self.spent: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self.now = ("", "", time.perf_counter())
+
+    def announce(self, case: str, stage: str) -> None:
+        """A stage ends, the next begins."""
+        at = time.perf_counter()
+        self.spent[self.now[0]][self.now[1]] += at - self.now[2]
+        self.now = (case, stage, at)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--matrix", default="smoke")
+    parser.add_argument("--kernel", default="torch-cpu-*", help="glob over kernel cards")
+    parser.add_argument("--select", default="*", help="glob over case ids")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--level", choices=("smoke", "full"), default="full")
+    parser.add_argument("--cases", type=int, default=4)
+    arguments = parser.parse_args()
+    cases = cases_of(arguments)
+    if not cases:
+        parser.error(f"no case of {arguments.matrix} with kernel {arguments.kernel} and id {arguments.select}")
+    stages = Stages()
+    session = Session(
+        device=stack.describe_device(arguments.device),
+        ceilings=measure_ceilings(device_of(arguments.device)),
+        cards={name: loaded.card for name, loaded in load_kernels().items()},
+        level=arguments.level,
+        reference="fp64",
+        control="",
+        announce=stages.announce,
+    )
+    list(session.run([Request(case=cases[0], attempt=1)]))
+    stages.announce("", "")
+    stages.spent.clear()
+    for case_id, outcome in session.run([Request(case=case, attempt=1) for case in cases]):
+        failed = [finding.check for finding in findings_of(outcome) if finding.verdict == "fail"]
+        if failed or outcome.outcome != "measured":
+            print(f"{case_id}: {outcome.outcome} {', '.join(failed)}")
+    stages.announce("", "")
+    totals = {case: sum(spent.values()) for case, spent in stages.spent.items() if case}
+    by_stage: defaultdict[str, list[float]] = defaultdict(list)
+    for case, spent in stages.spent.items():
+        for stage, seconds in spent.items() if case else ():
+            by_stage[stage].append(seconds)
+    slowest = max(totals, key=lambda case: totals[case])
+    print(
+        f"{len(cases)} cases at {arguments.level}: {sum(totals.values()) / len(cases):.2f} s a case on average,",
+        end=" ",
+    )
+    print(f"median {median(totals.values()):.2f}, at most {totals[slowest]:.2f} ({slowest})")
+    for stage, times in sorted(by_stage.items(), key=lambda item: -sum(item[1])):
+        print(f"  {stage:24} {sum(times) / len(cases):7.3f} s a case, at most {max(times):.3f}")
+
+
+if __name__ == "__main__":
+    main()
