@@ -11,7 +11,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check test-gpu bench docs lock clean
+.PHONY: help install run test check types layers documents test-gpu bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -25,8 +25,15 @@ test: check ## install, check, and run all tests that need no GPU, in one proces
 check: $(DEV) ## lint, format, types, layers, generated documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents
+
+types: $(DEV)
 	$(BIN)/mypy
+
+layers: $(DEV)
 	$(BIN)/lint-imports
+
+documents: $(DEV)
 	$(BIN)/python docs/generate.py --check
 
 test-gpu: $(DEV) ## the tests that run CUDA kernels
