@@ -97,7 +97,7 @@ class Session:
         """Take what every case of the process shares.
 
         Args:
-            timed: False leaves the timing out: a simulated kernel's time says nothing.
+            timed: False leaves out the timing and the peak of memory: those of a simulated kernel say nothing.
             golden_of: gives golden results; the selftest's finds them again, because its kernels share inputs.
         """
         self.timed = timed
@@ -213,6 +213,7 @@ class Session:
                 [running.prepared.launch for running in some],
                 self.device,
                 lambda index: self.announce(some[index].request.case.id, "witness"),
+                memory=self.timed,
             )
             for running, trace in zip(some, traces, strict=True):
                 rules = running.card.witness

@@ -58,15 +58,18 @@ def trace(
     device: torch.device,
     announce: Callable[[int], None] | None = None,
     calls: int = CALLS,
+    *,
+    memory: bool = True,
 ) -> list[Trace]:
     """Run each callable ``calls`` times in one profiler session and tell what each launched.
 
     Args:
         announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
+        memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
     """
     cuda = device.type == "cuda"
     sentinel = torch.ones(8, device=device)
-    with _profiler(cuda=cuda) as session:
+    with _profiler(cuda=cuda, memory=memory) as session:
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:
@@ -105,7 +108,7 @@ def _recorded(session: Any) -> list[dict[str, Any]]:
     return events
 
 
-def _profiler(*, cuda: bool) -> Any:
+def _profiler(*, cuda: bool, memory: bool) -> Any:
     """A profiler session, to be entered.
 
     On a CPU it is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: a second
@@ -114,7 +117,7 @@ def _profiler(*, cuda: bool) -> Any:
     """
     if cuda:
         return torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
-    return profile(use_kineto=True, profile_memory=True)
+    return profile(use_kineto=True, profile_memory=memory)
 
 
 def _mark(name: str, tensor: torch.Tensor) -> None:
@@ -271,7 +274,7 @@ def _cpu_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, .
 
 def cpu_peak(launch: Callable[[], Any]) -> tuple[int, Any]:
     """(bytes, result): high-water mark of the allocations within a call on a CPU, and what it returned."""
-    with _profiler(cuda=False) as session:
+    with _profiler(cuda=False, memory=True) as session:
         result = launch()
     memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
     return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())), result
