@@ -22,8 +22,8 @@ NEW = make_stack(torch=f"2.12.0:{'b' * 64}", triton="3.7.0", vllm="0.24.0")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a matrix."""
+def folder(tmp_path: Path, empty_sqlite: str) -> Path:
+    """A folder with a matrix and an empty store."""
     (tmp_path / "serving.yaml").write_text(MATRIX)
     return tmp_path
 

@@ -26,8 +26,8 @@ def today(days: int = 0) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a matrix that names its waivers, and an empty file of them."""
+def folder(tmp_path: Path, empty_sqlite: str) -> Path:
+    """A folder with a matrix that names its waivers, an empty file of them, and an empty store."""
     (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
     write_waivers(tmp_path / "waivers.yaml")
     return tmp_path
