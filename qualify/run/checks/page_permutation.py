@@ -111,7 +111,7 @@ def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inp
 
     def moved(whole: Tensor) -> Tensor:
         fresh = torch.empty((pool, *whole.shape[1:]), dtype=whole.dtype, device=whole.device)
-        for part in fresh.split(max(1, DRAWN_AT_ONCE // whole[0].numel())):
+        for part in torch.split(fresh, max(1, DRAWN_AT_ONCE // whole[0].numel())):
             part.copy_(FILL * torch.randn(part.shape, generator=generator, device=whole.device))
         fresh[places] = whole[owned]
         return fresh

@@ -4,7 +4,8 @@ The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, wi
 Left out are the timing and the peak of memory of the traced calls: those of a simulated kernel say nothing about any
 kernel, no check looks at that peak, and the findings of the timing (a result that is faster than the card allows) have
 tests of their own. The witness stays in although it costs a third of a case at smoke: without it a fault of class L,
-which computes the right thing by another path, would pass. Also left out are the watchdog and the worker process around the session, which tests/run try for real.
+which computes the right thing by another path, would pass. Also left out are the watchdog and the worker process
+around the session, which tests/run try for real.
 """
 
 from __future__ import annotations
