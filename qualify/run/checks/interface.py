@@ -8,7 +8,7 @@ catch and a legitimate difference on which it must stay silent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,10 +53,10 @@ class Subject:
     reference: torch.dtype
     """float64 or float32"""
     seed: int
-    first: tuple[Tensor, Tensor | None] | None = None
-    """(out, lse) of the call of ``inputs()`` with which the process began on this case; None where there was none"""
+    first: Callable[[], tuple[Tensor, Tensor | None]] | None = None
+    """gives (out, lse) of the first call of ``inputs()`` that the process made; None where there was none"""
     asked: dict[str, str] = field(default_factory=dict)
-    """what need be asked only once while the process lives, and the finding's words that answered it"""
+    """what need be asked only once while the process lives, and what was answered"""
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
         """Inputs of a kind; the same arguments give the same values. In fp8 they have unequal descale factors."""

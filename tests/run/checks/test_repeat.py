@@ -66,13 +66,13 @@ def test_the_first_call_of_the_process_is_one_of_them(*, deterministic: bool) ->
     """A result of the first call that no other call gives fails, also without a claim; within rounding it may."""
     subject = make_subject(card=make_card(deterministic=deterministic), seqlens_q=(9, 30))
     out, lse = TiledTorch().prepare(subject.inputs().call).launch()
-    (finding,) = Repeat().run(replace(subject, first=(torch.zeros_like(out), lse)))
+    (finding,) = Repeat().run(replace(subject, first=lambda: (torch.zeros_like(out), lse)))
     assert ("fail", 0) == (finding.verdict, finding.values["call"])
-    (finding,) = Repeat().run(replace(subject, first=(out, lse)))
+    (finding,) = Repeat().run(replace(subject, first=lambda: (out, lse)))
     assert "pass" == finding.verdict
     rounded = out.clone()
     rounded.view(torch.int16)[12, 3, 5] ^= 1
-    (finding,) = Repeat().run(replace(subject, first=(rounded, lse)))
+    (finding,) = Repeat().run(replace(subject, first=lambda: (rounded, lse)))
     assert ("fail" if deterministic else "pass") == finding.verdict
 
 
