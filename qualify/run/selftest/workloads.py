@@ -60,7 +60,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
             heads_kv=1,
             head_dim=128,
             scale=0.125,
-            spans=((0, 110, 128),),
+            spans=((0, 110, 129),),
         ),
     ),
     (
