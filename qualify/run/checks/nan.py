@@ -16,8 +16,8 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.census import rows_of
 from qualify.run.checks.interface import Subject, failing, passed
+from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import Inputs, clone, key_slots
 
 
@@ -54,7 +54,7 @@ class Nan:
             hidden = ~out[:, :heads, :elements].isnan() & seen.view(-1, 1, 1)
             if bool(hidden.any()):
                 return [_finding(subject, name, hidden, "sees it and gives a number")]
-            moved = (out.isnan() != before.isnan()) & ~own.view(-1, 1, 1)
+            moved = (out.isnan() != before.isnan()) & (~own & (high > low)).view(-1, 1, 1)
             if bool(moved.any()):
                 return [_finding(subject, name, moved, "is another sequence and notices it")]
         return [passed(self.name, "a NaN in a query, a key or a value shows in every row that sees it")]

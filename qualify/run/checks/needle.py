@@ -17,8 +17,8 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.checks.census import rows_of
 from qualify.run.checks.interface import Result, Subject, paged_or_ragged, same_bits
+from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
 
 GAP = 45.0

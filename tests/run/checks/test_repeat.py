@@ -81,6 +81,25 @@ def test_without_a_claim_of_determinism_it_is_a_note() -> None:
     assert "note" == repeat(Changing(2), deterministic=False).verdict
 
 
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [({"out": "any", "lse": "any"}, "pass"), ({"out": 0, "lse": "any"}, "fail"), ({"out": 0, "lse": "-inf"}, "fail")],
+    ids=str,
+)
+def test_rows_without_a_key_may_vary_where_nothing_is_promised_of_them(policy: dict[str, Any], verdict: str) -> None:
+    """What nobody wrote there holds what was there before."""
+    calls: list[int] = []
+
+    def unwritten(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        out[:5], lse[:, :5] = len(calls), len(calls)
+        return out, lse
+
+    card = make_card(deterministic=True, empty_row=policy)
+    (finding,) = Repeat().run(make_subject(Edited(result=unwritten), card=card, seqlens_q=(5, 9), seqlens_k=(0, 9)))
+    assert verdict == finding.verdict
+
+
 @pytest.mark.parametrize("level", ["smoke", "full"])
 def test_equal_bits_pass(level: str) -> None:
     """Equal NaNs in the output are equal bits too."""
