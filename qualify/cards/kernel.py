@@ -178,6 +178,8 @@ class Claims(Card):
     """corner of the causal diagonal where seqlen_q differs from seqlen_k"""
     empty_row: EmptyRow
     """result of a row that sees no key"""
+    nan: Literal["propagates", "any"] = "any"
+    """propagates: a NaN in a query, key or value shows in every row that sees it; level full asks for it"""
 
     @model_validator(mode="after")
     def _fits(self) -> Claims:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.cards.kernel import KernelCard
@@ -71,8 +70,8 @@ class Running:
     adapter: Adapter
     inputs: Inputs
     prepared: Prepared
-    first: tuple[Tensor, Tensor | None]
-    """(out, lse) of the first call"""
+    native: Any
+    """what the first call returned"""
     first_call_us: float
     peak_bytes: int | None
     witness: Witness | None = None
@@ -185,7 +184,7 @@ class Session:
             adapter=adapter,
             inputs=inputs,
             prepared=prepared,
-            first=prepared.result(native),
+            native=native,
             first_call_us=first_call_us,
             # The CPU's comes from the trace, which is made anyway.
             peak_bytes=peak_bytes(prepared, self.device) if self.device.type == "cuda" else None,
@@ -253,7 +252,7 @@ class Session:
             level=self.level,
             reference=self.reference,
             seed=seed_of(case),
-            first=running.first,
+            first=partial(running.prepared.result, running.native),
             asked=self.asked,
             golden_of=self.golden_of,
         )

@@ -21,7 +21,8 @@ class AttentionCall:
     A kernel returns ``out`` or ``(out, lse)``: ``out`` has shape (total_q, heads_q, head_dim_v) and dtype
     ``out_dtype``; ``lse`` has shape (heads_q, total_q), float32, natural logarithm of the sum of
     exponentials of the scaled (and softcapped) scores, the sink included where there is one. A row that
-    sees no key gives out 0 and lse -inf. Inputs must not be written to.
+    sees no key gives out 0 and lse -inf. Inputs must not be written to, nor results once they are returned.
+    Tensors begin at multiples of 16 bytes, and so do their rows; their last dimension is contiguous.
     """
 
     q: Tensor

@@ -19,6 +19,7 @@ from torch import Tensor
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Subject, paged_or_ragged
+from qualify.run.checks.rows import Rows, key_positions, rows_of
 from qualify.run.inputs import make_inputs, replace_keys, with_tensors
 
 DENSITY = 32
@@ -27,52 +28,6 @@ WINDOWS: dict[Level, int] = {"smoke": 2, "full": 8}
 """windows of ``DENSITY * head_dim_v`` keys that are labelled in a very long sequence"""
 BLOCK_ELEMENTS = 1 << 24
 """output elements compared at a time"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
-    """Every packed query row: where it stands and what it may see."""
-
-    sequence: Tensor
-    """(total_q,) index of its sequence"""
-    query: Tensor
-    """(total_q,) query index within its sequence"""
-    seqlen_q: Tensor
-    seqlen_k: Tensor
-    first_key: Tensor
-    """(total_q,) packed index of the sequence's first key"""
-    chunk: int
-    """positions per chunk; 0 = no chunks"""
-    span: Tensor
-    """(total_q, 2) first key and one past the last of the image that a row is in; past all keys and 0 where none"""
-
-    def visible_range(
-        self,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        shift: int = 0,
-        top_left: bool = False,
-        chunks: bool = True,
-        spans: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        """First visible key and one past the last, per row; what follows ``window`` describes suspected faults."""
-        position = self.query + (0 if top_left else self.seqlen_k - self.seqlen_q) + shift
-        zero = torch.zeros_like(position)
-        low = zero if window[0] < 0 else position - window[0]
-        high = self.seqlen_k
-        if causal:
-            high = torch.minimum(high, position + 1)
-        if window[1] >= 0:
-            high = torch.minimum(high, position + window[1] + 1)
-        if self.chunk and chunks:
-            low = torch.maximum(low, position // self.chunk * self.chunk)
-            high = torch.minimum(high, position // self.chunk * self.chunk + self.chunk)
-        if spans:
-            # A row's own key is in its image and in its mask, so both together are one range.
-            low, high = torch.minimum(low, self.span[:, 0]), torch.maximum(high, self.span[:, 1])
-        low = torch.minimum(low.clamp(min=0), self.seqlen_k)
-        return low, torch.maximum(high, low)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,36 +102,6 @@ class Census:
                 return [Finding(check=self.name, verdict="fail", detail=wrong[0], values=wrong[1])]
         detail = f"every query of every head sees exactly its keys ({count} labellings)"
         return [Finding(check=self.name, verdict="pass", detail=detail, values={"labellings": count})]
-
-
-def rows_of(workload: Workload, device: torch.device) -> Rows:
-    """The packed query rows of a workload."""
-    lengths_q = torch.tensor(workload.seqlens_q, device=device)
-    lengths_k = torch.tensor(workload.seqlens_k, device=device)
-    total = sum(workload.seqlens_q)
-    sequence = torch.arange(len(lengths_q), device=device).repeat_interleave(lengths_q, output_size=total)
-    query = torch.arange(total, device=device) - (torch.cumsum(lengths_q, 0) - lengths_q)[sequence]
-    position = query + (lengths_k - lengths_q)[sequence]
-    span = torch.tensor([max(workload.seqlens_k) + 1, 0], device=device).repeat(total, 1)
-    for owner, start, end in workload.spans:
-        span[(sequence == owner) & (position >= start) & (position < end)] = torch.tensor([start, end], device=device)
-    return Rows(
-        sequence=sequence,
-        query=query,
-        seqlen_q=lengths_q[sequence],
-        seqlen_k=lengths_k[sequence],
-        first_key=(torch.cumsum(lengths_k, 0) - lengths_k)[sequence],
-        chunk=workload.chunk,
-        span=span,
-    )
-
-
-def key_positions(workload: Workload, device: torch.device) -> Tensor:
-    """(total_k,) position of each packed key within its sequence."""
-    lengths = torch.tensor(workload.seqlens_k, device=device)
-    total = sum(workload.seqlens_k)
-    starts = (torch.cumsum(lengths, 0) - lengths).repeat_interleave(lengths, output_size=total)
-    return torch.arange(total, device=device) - starts
 
 
 def labellings(workload: Workload, level: Level) -> Iterator[Labelling]:

@@ -16,8 +16,8 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import LibraryRefusal
-from qualify.run.checks.census import rows_of
 from qualify.run.checks.interface import Result, Subject, failing, far_apart, passed, same_bits
+from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import Inputs, with_tensors
 
 RATIOS = (1, 3, 5, 6, 7, 8, 12, 16)

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload, formats_of
 from qualify.facts.outcome import Finding
-from qualify.run.adapters.interface import LibraryRefusal
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed
-from qualify.run.inputs import clone
+from qualify.run.inputs import Inputs, clone, make_inputs
 
 SHORT = 96
 """keys of the longest sequence of A: history is about calls, not about sizes"""
@@ -34,7 +34,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most ten, and six small calls"
+    cost = "two small calls and a golden result for each difference, at most ten, and seven small calls"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -79,24 +79,20 @@ class History:
         return None
 
     def _kept_address(self, subject: Subject) -> Finding | None:
-        """The same tensors with other contents give what other tensors with them give."""
-        turned = replace(subject, workload=_turned(subject.workload))
-        call, fresh = clone(subject.inputs()).call, turned.inputs(seed=3).call
-        subject.run(call)
-        expected = turned.run(fresh)
-        tensors: dict[str, Tensor] = {
-            field.name: tensor for field in fields(call) if isinstance(tensor := getattr(call, field.name), Tensor)
-        }
-        for name, tensor in tensors.items():
-            tensor.copy_(getattr(fresh, name))
-        again: dict[str, Any] = tensors
-        found = difference(
-            turned, expected, turned.run(replace(fresh, **again)), exact=subject.card.claims.deterministic
-        )
-        if not found:
-            return None
-        detail = f"after a call, the same tensors with other contents: {changed(found)}"
-        return failing(self.name, detail, {"differs_in": "contents", **found})
+        """The same tensors give what other tensors with their contents give: first other values, then other lengths."""
+        inputs = clone(subject.inputs())
+        subject.run(inputs.call)
+        for name, workload in (("contents", subject.workload), ("lengths", _turned(subject.workload))):
+            altered = replace(subject, workload=workload)
+            fresh = clone(_with_lengths_of(inputs, workload) if name == "lengths" else altered.inputs(seed=3)).call
+            expected = altered.run(fresh)
+            tensors = _overwritten(inputs.call, fresh)
+            after = altered.run(replace(fresh, **tensors))
+            found = difference(altered, expected, after, exact=subject.card.claims.deterministic)
+            if found:
+                detail = f"after a call, the same tensors with other {name}: {changed(found)}"
+                return failing(self.name, detail, {"differs_in": name, **found})
+        return None
 
     def _kept_plan(self, subject: Subject) -> Finding | None:
         """A prepared call gives the same after another one was prepared."""
@@ -133,10 +129,27 @@ def shortened(workload: Workload) -> Workload:
 
 
 def _turned(workload: Workload) -> Workload:
-    """The workload with its sequences in the other order, so that tensors keep their shapes and lengths change."""
+    """Other lengths for the same tensors: shorter ones in the same pages, or those of the batch in the other order."""
     if workload.spans:
         return workload
-    return workload.with_lengths(workload.seqlens_q[::-1], workload.seqlens_k[::-1])
+    if not workload.page_size:
+        return workload.with_lengths(workload.seqlens_q[::-1], workload.seqlens_k[::-1])
+    pairs = zip(workload.seqlens_q, workload.seqlens_k, strict=True)
+    return workload.with_lengths(workload.seqlens_q, tuple(max(min(q, k), -(-k // 2)) for q, k in pairs))
+
+
+def _with_lengths_of(inputs: Inputs, workload: Workload) -> Inputs:
+    """The inputs with a workload's lengths."""
+    own = make_inputs(workload, kind="normal", seed=0, device=inputs.call.q.device).call
+    lengths = {name: getattr(own, name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")}
+    call = replace(inputs.call, **lengths, max_seqlen_q=own.max_seqlen_q, max_seqlen_k=own.max_seqlen_k)
+    return replace(inputs, call=call)
+
+
+def _overwritten(call: AttentionCall, other: AttentionCall) -> dict[str, Any]:
+    """The tensors of a call, by field, after each took the contents of another call's."""
+    pairs = {field.name: (getattr(call, field.name), getattr(other, field.name)) for field in fields(call)}
+    return {name: into.copy_(contents) for name, (into, contents) in pairs.items() if isinstance(into, Tensor)}
 
 
 def _longer(workload: Workload) -> Workload:

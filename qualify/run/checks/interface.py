@@ -8,7 +8,7 @@ catch and a legitimate difference on which it must stay silent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
+from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import InputKind, Inputs, make_inputs
 from qualify.run.reference import ROW_LIMIT, Golden, GoldenOf, golden
 
@@ -53,10 +54,10 @@ class Subject:
     reference: torch.dtype
     """float64 or float32"""
     seed: int
-    first: tuple[Tensor, Tensor | None] | None = None
-    """(out, lse) of the call of ``inputs()`` with which the process began on this case; None where there was none"""
+    first: Callable[[], tuple[Tensor, Tensor | None]] | None = None
+    """gives (out, lse) of the first call of ``inputs()`` that the process made; None where there was none"""
     asked: dict[str, str] = field(default_factory=dict)
-    """what need be asked only once while the process lives, and the finding's words that answered it"""
+    """what need be asked only once while the process lives, and what was answered"""
     golden_of: GoldenOf = golden
     """gives golden results"""
 
@@ -183,16 +184,28 @@ def difference(
 ) -> Difference | None:
     """Where two results differ, over all rows or the given ones; None where they do not.
 
+    Rows that see no key are left out where the card promises nothing of them.
+
     Args:
         rows: (total_q,) bool mask of the packed query rows to compare.
         exact: compare bits; otherwise allow what a kernel that does not claim determinism may differ from itself.
     """
+    policy = subject.card.claims.empty_row
     unequal = ~same_bits(before.out, after.out) if exact else far_apart(before.out, after.out)
-    found = _first(subject, "out", unequal, before.out, after.out, rows)
+    kept = _promised(subject, rows) if policy.out == "any" else rows
+    found = _first(subject, "out", unequal, before.out, after.out, kept)
     if found is None and exact and before.lse is not None and after.lse is not None:
         was, now = before.lse.T.unsqueeze(-1), after.lse.T.unsqueeze(-1)
-        found = _first(subject, "lse", ~same_bits(was, now), was, now, rows)
+        kept = _promised(subject, rows) if "any" in {policy.out, policy.lse} else rows
+        found = _first(subject, "lse", ~same_bits(was, now), was, now, kept)
     return found
+
+
+def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
+    """(total_q,) rows that see a key, of all or of the given ones."""
+    workload = subject.workload
+    low, high = rows_of(workload, subject.device).visible_range(causal=workload.causal, window=workload.window)
+    return high > low if rows is None else rows & (high > low)
 
 
 def _first(

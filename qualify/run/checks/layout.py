@@ -114,9 +114,9 @@ def _offset(tensor: Tensor, by: int = PADDING) -> Tensor:
     return view
 
 
-def _offset_by_8(tensor: Tensor) -> Tensor:
-    """Aligned to 16 bytes and, in 16-bit dtypes, to no more."""
-    return _offset(tensor, 8)
+def _barely_aligned(tensor: Tensor) -> Tensor:
+    """Aligned to 16 bytes, as the call contract promises, and to no more."""
+    return _offset(tensor, 16 // tensor.element_size())
 
 
 def _unlike(call: AttentionCall) -> AttentionCall | None:
@@ -173,7 +173,7 @@ LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {
     "heads first": _each(_heads_first),
     "unlike keys and values": _unlike,
     "offset": _each(_offset),
-    "offset by 8": _each(_offset_by_8),
+    "offset by 16 bytes": _each(_barely_aligned),
     "of any stride where one element stands": _own_strides,
     "expanded": _expanded,
 }

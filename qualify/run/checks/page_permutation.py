@@ -2,7 +2,7 @@
 
 The same pages are placed in another pool: twice as large, in another order, among pages that hold other numbers,
 under a block table that is wider than needed and whose unused entries point at one of those. The result must be
-bitwise the same (within rounding for a kernel without a claim of determinism), and no slot may change.
+bitwise the same (within rounding for a kernel without a claim of determinism), and no slot and no entry may change.
 At full the sequences also begin alike, once with pages of their own and once with the same pages, as a prefix cache
 hands them out.
 """
@@ -49,15 +49,17 @@ class PagePermutation:
         before = subject.run(inputs.call)
         for order in ORDERS[subject.level]:
             moved = move_pages(inputs, workload, order, subject.seed)
-            kept = (moved.k_whole.clone(), moved.v_whole.clone())
+            assert moved.call.block_table is not None, "skips() asked"
+            kept = (moved.k_whole.clone(), moved.v_whole.clone(), moved.call.block_table.clone())
             found = difference(subject, before, subject.run(moved.call), exact=exact)
             values: dict[str, Value] = {"order": order}
             if found:
                 return [failing(self.name, f"with the pages {order}, {changed(found)}", values | found)]
-            for name, was, now in zip("kv", kept, (moved.k_whole, moved.v_whole), strict=True):
+            tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
+            for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):
                 written = int((~same_bits(was, now)).sum())
                 if written:
-                    detail = f"the call changed {written} elements of the {name} cache"
+                    detail = f"the call changed {written} elements of the {name}"
                     return [failing(self.name, detail, values | {"tensor": name, "elements": written})]
         both = shared_prefix(inputs, workload) if subject.level == "full" else None
         if both:

@@ -2,9 +2,9 @@
 
 (2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V exactly 2^c times the output: bit for bit, because a
 power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q
-takes |q·k| beyond 65504), and so does one that accumulates the output in fp16. The inputs are small multiples of
-1/8 and 1/4, so nothing leaves the formats' normal range on the way. Where the values are part of the keys, what they
-weigh in the scores is taken out for the second question: there the queries' elements are 0.
+takes |q·k| beyond 65504), and so does one that accumulates the output in fp16; 2^-6 q asks for a scale above 1. The
+inputs are small multiples of 1/8 and 1/4, so nothing leaves the formats' normal range on the way. Where the values are
+part of the keys, what they weigh in the scores is taken out for the last question: there the queries' elements are 0.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from qualify.run.inputs import FP8, Inputs, with_tensors
 
 EXPONENT = 12
 """2^12 times a score of some 40, or times a sum over a tile, is beyond fp16's largest number"""
+QUIET, FP8_QUIET = -6, -2
+"""even, as EXPONENT is: PyTorch's math path gives q and k the square root of the scale each. In normal range"""
 FP8_EXPONENT = 7
 """2^7 times 2 is within e4m3's range, and 2^7 times a score of some 500 is beyond fp16's"""
 
@@ -30,7 +32,7 @@ class PowersOfTwo:
 
     name = "powers_of_two"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three calls, four where values are part of the keys"
+    cost = "four calls, five where values are part of the keys"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
@@ -42,13 +44,13 @@ class PowersOfTwo:
         exact = subject.card.claims.deterministic
         before = subject.run(inputs.call)
         louder_by = exponent_of(inputs.call.q)
-        factor = 2.0**louder_by
-        louder = with_tensors(inputs, q=scaled(inputs.q_whole, factor))
-        call = replace(louder.call, scale=inputs.call.scale / factor)
-        found = difference(subject, before, subject.run(call), exact=exact)
-        if found:
-            detail = f"2^{louder_by} q with 2^-{louder_by} scale is the same call, but {changed(found)}"
-            return [failing(self.name, detail, {"scaled": "q", "exponent": louder_by, **found})]
+        for by in (louder_by, FP8_QUIET if inputs.call.q.dtype == FP8 else QUIET):
+            altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by))
+            call = replace(altered.call, scale=inputs.call.scale / 2.0**by)
+            found = difference(subject, before, subject.run(call), exact=exact)
+            if found:
+                detail = f"2^{by} q with 2^{-by} scale is the same call, but {changed(found)}"
+                return [failing(self.name, detail, {"scaled": "q", "exponent": by, **found})]
         exponent = exponent_of(inputs.call.v)
         factor = 2.0**exponent
         if subject.workload.latent:

@@ -13,6 +13,7 @@ from qualify.run.checks.history import History
 from qualify.run.checks.interface import Check
 from qualify.run.checks.layout import Layout
 from qualify.run.checks.merge import Merge
+from qualify.run.checks.nan import Nan
 from qualify.run.checks.needle import Needle
 from qualify.run.checks.page_permutation import PagePermutation
 from qualify.run.checks.parameters import Parameters
@@ -32,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     PagePermutation(),
     Heads(),
     PowersOfTwo(),
+    Nan(),
     Degenerate(),
     Merge(),
     Layout(),

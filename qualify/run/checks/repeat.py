@@ -87,7 +87,8 @@ def _cold(subject: Subject, later: Result) -> Finding | None:
     """A finding where the process's first call of the case gave something else."""
     if subject.first is None:
         return None
-    before = Result(out=subject.first[0], lse=subject.first[1])
+    out, lse = subject.first()
+    before = Result(out=out, lse=lse)
     found = difference(subject, before, later, exact=subject.card.claims.deterministic)
     if not found:
         return None

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
-from qualify.run.checks.census import Rows, rows_of
 from qualify.run.checks.interface import Difference, Result, Subject, changed, difference
+from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs import Inputs, fitted, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
@@ -64,7 +64,6 @@ class Suffix:
         """(what changes, which keys, which rows must stay) for one place of the split."""
         workload = subject.workload
         low, high = rows.visible_range(causal=workload.causal, window=workload.window)
-        promised = _promised(subject, rows)
         split = (rows.seqlen_q * share).long()
         lengths = torch.tensor(workload.seqlens_k, device=subject.device)
         at_split = rows.query == split
@@ -77,10 +76,10 @@ class Suffix:
         owners = rows.sequence[at_split]
         if workload.causal or workload.chunk or workload.window[1] >= 0:
             ends = ends.scatter(0, owners, (rows.first_key + high)[at_split])
-            splits.append(("the future", position >= ends[owner], promised & (rows.query <= split)))
+            splits.append(("the future", position >= ends[owner], rows.query <= split))
         if workload.window[0] >= 0 or workload.chunk:
             starts = starts.scatter(0, owners, (rows.first_key + low)[at_split])
-            splits.append(("keys behind its window", position < starts[owner], promised & (rows.query >= split)))
+            splits.append(("keys behind its window", position < starts[owner], rows.query >= split))
         return [(name, keys, kept) for name, keys, kept in splits if bool(keys.any())]
 
     def _difference(
@@ -110,12 +109,6 @@ class Suffix:
         rows = q_whole[guard : guard + len(changed_rows)]
         rows[changed_rows] = fitted(rows[changed_rows].float() * -2, q_whole.dtype)
         moved = with_tensors(inputs, q=q_whole)
-        kept = ~changed_rows & _promised(subject, rows_of(workload, subject.device))
-        found = self._difference(subject, moved, before, torch.repeat_interleave(other, lengths_k), kept)
+        keys = torch.repeat_interleave(other, lengths_k)
+        found = self._difference(subject, moved, before, keys, ~changed_rows)
         return self._finding("its neighbours in the batch", found) if found else None
-
-
-def _promised(subject: Subject, rows: Rows) -> Tensor:
-    """(total_q,) rows of which the card promises something: all, or those that see a key."""
-    low, high = rows.visible_range(causal=subject.workload.causal, window=subject.workload.window)
-    return high > low if subject.card.claims.empty_row.out == "any" else torch.ones_like(high, dtype=torch.bool)

@@ -107,6 +107,80 @@ class _WholeRange(Simulator):
         return 0, tile.seqlen_k
 
 
+class _OneAndTheRest(Simulator):
+    """Work is cut where it falls, as by stream-K: the first tile, and all others."""
+
+    def splits(self, tile: Tile) -> list[Sequence[int]]:
+        starts = self.tile_starts(tile, *self.key_range(tile))
+        return [starts[:1], starts[1:]] if len(starts) > 1 else [starts]
+
+
+class _SinkFirst(Simulator):
+    """The sink is the first state of the online softmax; rows without keys are told apart at the end."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        self.sinks = call.sinks
+        return super().attend(call)
+
+    def split_count(self, tile: Tile) -> int:
+        return 1
+
+    def attend_split(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int]) -> Partial:
+        if self.sinks is None:
+            return super().attend_split(tile, q, k, v, starts)
+        m, l = self.sinks.view(-1, 1).expand(q.shape[:2]), torch.ones(q.shape[:2])
+        acc, empty = torch.zeros(*q.shape[:2], v.shape[-1]), torch.ones(q.shape[:2], dtype=torch.bool)
+        for first in starts:
+            keys = slice(first, first + self.tile_k)
+            scores = self.scores(tile, q, k[:, keys], first)
+            empty &= (scores == -math.inf).all(-1)
+            m, l, acc = self.step(tile, first, scores, v[:, keys], (m, l, acc))
+        return self.normalise(tile, m, torch.where(empty, 0.0, l), acc)
+
+    def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        return out, lse
+
+
+class _CubicExp(_BaseTwo):
+    """exp2 of 16-bit calls by FlashAttention-4's polynomial of degree three: off by up to 8.8e-5."""
+
+    COEFFICIENTS = (1.0, 0.6951461434364319, 0.2275643944740295, 0.07711908966302872)
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        self.exact = call.q.dtype == torch.float32
+        return super().attend(call)
+
+    def exp(self, x: Tensor) -> Tensor:
+        if self.exact:
+            return super().exp(x)
+        exponent = (x * LOG2_E).clamp(min=-127.0)
+        whole = exponent.floor()
+        c0, c1, c2, c3 = self.COEFFICIENTS
+        part = exponent - whole
+        return torch.where(exponent <= -127, 0.0, torch.ldexp(c0 + part * (c1 + part * (c2 + part * c3)), whole))
+
+
+class _ThreeParts(Simulator):
+    """float32 products are added from three products of TF32 parts."""
+
+    def product(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.parts(q, k.transpose(-1, -2))
+
+    def accumulate(self, tile: Tile, first: int, acc: Tensor, shrink: Tensor, p: Tensor, v: Tensor) -> Tensor:
+        return acc * shrink.unsqueeze(-1) + self.parts(self.round_p(tile, p), v)
+
+    @staticmethod
+    def parts(a: Tensor, b: Tensor) -> Tensor:
+        """a·b without the product of the two rests."""
+
+        def tf32(x: Tensor) -> Tensor:
+            return (x.contiguous().view(torch.int32) + (1 << 12) & -(1 << 13)).view(torch.float32)
+
+        high_a, high_b = tf32(a), tf32(b)
+        rest_a, rest_b = tf32(a - high_a), tf32(b - high_b)
+        return torch.matmul(rest_a, high_b) + torch.matmul(high_a, rest_b) + torch.matmul(high_a, high_b)
+
+
 class _ReciprocalSum(Simulator):
     """The epilogue multiplies with 1/l."""
 
@@ -188,6 +262,15 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="all-tiles", does="no tile is skipped, all are masked", make=_WholeRange),
     Variant(name="descale-on-scores", does="K's descale multiplies q, and so the scores", make=_FactorOnScores),
     Variant(name="descale-on-output", does="V's descale multiplies the rounded output", make=_FactorOnOutput),
+    Variant(name="stream-k", does="the first tile of keys is a split, the others are another", make=_OneAndTheRest),
+    Variant(name="sink-first", does="the sink is the first state of the online softmax", make=_SinkFirst),
+    Variant(
+        name="exp2-cubic",
+        does="exp2 by FlashAttention-4's cubic polynomial in 16 bits; claims its LSE to 1e-4",
+        make=_CubicExp,
+        lse_rel=1e-4,
+    ),
+    Variant(name="three-tf32", does="float32 products in three parts of TF32", make=_ThreeParts),
     Variant(name="reciprocal", does="the epilogue multiplies with 1/l", make=_ReciprocalSum),
     Variant(name="one-cache", does="a latent cache: V is taken from K, whatever is given as V", make=_OneCache),
     Variant(name="two-parts", does="a latent cache: scores added from the rotated part and the latent", make=_TwoParts),

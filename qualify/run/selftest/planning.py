@@ -31,6 +31,8 @@ class Plan:
     max_seqlen_k: int
     causal: bool
     window: tuple[int, int]
+    chunk: int
+    """0 = no chunks"""
     scale: float
     softcap: float
     dtype: torch.dtype
@@ -98,7 +100,7 @@ class Planner:
             "strides": (call.q.stride(), call.k.stride(), call.v.stride()),
             "dtypes": (str(call.q.dtype), str(call.v.dtype)),
             "lengths_q": tuple(call.cu_seqlens_q.tolist()),
-            "mask": (call.causal, call.window),
+            "mask": (call.causal, call.window, call.chunk),
             "numbers": (call.scale, call.softcap, call.max_seqlen_k),
             "spans": () if call.bidirectional_spans is None else str(call.bidirectional_spans.tolist()),
             **{name: "" if tensor is None else str(tensor.tolist()) for name, tensor in tensors.items()},
@@ -121,6 +123,7 @@ class Planner:
             max_seqlen_k=call.max_seqlen_k,
             causal=call.causal,
             window=call.window,
+            chunk=call.chunk,
             scale=self.scale(call),
             softcap=call.softcap,
             dtype=call.q.dtype,

@@ -186,7 +186,14 @@ class Simulator(Planner):
             high = min(high, tile.stop + tile.shift + right)
         if left >= 0:
             low = max(0, tile.start + tile.shift - left)
+        if tile.plan.chunk:
+            low = max(low, self.chunk_start(tile, tile.start + tile.shift))
+            high = min(high, self.chunk_start(tile, tile.stop - 1 + tile.shift) + tile.plan.chunk)
         return low, max(low, high)
+
+    def chunk_start(self, tile: Tile, position: int) -> int:
+        """First key of the chunk that a position is in."""
+        return position // tile.plan.chunk * tile.plan.chunk
 
     def attend_split(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int]) -> Partial:
         """The online softmax over the tiles of one split."""
@@ -222,6 +229,8 @@ class Simulator(Planner):
         position = self.positions(tile).view(-1, 1)
         key = torch.arange(first, first + count).view(1, -1)
         seen = self.in_band(tile, key - position) & self.in_sequence(tile, key)
+        if tile.plan.chunk:
+            seen = seen & self.in_chunk(tile, position, key)
         for sequence, start, end in tile.plan.spans:
             if sequence == tile.index:
                 seen = seen | ((position >= start) & (position < end) & (key >= start) & (key < end))
@@ -241,6 +250,10 @@ class Simulator(Planner):
             return distance >= -left
         seen = distance <= highest
         return seen & (distance >= -left) if left >= 0 else seen
+
+    def in_chunk(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
+        """Whether a key is in the chunk of the query's position."""
+        return key // tile.plan.chunk == position // tile.plan.chunk
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         """Whether a key is one of the sequence."""

@@ -57,7 +57,18 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ),
     ("varlen", _workload(seqlens_q=(65, 33), causal=False, window=(15, 15), softcap=20.0, head_dim_v=32)),
     ("prefill", _workload(seqlens_q=(80,), heads_q=4, heads_kv=4, dtype="fp32", window=(40, 0))),
-    ("chunked", _workload(seqlens_q=(33,), seqlens_k=(129,), heads_q=3, heads_kv=1, head_dim=128, scale=0.125)),
+    (
+        "chunked",
+        _workload(
+            seqlens_q=(70,),
+            seqlens_k=(129,),
+            heads_q=3,
+            heads_kv=1,
+            head_dim=128,
+            scale=0.125,
+            spans=((0, 110, 129),),
+        ),
+    ),
     (
         "decode",
         _workload(seqlens_q=(1,) * 4, seqlens_k=(129,) * 4, heads_q=12, heads_kv=4, head_dim=128, sinks=True),
@@ -65,11 +76,34 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     (
         "decode",
         _workload(
-            seqlens_q=(1,) * 3, seqlens_k=(150, 97, 40), page_size=48, window=(50, 0), heads_q=4, heads_kv=4, sinks=True
+            seqlens_q=(1,) * 3,
+            seqlens_k=(150, 97, 40),
+            page_size=48,
+            window=(70, 0),
+            heads_q=4,
+            heads_kv=4,
+            head_dim=80,
+            sinks=True,
         ),
     ),
-    ("decode", _workload(seqlens_q=(1, 0, 1, 1), seqlens_k=(70, 33, 0, 20), page_size=16, softcap=30.0, heads_q=6)),
-    ("prefill", _workload(seqlens_q=(70,), head_dim=128, head_dim_v=64, softcap=15.0, dtype="fp32", causal=False)),
+    (
+        "decode",
+        _workload(
+            seqlens_q=(1, 0, 1, 1), seqlens_k=(70, 33, 0, 20), page_size=16, softcap=50.0, heads_q=6, head_dim=96
+        ),
+    ),
+    (
+        "prefill",
+        _workload(
+            seqlens_q=(70,),
+            head_dim=256,
+            head_dim_v=64,
+            softcap=15.0,
+            dtype="fp32",
+            causal=False,
+            window=(30, -1),
+        ),
+    ),
     ("decode", _workload(seqlens_q=(2, 2), seqlens_k=(100, 65), page_size=16, dtype="fp16", head_dim=40)),
     ("varlen", _workload(seqlens_q=(40, 30), window=(0, 0), heads_q=6, sinks=True, dtype="fp32")),
     (
@@ -85,7 +119,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
             seqlens_k=(129, 50),
             page_size=16,
             causal=False,
-            window=(20, 5),
+            window=(-1, 5),
             heads_q=3,
             heads_kv=1,
             head_dim=128,
@@ -101,6 +135,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ("decode", _latent(seqlens_q=(1,) * 3, seqlens_k=(150, 64, 70), page_size=64)),
     ("verify", _latent(seqlens_q=(5, 5), seqlens_k=(100, 69), page_size=16, heads_q=6, dtype="fp16")),
     ("decode", _latent(seqlens_q=(1,) * 2, seqlens_k=(97, 40), heads_q=4)),
+    ("varlen", _workload(seqlens_q=(40, 33, 9), seqlens_k=(90, 33, 70), chunk=40, heads_q=4)),
 )
 """Phases and workloads, those that reveal most first."""
 
@@ -142,12 +177,13 @@ def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
                 "head_dim": {"max": 256},
                 "head_dim_v": "any",
                 "layouts": ["packed", "paged"],
-                "masks": ["full", "causal", "window"],
+                "masks": ["full", "causal", "window", "band", "chunked", "spans"],
                 "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty"],
                 "lse": {"rel": lse_rel},
                 "deterministic": True,
                 "batch_invariant": True,
                 "empty_row": {"out": 0, "lse": "-inf"},
+                "nan": "propagates",
             },
             "accuracy": {
                 "bf16": "bf16",

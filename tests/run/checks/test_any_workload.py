@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.census import Labelling, rows_of
+from qualify.run.checks.census import Labelling
 from qualify.run.checks.registry import CHECKS
+from qualify.run.checks.rows import rows_of
 
 SIDES = st.integers(-1, 40)
 LENGTHS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 150)), min_size=1, max_size=4).filter(

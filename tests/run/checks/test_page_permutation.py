@@ -88,7 +88,20 @@ def test_no_whole_page_cannot_be_shared() -> None:
 def test_a_written_cache_is_caught() -> None:
     """A stranger's slot, too."""
     finding = permuted(Edited(result=marks_the_cache))
-    assert ("fail", "k") == (finding.verdict, finding.values["tensor"])
+    assert ("fail", "k cache") == (finding.verdict, finding.values["tensor"])
+
+
+def test_a_written_block_table_is_caught() -> None:
+    """Also in entries past the pages that a sequence uses."""
+
+    def marks_the_table(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        assert call.block_table is not None
+        used = -(-call.max_seqlen_k // call.k.shape[1])
+        call.block_table[:, used:] = 0
+        return out, lse
+
+    finding = permuted(Edited(result=marks_the_table))
+    assert ("fail", "block table") == (finding.verdict, finding.values["tensor"])
 
 
 @pytest.mark.parametrize("level", ["smoke", "full"])

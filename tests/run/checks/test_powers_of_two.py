@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from builders import make_card, make_subject
+from faults import Edited
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
@@ -50,6 +52,24 @@ def test_scores_in_fp16_are_caught(dtype: str) -> None:
     """They overflow before the scale."""
     finding = scaled(Half(scores=True), causal=False, dtype=dtype)
     assert ("fail", "q") == (finding.verdict, finding.values["scaled"])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
+def test_a_clamped_scale_is_caught(dtype: str) -> None:
+    """A kernel that takes no scale above some number."""
+    clamped = Edited(call=lambda call: replace(call, scale=min(call.scale, 0.25)))
+    finding = scaled(clamped, causal=False, dtype=dtype)
+    assert ("fail", "q", True) == (finding.verdict, finding.values["scaled"], int(str(finding.values["exponent"])) < 0)
+
+
+def test_a_scale_in_two_square_roots_is_no_fault() -> None:
+    """As PyTorch's math path takes it: half of it on q and half on k."""
+
+    def halves(call: AttentionCall) -> AttentionCall:
+        root = call.scale**0.5
+        return replace(call, q=(call.q.float() * root).bfloat16(), k=(call.k.float() * root).bfloat16(), scale=1.0)
+
+    assert "pass" == scaled(Edited(call=halves)).verdict
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

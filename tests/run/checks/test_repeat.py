@@ -66,19 +66,38 @@ def test_the_first_call_of_the_process_is_one_of_them(*, deterministic: bool) ->
     """A result of the first call that no other call gives fails, also without a claim; within rounding it may."""
     subject = make_subject(card=make_card(deterministic=deterministic), seqlens_q=(9, 30))
     out, lse = TiledTorch().prepare(subject.inputs().call).launch()
-    (finding,) = Repeat().run(replace(subject, first=(torch.zeros_like(out), lse)))
+    (finding,) = Repeat().run(replace(subject, first=lambda: (torch.zeros_like(out), lse)))
     assert ("fail", 0) == (finding.verdict, finding.values["call"])
-    (finding,) = Repeat().run(replace(subject, first=(out, lse)))
+    (finding,) = Repeat().run(replace(subject, first=lambda: (out, lse)))
     assert "pass" == finding.verdict
     rounded = out.clone()
     rounded.view(torch.int16)[12, 3, 5] ^= 1
-    (finding,) = Repeat().run(replace(subject, first=(rounded, lse)))
+    (finding,) = Repeat().run(replace(subject, first=lambda: (rounded, lse)))
     assert ("fail" if deterministic else "pass") == finding.verdict
 
 
 def test_without_a_claim_of_determinism_it_is_a_note() -> None:
     """The difference is told, and nobody promised otherwise."""
     assert "note" == repeat(Changing(2), deterministic=False).verdict
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"),
+    [({"out": "any", "lse": "any"}, "pass"), ({"out": 0, "lse": "any"}, "fail"), ({"out": 0, "lse": "-inf"}, "fail")],
+    ids=str,
+)
+def test_rows_without_a_key_may_vary_where_nothing_is_promised_of_them(policy: dict[str, Any], verdict: str) -> None:
+    """What nobody wrote there holds what was there before."""
+    calls: list[int] = []
+
+    def unwritten(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(1)
+        out[:5], lse[:, :5] = len(calls), len(calls)
+        return out, lse
+
+    card = make_card(deterministic=True, empty_row=policy)
+    (finding,) = Repeat().run(make_subject(Edited(result=unwritten), card=card, seqlens_q=(5, 9), seqlens_k=(0, 9)))
+    assert verdict == finding.verdict
 
 
 @pytest.mark.parametrize("level", ["smoke", "full"])

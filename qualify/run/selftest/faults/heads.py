@@ -87,6 +87,14 @@ class _LayerHeads(Simulator):
         return (torch.arange(plan.heads_q) // self.group).clamp(max=plan.heads_kv - 1)
 
 
+class _Heads128(Simulator):
+    """Heads from number 128 on give the result of those before them."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        heads = torch.arange(len(tile_out)) % 128
+        super().write(tile, out, lse, tile_out[heads], tile_lse[heads])
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gqa-interleave",
@@ -150,6 +158,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flash-attention#2553",
         does="output elements are permuted within fragments of eight",
         make=_Fragments,
+    ),
+    Fault(
+        name="heads-128",
+        kind="E",
+        mirrors="tt-metal#50564",
+        does="heads from number 128 on give the result of others",
+        make=_Heads128,
     ),
 )
 """Heads and their elements."""

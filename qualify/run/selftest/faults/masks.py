@@ -167,6 +167,37 @@ class _WindowFromTop(Simulator):
         return seen & (distance + tile.shift >= -left) if left >= 0 else seen
 
 
+class _ChunksOfBatch(Simulator):
+    """Chunks are counted from the first key of the batch."""
+
+    def in_chunk(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
+        start, chunk = tile.plan.starts_k[tile.index], tile.plan.chunk
+        return (key + start) // chunk == (position + start) // chunk
+
+
+class _SpansBehindOnly(Simulator):
+    """The loop ends at the causal bound although an image looks ahead."""
+
+    def key_range(self, tile: Tile) -> tuple[int, int]:
+        return super().key_range(replace(tile, plan=replace(tile.plan, spans=())))
+
+
+class _OpenBandUnbounded(Simulator):
+    """A band that is open on one side is taken for no band."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        open_side = -1 in plan.window and not plan.causal
+        return replace(plan, window=(-1, -1)) if open_side else plan
+
+
+class _NarrowRows(Simulator):
+    """The index of a query that meets the mask has eleven bits."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        return torch.arange(tile.start, tile.stop) % 2048 + tile.shift
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="causal-plus-1",
@@ -300,6 +331,34 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="ROCm/flash-attention#158, PR#185",
         does="the window is aligned top left, the causal mask bottom right",
         make=_WindowFromTop,
+    ),
+    Fault(
+        name="chunks-of-batch",
+        kind="A",
+        mirrors="maxtext#4476; census: chunks begin anew in each sequence",
+        does="chunks are counted from the first key of the batch",
+        make=_ChunksOfBatch,
+    ),
+    Fault(
+        name="spans-behind-only",
+        kind="A",
+        mirrors="vllm#30974",
+        does="KV tiles are selected causally although an image's tokens see each other",
+        make=_SpansBehindOnly,
+    ),
+    Fault(
+        name="open-band",
+        kind="A",
+        mirrors="TransformerEngine#1197, unsloth#8253",
+        does="a band with one open side is taken for none",
+        make=_OpenBandUnbounded,
+    ),
+    Fault(
+        name="queries-2048",
+        kind="A",
+        mirrors="pytorch#162588, NATTEN#347",
+        does="queries from number 2048 on meet the mask as if they were the first",
+        make=_NarrowRows,
     ),
 )
 """Masks."""

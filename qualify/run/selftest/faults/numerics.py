@@ -149,6 +149,21 @@ class _HalfTileLost(Simulator):
         return super().normalise(tile, m, l + padded, acc)
 
 
+class _GroupMaximum(Simulator):
+    """The heads of a group, packed into one tile, share a maximum."""
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        own = super().maximum(tile, m, scores).view(tile.plan.heads_kv, -1, m.shape[-1])
+        return own.amax(1, keepdim=True).expand(own.shape).reshape(m.shape)
+
+
+class _NanIsMasked(Simulator):
+    """A score that is NaN is taken for a masked one."""
+
+    def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
+        return super().mask(tile, scores, seen & ~scores.isnan())
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="qk-fp16",
@@ -275,6 +290,20 @@ FAULTS: tuple[Fault, ...] = (
             "1.6 that correct kernels need (FlashInfer stores its partials so). The correct variant partials-rounded "
             "is the same kernel."
         ),
+    ),
+    Fault(
+        name="group-max",
+        kind="I",
+        mirrors="pytorch#121558; budget: positive inputs",
+        does="the heads of a group share one maximum: the weights of a quiet head vanish",
+        make=_GroupMaximum,
+    ),
+    Fault(
+        name="nan-masked",
+        kind="I",
+        mirrors="pytorch#141128",
+        does="a score that is NaN is taken for masked",
+        make=_NanIsMasked,
     ),
 )
 """Arithmetic."""

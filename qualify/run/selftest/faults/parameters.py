@@ -139,6 +139,13 @@ class _Biased(Simulator):
         return super().cap(tile, scores) + slopes.view(-1, 1, 1)
 
 
+class _ScaleClamped(Simulator):
+    """No scale is larger than 1."""
+
+    def scale(self, call: AttentionCall) -> float:
+        return min(1.0, call.scale)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="scale-padded",
@@ -272,6 +279,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#945",
         does="a per-head constant is added to all scores: only the LSE shifts",
         make=_Biased,
+    ),
+    Fault(
+        name="scale-clamped",
+        kind="F",
+        mirrors="x-transformers#190; powers_of_two: quiet queries",
+        does="a scale above 1 is taken for 1",
+        make=_ScaleClamped,
     ),
 )
 """Parameters."""

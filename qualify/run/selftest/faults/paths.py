@@ -162,6 +162,22 @@ class _WrongDtype(Simulator):
         return (out.float() if call.out_dtype == torch.float16 else out), lse
 
 
+class _WarpEdge(Simulator):
+    """The scheduler counts sequences in warps, and leaves out the last one of each."""
+
+    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+        if index % 32 < 31:
+            super().attend_sequence(call, plan, index, out, lse)
+
+
+class _LongContext(Simulator):
+    """Several queries over more than 2048 keys take another path, which loses the last tile."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        return starts[:-1] if tile.seqlen_q > 1 and tile.seqlen_k > 2048 else starts
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="offset-int32",
@@ -253,6 +269,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flash-attention#2484",
         does="fp16 calls return float32",
         make=_WrongDtype,
+    ),
+    Fault(
+        name="warp-edge",
+        kind="K",
+        mirrors="pegainfer#613",
+        does="every 32nd sequence of a batch is not computed",
+        make=_WarpEdge,
+    ),
+    Fault(
+        name="long-context",
+        kind="K",
+        mirrors="local-inference-lab/vllm#17, flash-attention#1417",
+        does="several queries over more than 2048 keys lose the last tile",
+        make=_LongContext,
     ),
 )
 """Limits, paths and errors."""

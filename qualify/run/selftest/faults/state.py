@@ -171,6 +171,69 @@ class _OrderByBatch(Simulator):
         return starts[::-1] if tile.plan.batch >= 3 else starts
 
 
+class _ResultReused(Simulator):
+    """Results are returned in a buffer that the next call of the shape writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def allocate(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        shape = (*call.q.shape, call.v.shape[-1], call.out_dtype)
+        if shape not in self.buffers:
+            self.buffers[shape] = super().allocate(call)
+        return self.buffers[shape]
+
+
+class _ColdStart(Simulator):
+    """The first call finds a workspace that nobody cleared."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        if self.calls == 1:
+            out += 1
+        return out, lse
+
+
+class _KeptKeys(Simulator):
+    """Keys are converted once for each address."""
+
+    LARGEST = 1 << 20
+    """elements of a tensor that is kept"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        if name == "v" or tensor.numel() > self.LARGEST:
+            return super().fetch(name, tensor, strides, slots, plan)
+        place = (tensor.data_ptr(), tensor.shape, strides, tensor.dtype)
+        if place not in self.kept:
+            copy = tensor.as_strided(tensor.shape, strides).clone(memory_format=torch.contiguous_format)
+            self.kept[place] = (tensor, copy)
+        copy = self.kept[place][1]
+        return super().fetch(name, copy, copy.stride(), slots, plan)
+
+
+class _KeyedByAddress(Simulator):
+    """Plans are kept under the address of some tensors, whatever these hold now."""
+
+    def __init__(self, **tensors: str) -> None:
+        super().__init__()
+        self.tensors = tensors
+        self.alive: list[Tensor] = []
+
+    def key_parts(self, call: AttentionCall) -> dict[str, Any]:
+        parts = super().key_parts(call)
+        for part, field in self.tensors.items():
+            tensor = getattr(call, field)
+            if tensor is not None:
+                self.alive.append(tensor)
+                parts[part] = (tensor.data_ptr(), tensor.shape)
+        return parts
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="stale-len",
@@ -297,6 +360,41 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="pegainfer#613, flashinfer#1675",
         does="from three sequences on, another path is taken",
         make=_OrderByBatch,
+    ),
+    Fault(
+        name="result-reused",
+        kind="J",
+        mirrors="mini-sglang#103",
+        does="a result is returned in a buffer that the next call of the shape overwrites",
+        make=_ResultReused,
+    ),
+    Fault(
+        name="cold-start",
+        kind="J",
+        mirrors="flashinfer#1584, flashinfer#3465",
+        does="the first call of the process is wrong",
+        make=_ColdStart,
+    ),
+    Fault(
+        name="address-keys",
+        kind="J",
+        mirrors="ik_llama.cpp#2096",
+        does="keys are converted once for each address and stay what they were",
+        make=_KeptKeys,
+    ),
+    Fault(
+        name="address-table",
+        kind="J",
+        mirrors="sglang#26019, vLLM-2080Ti-Definitive#183",
+        does="a plan is kept under the address of the block table",
+        make=partial(_KeyedByAddress, table="block_table"),
+    ),
+    Fault(
+        name="address-lengths",
+        kind="J",
+        mirrors="ik_llama.cpp#2096, flashinfer#4365",
+        does="a plan is kept under the addresses of the lengths",
+        make=partial(_KeyedByAddress, used="seqused_k", bounds_k="cu_seqlens_k", lengths_q="cu_seqlens_q"),
     ),
 )
 """Strides, kept state and races."""

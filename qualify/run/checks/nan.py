@@ -1,0 +1,80 @@
+"""nan: a NaN that a query sees shows in its result.
+
+A NaN upstream is a defect somebody has to find; a kernel that takes it for a masked key, or for zero, hides it. One
+element of a query, of a key and of a value becomes NaN, one call for each: every row that sees it must be NaN (of a
+value only that element), and no row of another sequence. Asked where the card claims that NaN propagates. Rows of the
+same sequence that do not see it are not asked: several correct kernels compute 0 · NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding, Value
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.interface import Subject, failing, passed
+from qualify.run.checks.rows import rows_of
+from qualify.run.inputs import Inputs, clone, key_slots
+
+
+class Nan:
+    """Plants a NaN in q, in k and in v."""
+
+    name = "nan"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "four calls"
+
+    def skips(self, subject: Subject) -> str:
+        """Needs the claim, and a row that sees a key."""
+        if subject.card.claims.nan != "propagates":
+            return "the card does not claim that NaN propagates"
+        pairs = zip(subject.workload.seqlens_q, subject.workload.seqlens_k, strict=True)
+        return "" if any(map(min, pairs)) else "no query sees a key"
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The first tensor whose NaN is hidden, or reaches another sequence, ends it."""
+        workload = subject.workload
+        inputs = subject.inputs()
+        rows = rows_of(workload, subject.device)
+        low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+        row = int((high - low).argmax())
+        position = int(high[row]) - 1
+        slot = int(key_slots(inputs, workload)[int(rows.first_key[row]) + position])
+        own = rows.sequence == rows.sequence[row]
+        sees = own & (low <= position) & (position < high)
+        this = torch.arange(len(own), device=own.device) == row
+        before = subject.run(inputs.call).out
+        group = workload.heads_q // workload.heads_kv
+        for name, seen, heads, elements in (("q", this, 1, None), ("k", sees, group, None), ("v", sees, group, 1)):
+            out = subject.run(_planted(inputs, name, row, slot)).out
+            hidden = ~out[:, :heads, :elements].isnan() & seen.view(-1, 1, 1)
+            if bool(hidden.any()):
+                return [_finding(subject, name, hidden, "sees it and gives a number")]
+            moved = (out.isnan() != before.isnan()) & (~own & (high > low)).view(-1, 1, 1)
+            if bool(moved.any()):
+                return [_finding(subject, name, moved, "is another sequence and notices it")]
+        return [passed(self.name, "a NaN in a query, a key or a value shows in every row that sees it")]
+
+
+def _planted(inputs: Inputs, name: str, row: int, slot: int) -> AttentionCall:
+    """The call with a NaN at the start of the first head of a query row, or of the key or value in a slot."""
+    planted = clone(inputs)
+    if name == "q":
+        planted.call.q[row, 0, :1] = math.nan
+    else:
+        whole = planted.k_whole if name == "k" else planted.v_whole
+        whole.view(-1, *whole.shape[-2:])[slot, 0, :1] = math.nan
+    return planted.call
+
+
+def _finding(subject: Subject, name: str, wrong: Tensor, what: str) -> Finding:
+    row, head, _ = (int(x) for x in wrong.nonzero()[0])
+    sequence, query = subject.locate(row)
+    count = int(wrong.sum())
+    detail = f"with a NaN in {name}: sequence {sequence}, query {query}, head {head} {what} ({count} elements in all)"
+    values: dict[str, Value] = {"tensor": name, "sequence": sequence, "query": query, "head": head, "elements": count}
+    return failing("nan", detail, values)

@@ -1,0 +1,86 @@
+"""The query rows of a workload in packed order: where each stands, and which keys it may see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Workload
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """Every packed query row: where it stands and what it may see."""
+
+    sequence: Tensor
+    """(total_q,) index of its sequence"""
+    query: Tensor
+    """(total_q,) query index within its sequence"""
+    seqlen_q: Tensor
+    seqlen_k: Tensor
+    first_key: Tensor
+    """(total_q,) packed index of the sequence's first key"""
+    chunk: int
+    """positions per chunk; 0 = no chunks"""
+    span: Tensor
+    """(total_q, 2) first key and one past the last of the image that a row is in; past all keys and 0 where none"""
+
+    def visible_range(
+        self,
+        *,
+        causal: bool,
+        window: tuple[int, int],
+        shift: int = 0,
+        top_left: bool = False,
+        chunks: bool = True,
+        spans: bool = True,
+    ) -> tuple[Tensor, Tensor]:
+        """First visible key and one past the last, per row; what follows ``window`` describes suspected faults."""
+        position = self.query + (0 if top_left else self.seqlen_k - self.seqlen_q) + shift
+        zero = torch.zeros_like(position)
+        low = zero if window[0] < 0 else position - window[0]
+        high = self.seqlen_k
+        if causal:
+            high = torch.minimum(high, position + 1)
+        if window[1] >= 0:
+            high = torch.minimum(high, position + window[1] + 1)
+        if self.chunk and chunks:
+            low = torch.maximum(low, position // self.chunk * self.chunk)
+            high = torch.minimum(high, position // self.chunk * self.chunk + self.chunk)
+        if spans:
+            # A row's own key is in its image and in its mask, so both together are one range.
+            low, high = torch.minimum(low, self.span[:, 0]), torch.maximum(high, self.span[:, 1])
+        low = torch.minimum(low.clamp(min=0), self.seqlen_k)
+        return low, torch.maximum(high, low)
+
+
+def rows_of(workload: Workload, device: torch.device) -> Rows:
+    """The packed query rows of a workload."""
+    lengths_q = torch.tensor(workload.seqlens_q, device=device)
+    lengths_k = torch.tensor(workload.seqlens_k, device=device)
+    total = sum(workload.seqlens_q)
+    sequence = torch.arange(len(lengths_q), device=device).repeat_interleave(lengths_q, output_size=total)
+    query = torch.arange(total, device=device) - (torch.cumsum(lengths_q, 0) - lengths_q)[sequence]
+    position = query + (lengths_k - lengths_q)[sequence]
+    span = torch.tensor([max(workload.seqlens_k) + 1, 0], device=device).repeat(total, 1)
+    for owner, start, end in workload.spans:
+        span[(sequence == owner) & (position >= start) & (position < end)] = torch.tensor([start, end], device=device)
+    return Rows(
+        sequence=sequence,
+        query=query,
+        seqlen_q=lengths_q[sequence],
+        seqlen_k=lengths_k[sequence],
+        first_key=(torch.cumsum(lengths_k, 0) - lengths_k)[sequence],
+        chunk=workload.chunk,
+        span=span,
+    )
+
+
+def key_positions(workload: Workload, device: torch.device) -> Tensor:
+    """(total_k,) position of each packed key within its sequence."""
+    lengths = torch.tensor(workload.seqlens_k, device=device)
+    total = sum(workload.seqlens_k)
+    starts = (torch.cumsum(lengths, 0) - lengths).repeat_interleave(lengths, output_size=total)
+    return torch.arange(total, device=device) - starts

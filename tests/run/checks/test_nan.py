@@ -1,0 +1,90 @@
+"""nan: kernels that hide a NaN, and kernels that hand it to others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Edited
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.nan import Nan
+
+CLAIMED = make_card(nan="propagates")
+PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (20, 33), "page_size": 16}
+WORKLOADS: list[dict[str, Any]] = [
+    {},
+    {"seqlens_q": (9, 0, 40), "window": (7, 0), "softcap": 20.0, "sinks": True},
+    {"seqlens_q": (70, 33), "chunk": 16, "head_dim_v": 32},
+    {"dtype": "fp8_e4m3", "heads_kv": 1},
+    PAGED,
+    PAGED | {"dtype": "fp16_kv_fp8_e4m3"},
+]
+
+
+def nan(adapter: Any = None, **workload: Any) -> Finding:
+    """The one finding of the check."""
+    subject = make_subject(adapter, level="full", card=CLAIMED, **workload)
+    assert "" == Nan().skips(subject)
+    (finding,) = Nan().run(subject)
+    return finding
+
+
+def cleaned(*names: str) -> Edited:
+    """A kernel that reads NaN in some tensors as 0."""
+
+    def edit(call: AttentionCall) -> AttentionCall:
+        clean: dict[str, Any] = {
+            name: getattr(call, name).float().nan_to_num(nan=0.0).to(getattr(call, name).dtype) for name in names
+        }
+        return replace(call, **clean)
+
+    return Edited(call=edit)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=str)
+def test_a_hidden_nan_is_caught(name: str, workload: dict[str, Any]) -> None:
+    """In the tensor that is cleaned of it."""
+    finding = nan(cleaned(name), **workload)
+    assert ("fail", name) == (finding.verdict, finding.values["tensor"])
+    assert "sees it and gives a number" in finding.detail
+
+
+def test_an_output_cleaned_of_nan_is_caught() -> None:
+    """The result hides what the arithmetic found."""
+    finding = nan(Edited(result=lambda call, out, lse: (out.nan_to_num(nan=0.0), lse)))
+    assert ("fail", "q", 0) == (finding.verdict, finding.values["tensor"], finding.values["sequence"])
+
+
+def test_a_nan_of_a_neighbour_is_caught() -> None:
+    """A NaN anywhere makes the first row NaN."""
+
+    def spread(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.where(out.isnan().any() & (torch.arange(len(out)) == 0).view(-1, 1, 1), torch.nan, out), lse
+
+    finding = nan(Edited(result=spread), seqlens_q=(3, 40))
+    assert ("fail", 0) == (finding.verdict, finding.values["sequence"])
+    assert "is another sequence and notices it" in finding.detail
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=str)
+def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
+    """Also one that multiplies masked values, NaN among them, by 0."""
+
+    def careless(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return (torch.where(out.isnan().any(), torch.nan, out) if len(call.cu_seqlens_q) == 2 else out), lse
+
+    assert "pass" == nan(**workload).verdict
+    assert "pass" == nan(Edited(result=careless), **workload).verdict
+
+
+def test_it_is_asked_where_the_card_claims_it() -> None:
+    """And where some query sees a key."""
+    assert "the card does not claim that NaN propagates" == Nan().skips(make_subject(level="full"))
+    assert "no query sees a key" == Nan().skips(make_subject(level="full", card=CLAIMED, seqlens_k=(0,)))
