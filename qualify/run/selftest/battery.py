@@ -33,8 +33,8 @@ RUNS = 1000
 """correct runs by default: with none accused, the false-alarm rate is below 0.3 % at 95 % confidence"""
 
 
-AT_FULL = 7
-"""a correct kernel meets every seventh case of the matrix at full"""
+AT_FULL = 12
+"""a correct kernel meets every twelfth case of the matrix at full"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
     """Rounds of all correct kernels over the matrix, with other inputs each, until there are ``runs``.
 
     Where both levels are asked, the first round is at full and the others at smoke. A case at full costs five times
-    as much, so each kernel meets every seventh case there, beginning with another one: seven kernels meet every case.
+    as much, so each kernel meets every twelfth case there, beginning with another one: twelve kernels meet every case.
     """
     tasks: list[Task] = []
     seed, left = SEED, runs

@@ -131,7 +131,7 @@ class _SinkFirst(Simulator):
         m, l = self.sinks.view(-1, 1).expand(q.shape[:2]), torch.ones(q.shape[:2])
         acc, empty = torch.zeros(*q.shape[:2], v.shape[-1]), torch.ones(q.shape[:2], dtype=torch.bool)
         for first in starts:
-            keys = slice(first, first + self.tile_k)
+            keys = slice(first, first + self.width(tile.seqlen_k))
             scores = self.scores(tile, q, k[:, keys], first)
             empty &= (scores == -math.inf).all(-1)
             m, l, acc = self.step(tile, first, scores, v[:, keys], (m, l, acc))

@@ -102,7 +102,9 @@ class Simulator(Planner):
         for name, tensor, strides in (("k", call.k, plan.strides[1]), ("v", call.v, plan.strides[2])):
             slots = self.slots(name, plan, index, self.clamp(positions, plan, index))
             rows = self.fetch(name, tensor, strides, slots, plan).float()
-            read.append(self.clear(name, rows, inside).transpose(0, 1)[heads])
+            shared = self.clear(name, rows, inside).transpose(0, 1)
+            alone = len(shared) == 1 and seqlen_k >= LONG  # then a copy for each query head costs more than the rest
+            read.append(shared.expand(len(heads), -1, -1) if alone else shared[heads])
         descale = self.descale("k", call, plan, index)
         return (read[0] if descale is None else read[0] * descale), read[1]
 

@@ -71,6 +71,13 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ),
     (
         "decode",
+        _workload(
+            seqlens_q=(1,) * 3, seqlens_k=(90, 41, 130), page_size=16, heads_q=6, head_dim=128, dtype="bf16_kv_fp8_e4m3"
+        ),
+    ),
+    ("decode", _latent(seqlens_q=(1,) * 3, seqlens_k=(150, 64, 70), page_size=64)),
+    (
+        "decode",
         _workload(seqlens_q=(1,) * 4, seqlens_k=(129,) * 4, heads_q=12, heads_kv=4, head_dim=128, sinks=True),
     ),
     (
@@ -125,14 +132,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
             head_dim=128,
         ),
     ),
-    (
-        "decode",
-        _workload(
-            seqlens_q=(1,) * 3, seqlens_k=(90, 41, 130), page_size=16, heads_q=6, head_dim=128, dtype="bf16_kv_fp8_e4m3"
-        ),
-    ),
     ("chunked", _workload(seqlens_q=(33, 20), seqlens_k=(129, 50), page_size=16, dtype="fp16_kv_fp8_e4m3")),
-    ("decode", _latent(seqlens_q=(1,) * 3, seqlens_k=(150, 64, 70), page_size=64)),
     ("verify", _latent(seqlens_q=(5, 5), seqlens_k=(100, 69), page_size=16, heads_q=6, dtype="fp16")),
     ("decode", _latent(seqlens_q=(1,) * 2, seqlens_k=(97, 40), heads_q=4)),
     ("varlen", _workload(seqlens_q=(40, 33, 9), seqlens_k=(90, 33, 70), chunk=40, heads_q=4)),
