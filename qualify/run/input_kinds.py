@@ -83,8 +83,8 @@ def shape_logits(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, kind: InputKind
 
 
 def sink_level(kind: InputKind, workload: Workload) -> float:
-    """What is added to the learned sinks, so that they compete with the keys."""
-    return _below(LEVELS[kind], workload.softcap) if kind in LEVELS else 0.0
+    """What is added to the learned sinks, so that they compete with the keys (in `positive`, the quiet queries')."""
+    return _below(LEVELS[kind], workload.softcap) if kind == "negative" else 0.0
 
 
 def _below(level: float, softcap: float) -> float:

@@ -90,7 +90,8 @@ def test_a_card_that_claims_less_is_not_failed_for_it(workload: dict[str, Any]) 
         deterministic=False,
         empty_row={"out": "any", "lse": "any"},
     )
-    assert {"pass"} == {verdict for _, verdict, _ in verdicts(card=card, **workload)}
+    for check, verdict, detail in verdicts(card=card, **workload):
+        assert verdict == "pass" or (verdict == "note" and check == "poison"), (check, detail)
 
 
 def test_every_check_has_a_test_module() -> None:
