@@ -5,8 +5,8 @@ What a card claims must run and be right; what its library has no word for must 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import accumulate
 from typing import Any
 
@@ -147,28 +147,6 @@ def reference(problem: Problem) -> tuple[Tensor, Tensor]:
     return torch.cat(outs), torch.cat(lses, 1)
 
 
-@pytest.fixture(scope="module")
-def adapters() -> dict[str, Adapter]:
-    """Adapters by kernel, made at their first use: one for all tests, as in a worker."""
-    return {}
-
-
-def adapter_of(card: KernelCard, adapters: dict[str, Adapter]) -> Adapter:
-    """The adapter of a card; skips where the card or its library does not fit this machine."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    major, minor = torch.cuda.get_device_capability()
-    wanted = card.requires.compute_capability
-    if wanted and f"{major}.{minor}" not in wanted:
-        pytest.skip(f"compute capability {major}.{minor} is not one of {', '.join(wanted)}")
-    if card.kernel not in adapters:
-        try:
-            adapters[card.kernel] = import_module(f"qualify.run.adapters.{card.adapter}").create(dict(card.options))
-        except ImportError as error:
-            pytest.skip(f"{card.adapter}: {error}")
-    return adapters[card.kernel]
-
-
 def claimed(card: KernelCard, shape: Shape) -> bool:
     """Whether the card claims every property of the shape; those of latent attention have tests of their own."""
     claims = card.claims
@@ -193,13 +171,13 @@ def claimed(card: KernelCard, shape: Shape) -> bool:
 )
 @pytest.mark.parametrize("kernel", CARDS)
 def test_a_claimed_call_equals_attention_in_float64(
-    kernel: str, shape: str, dtype: torch.dtype, adapters: dict[str, Adapter]
+    kernel: str, shape: str, dtype: torch.dtype, adapter_of: Callable[[KernelCard], Adapter]
 ) -> None:
     """Out within a few steps of the dtype, LSE within the card's accuracy, twice the same bits."""
     card = CARDS[kernel]
     if not claimed(card, SHAPES[shape]):
         pytest.skip(f"{kernel} does not claim it")
-    adapter = adapter_of(card, adapters)
+    adapter = adapter_of(card)
     problem = make_problem(SHAPES[shape], dtype)
     expected, expected_lse = reference(problem)
     prepared = adapter.prepare(problem.call)
@@ -231,16 +209,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("shape", "kernel"), [(shape, name) for shape in REFUSED for name in sorted(REFUSED[shape])])
-def test_what_a_library_has_no_word_for_is_refused(shape: str, kernel: str, adapters: dict[str, Adapter]) -> None:
+def test_what_a_library_has_no_word_for_is_refused(
+    shape: str, kernel: str, adapter_of: Callable[[KernelCard], Adapter]
+) -> None:
     """A refusal with its reason, never a silent answer to another question."""
-    adapter = adapter_of(CARDS[kernel], adapters)
+    adapter = adapter_of(CARDS[kernel])
     with pytest.raises(LibraryRefusal):
         adapter.prepare(make_problem(SHAPES[shape], torch.bfloat16).call)
 
 
-def test_pytorch_says_why_flash_takes_no_mask(adapters: dict[str, Adapter]) -> None:
+def test_pytorch_says_why_flash_takes_no_mask(adapter_of: Callable[[KernelCard], Adapter]) -> None:
     """The reasons that PyTorch warns about once are in every refusal."""
-    adapter = adapter_of(CARDS["torch-sdpa-flash"], adapters)
+    adapter = adapter_of(CARDS["torch-sdpa-flash"])
     for _ in range(2):
         with pytest.raises(LibraryRefusal, match="attn_mask"):
             adapter.prepare(make_problem(SHAPES["window"], torch.bfloat16).call)

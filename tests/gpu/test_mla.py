@@ -6,6 +6,7 @@ heads, and every check of level full is asked; what the libraries have no word f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
 from qualify.plan.workloads import workload_refusals
 from qualify.run.adapters.interface import Adapter, LibraryRefusal
-from qualify.run.adapters.registry import create_adapter
 from qualify.run.checks.interface import Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.inputs import make_inputs
@@ -35,31 +35,12 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def adapters() -> dict[str, Adapter]:
-    """Adapters by kernel, made at their first use: one for all tests, as in a worker."""
-    return {}
-
-
-def adapter_of(card: KernelCard, adapters: dict[str, Adapter]) -> Adapter:
-    """The adapter of a card; skips where the card or its library does not fit this machine."""
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    major, minor = torch.cuda.get_device_capability()
-    if f"{major}.{minor}" not in card.requires.compute_capability:
-        pytest.skip(f"compute capability {major}.{minor} is not claimed")
-    if card.kernel not in adapters:
-        try:
-            adapters[card.kernel] = create_adapter(card)
-        except ImportError as error:
-            pytest.skip(str(error))
-    return adapters[card.kernel]
-
-
 @pytest.mark.parametrize("page_size", [0, 64])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kernel", CARDS)
-def test_every_check_passes(kernel: str, shape: str, page_size: int, adapters: dict[str, Adapter]) -> None:
+def test_every_check_passes(
+    kernel: str, shape: str, page_size: int, adapter_of: Callable[[KernelCard], Adapter]
+) -> None:
     """At level full, but for those that need gigabytes."""
     card, workload = CARDS[kernel], make_workload(**MLA | SHAPES[shape] | {"page_size": page_size})
     if workload_refusals(card, workload):
@@ -67,7 +48,7 @@ def test_every_check_passes(kernel: str, shape: str, page_size: int, adapters: d
     subject = Subject(
         workload=workload,
         card=card,
-        adapter=adapter_of(card, adapters),
+        adapter=adapter_of(card),
         device=torch.device("cuda", 0),
         level="full",
         reference=torch.float64,
@@ -92,11 +73,13 @@ def test_every_check_passes(kernel: str, shape: str, page_size: int, adapters: d
     ids=str,
 )
 @pytest.mark.parametrize("kernel", CARDS)
-def test_what_is_not_claimed_is_refused(kernel: str, changes: dict[str, Any], adapters: dict[str, Adapter]) -> None:
+def test_what_is_not_claimed_is_refused(
+    kernel: str, changes: dict[str, Any], adapter_of: Callable[[KernelCard], Adapter]
+) -> None:
     """With a reason, before anything is launched."""
     shape = {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "page_size": 64}
     workload = make_workload(**MLA | shape | changes)
-    adapter = adapter_of(CARDS[kernel], adapters)
+    adapter = adapter_of(CARDS[kernel])
     call = make_inputs(workload, kind="normal", seed=1, device=torch.device("cuda", 0)).call
     with pytest.raises(LibraryRefusal):
         adapter.prepare(call)

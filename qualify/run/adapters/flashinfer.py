@@ -106,7 +106,7 @@ class FlashInfer:
         self._backend = backend
         self._use_tensor_cores = use_tensor_cores
         self._name = f"FlashInfer {backend}"
-        self._workspace: Tensor | None = None
+        self._scratch = Scratch()
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Plan the call and run it once.
@@ -154,7 +154,7 @@ class FlashInfer:
 
     def _ragged(self, call: AttentionCall, scales: tuple[Tensor, ...]) -> partial[Any]:
         wrapper = self._library.BatchPrefillWithRaggedKVCacheWrapper(
-            self._scratch(call.q.device), "NHD", backend=self._backend
+            self._scratch.on(call.q.device), "NHD", backend=self._backend
         )
         causal, _ = left_window(call, self._name)
         wrapper.plan(
@@ -178,7 +178,7 @@ class FlashInfer:
         if one_query and self._backend == "fa2":
             tensor_cores = self._use_tensor_cores or call.q.shape[1] // heads_kv not in DECODE_GROUPS
             wrapper = self._library.BatchDecodeWithPagedKVCacheWrapper(
-                self._scratch(call.q.device), "NHD", use_tensor_cores=tensor_cores
+                self._scratch.on(call.q.device), "NHD", use_tensor_cores=tensor_cores
             )
             wrapper.plan(
                 pages.indptr,
@@ -190,7 +190,7 @@ class FlashInfer:
             )
         else:
             wrapper = self._library.BatchPrefillWithPagedKVCacheWrapper(
-                self._scratch(call.q.device), "NHD", backend=self._backend
+                self._scratch.on(call.q.device), "NHD", backend=self._backend
             )
             causal, _ = left_window(call, self._name)
             wrapper.plan(
@@ -217,11 +217,18 @@ class FlashInfer:
             "o_data_type": call.out_dtype,
         }
 
-    def _scratch(self, device: torch.device) -> Tensor:
-        """One buffer for all calls of the adapter; FlashInfer wants it zeroed once."""
-        if self._workspace is None:
-            self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        return self._workspace
+
+class Scratch:
+    """One buffer for all calls of an adapter; FlashInfer wants it zeroed once."""
+
+    def __init__(self) -> None:
+        self._buffer: Tensor | None = None
+
+    def on(self, device: torch.device) -> Tensor:
+        """(WORKSPACE_BYTES,) uint8; the first call says where."""
+        if self._buffer is None:
+            self._buffer = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        return self._buffer
 
 
 def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tensor]:

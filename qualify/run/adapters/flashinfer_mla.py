@@ -15,38 +15,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qualify.run.adapters.flashinfer import WORKSPACE_BYTES, Scratch
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.adapters.packing import PageList, latent_keys, page_list, refusals, refuse
 from qualify.run.adapters.source import constants, source_of
 
-WORKSPACE_BYTES = 128 * 1024 * 1024
 BACKENDS = ("fa2", "fa3")
 HEAD_DIMS = (576, 512)
 """(head_dim, head_dim_v), and so a rotated part of 64"""
 
 ATTEND = """\
 def attend(call):
-    cache, latent = cache_of(call), call.v.shape[-1]
+    cache = cache_of(call)
     if WORKSPACE.get("scratch") is None:
         WORKSPACE["scratch"] = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=call.q.device)
     wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(WORKSPACE["scratch"], backend=BACKEND)
-    wrapper.plan(
-        call.cu_seqlens_q,
-        cache.indptr,
-        cache.indices,
-        cache.lengths,
-        call.q.shape[1],
-        latent,
-        call.q.shape[-1] - latent,
-        cache.keys.shape[1],
-        call.causal,
-        call.scale,
-        call.q.dtype,
-        call.k.dtype,
-    )
-    q, keys = call.q, cache.keys
-    parts = (q[..., :latent], q[..., latent:], keys[..., :latent], keys[..., latent:])
-    return to_contract(wrapper.run(*parts, return_lse=True, return_lse_base_on_e=True))
+    wrapper.plan(*planned(call, cache))
+    return to_contract(wrapper.run(*parts_of(call, cache), return_lse=True, return_lse_base_on_e=True))
 """
 """``FlashInferMla.prepare`` and its launch, for a script."""
 
@@ -92,6 +77,20 @@ def cache_of(call: AttentionCall) -> Cache:
     return Cache(keys=call.k[:, :, 0], indptr=pages.indptr, indices=pages.indices, lengths=call.seqused_k)
 
 
+def planned(call: AttentionCall, cache: Cache) -> tuple[Any, ...]:
+    """The arguments of ``plan``, in its order."""
+    latent = call.v.shape[-1]
+    lengths = (call.cu_seqlens_q, cache.indptr, cache.indices, cache.lengths)
+    sizes = (call.q.shape[1], latent, call.q.shape[-1] - latent, cache.keys.shape[1])
+    return (*lengths, *sizes, call.causal, call.scale, call.q.dtype, call.k.dtype)
+
+
+def parts_of(call: AttentionCall, cache: Cache) -> tuple[Tensor, ...]:
+    """The latent and the rotated part of the queries, and of the keys."""
+    latent = call.v.shape[-1]
+    return tuple(part for whole in (call.q, cache.keys) for part in (whole[..., :latent], whole[..., latent:]))
+
+
 class FlashInferMla:
     """One wrapper for each call, over one scratch buffer."""
 
@@ -99,7 +98,7 @@ class FlashInferMla:
         self._library = library
         self._backend = backend
         self._name = f"FlashInfer MLA {backend}"
-        self._workspace: Tensor | None = None
+        self._scratch = Scratch()
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Plan the call and run it once.
@@ -109,32 +108,11 @@ class FlashInferMla:
         """
         refuse(call, self._name, paged=True, head_dim_v=True)
         latent_keys(call, self._name, HEAD_DIMS)
-        cache, latent = cache_of(call), call.v.shape[-1]
-        wrapper = self._library.BatchMLAPagedAttentionWrapper(self._scratch(call.q.device), backend=self._backend)
-        launch = partial(
-            wrapper.run,
-            call.q[..., :latent],
-            call.q[..., latent:],
-            cache.keys[..., :latent],
-            cache.keys[..., latent:],
-            return_lse=True,
-            return_lse_base_on_e=True,
-        )
+        cache = cache_of(call)
+        wrapper = self._library.BatchMLAPagedAttentionWrapper(self._scratch.on(call.q.device), backend=self._backend)
+        launch = partial(wrapper.run, *parts_of(call, cache), return_lse=True, return_lse_base_on_e=True)
         with refusals(self._name):
-            wrapper.plan(
-                call.cu_seqlens_q,
-                cache.indptr,
-                cache.indices,
-                cache.lengths,
-                call.q.shape[1],
-                latent,
-                call.q.shape[-1] - latent,
-                cache.keys.shape[1],
-                call.causal,
-                call.scale,
-                call.q.dtype,
-                call.k.dtype,
-            )
+            wrapper.plan(*planned(call, cache))
             launch()
         return Prepared(launch=launch, result=to_contract)
 
@@ -142,14 +120,8 @@ class FlashInferMla:
         """The cache in pages, and ``attend(call)`` on the wrapper."""
         imports = "from dataclasses import dataclass\n\nimport flashinfer.mla\n\n"
         chosen = constants(BACKEND=self._backend, WORKSPACE_BYTES=WORKSPACE_BYTES, WORKSPACE={})
-        parts = source_of(PageList, page_list, Cache, cache_of, to_contract)
+        parts = source_of(PageList, page_list, Cache, cache_of, planned, parts_of, to_contract)
         return f"{imports}{chosen}\n\n{parts}\n\n{ATTEND}"
-
-    def _scratch(self, device: torch.device) -> Tensor:
-        """One buffer for all calls of the adapter; FlashInfer wants it zeroed once."""
-        if self._workspace is None:
-            self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        return self._workspace
 
 
 def to_contract(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -22,13 +22,11 @@ from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Error
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject
 from qualify.run.inputs import INPUT_KINDS, InputKind
-from qualify.run.reference import ROW_LIMIT, SAMPLE_ROWS, Golden
+from qualify.run.reference import SAMPLE_ROWS, Golden
 
 LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)
 KINDS: dict[Level, tuple[InputKind, ...]] = {"smoke": ("normal",), "full": INPUT_KINDS}
-ROWS_BY_KIND = {"normal": ROW_LIMIT}
-"""query rows of a sequence that are all compared; for the other kinds SAMPLE_ROWS, of longer sequences a sample"""
 FEW_ROWS = 64
 """rows that are asked first whether they rule a class out"""
 Richer = Callable[[], Golden]
@@ -55,38 +53,28 @@ class Budget:
         findings: list[Finding] = []
         statistics: list[Statistics] = []
         for seed, kind in enumerate(KINDS[subject.level]):
-            call = subject.inputs(kind, seed).call
-            limit = ROWS_BY_KIND.get(kind, SAMPLE_ROWS)
-            exact = subject.golden(call, row_limit=limit)
-            found, measured = compare(subject, call, exact, subject.run(call), kind, seed, row_limit=limit)
+            asked = subject if kind == "normal" else replace(subject, row_limit=SAMPLE_ROWS)
+            call = asked.inputs(kind, seed).call
+            found, measured = compare(asked, call, asked.golden(call), asked.run(call), kind, seed)
             findings += found
             statistics += [measured] if measured else []
         return findings, statistics
 
 
-def full_golden(subject: Subject, call: AttentionCall, row_limit: int = ROW_LIMIT) -> Golden:
+def full_golden(subject: Subject, call: AttentionCall) -> Golden:
     """The golden result with the terms of every class, for the rows that see a key."""
-    found = subject.golden_of(call, dtype=subject.reference, underflow=True, scores=True, row_limit=row_limit)
+    found = subject.golden_of(call, dtype=subject.reference, underflow=True, scores=True, row_limit=subject.row_limit)
     return rows_kept(found, found.keys > 0)
 
 
 def compare(
-    subject: Subject,
-    call: AttentionCall,
-    golden: Golden,
-    result: Result,
-    kind: str,
-    seed: int,
-    *,
-    measure: bool = True,
-    row_limit: int = ROW_LIMIT,
+    subject: Subject, call: AttentionCall, golden: Golden, result: Result, kind: str, seed: int, *, measure: bool = True
 ) -> tuple[list[Finding], Statistics | None]:
     """Judge one result of a call against its golden result.
 
     Args:
         measure: False saves the statistics, and the search for the tightest class, of a result within its limits: for
             probes that ask only whether anything fails.
-        row_limit: the one that the golden result was made with.
     """
     out = result.out[golden.rows]
     lse = None if result.lse is None else result.lse.T[golden.rows]
@@ -98,7 +86,7 @@ def compare(
         return findings, None
     out = out[~empty]
     declared = declared_class(subject.card, subject.workload.dtype)
-    richer = partial(full_golden, subject, call, row_limit)
+    richer = partial(full_golden, subject, call)
     if declared.scores:
         seen = richer()
     errors = judge(seen, out, declared)

@@ -60,19 +60,17 @@ class Subject:
     """what need be asked only once while the process lives, and what was answered"""
     golden_of: GoldenOf = golden
     """gives golden results"""
+    row_limit: int = ROW_LIMIT
+    """of a sequence with more queries than these a sample has a golden result"""
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
         """Inputs of a kind; the same arguments give the same values. In fp8 they have unequal descale factors."""
         return make_inputs(self.workload, kind=kind, seed=self.seed + seed, device=self.device, descaled=True)
 
-    def golden(self, call: AttentionCall, *, row_limit: int = ROW_LIMIT) -> Golden:
-        """The golden result of a call, with the underflow term where the dtype needs it.
-
-        Args:
-            row_limit: of a sequence with more queries than these a sample is compared.
-        """
+    def golden(self, call: AttentionCall) -> Golden:
+        """The golden result of a call, with the underflow term where the dtype needs it."""
         underflow = self.workload.q_format in {"fp16", "fp8_e4m3"}
-        return self.golden_of(call, dtype=self.reference, underflow=underflow, row_limit=row_limit)
+        return self.golden_of(call, dtype=self.reference, underflow=underflow, row_limit=self.row_limit)
 
     def run(self, call: AttentionCall) -> Result:
         """Run the kernel once and check that it returned what the contract says.

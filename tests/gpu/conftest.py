@@ -1,0 +1,34 @@
+"""What the tests on a GPU share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from qualify.cards.kernel import KernelCard
+from qualify.run.adapters.interface import Adapter
+from qualify.run.adapters.registry import create_adapter
+
+
+@pytest.fixture(scope="session")
+def adapter_of() -> Callable[[KernelCard], Adapter]:
+    """Gives the adapter of a card, one for all tests, as in a worker; skips where it does not fit this machine."""
+    adapters: dict[str, Adapter] = {}
+
+    def get(card: KernelCard) -> Adapter:
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+        major, minor = torch.cuda.get_device_capability()
+        wanted = card.requires.compute_capability
+        if wanted and f"{major}.{minor}" not in wanted:
+            pytest.skip(f"compute capability {major}.{minor} is not one of {', '.join(wanted)}")
+        if card.kernel not in adapters:
+            try:
+                adapters[card.kernel] = create_adapter(card)
+            except ImportError as error:
+                pytest.skip(f"{card.adapter}: {error}")
+        return adapters[card.kernel]
+
+    return get
