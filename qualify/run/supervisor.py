@@ -7,6 +7,7 @@ process, the run goes on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator
@@ -36,6 +37,11 @@ from qualify.run.setup import Settings
 CHUNK = {"cpu": 8, "cuda": 16}
 """cases that share a profiler session"""
 START_TIMEOUT_S = 300.0
+FRESH_TOGETHER = 6
+"""workers for repeats that start side by side: importing every library keeps a core busy for 8 to 13 s. One that waits
+holds a CUDA context, about half a GB of device memory."""
+CORES_EACH = 2
+"""cores for each of them; fewer start together on a smaller machine"""
 SLOW_STAGES = {"", "load", "prepare"}
 """stages in which a library may be compiling"""
 
@@ -94,6 +100,8 @@ class Supervisor:
         self.settled: set[str] = set()
         """cases that got an outcome elsewhere; whoever hears of the first start may fill it"""
         self.child: Child | None = None
+        self.spares: deque[Child] = deque()
+        """workers that nothing ran in, for the next repeats"""
 
     def events(self) -> Generator[Event, None, None]:
         """What happens, until every case has a final outcome. Closing the generator ends the worker.
@@ -110,12 +118,13 @@ class Supervisor:
                 if chunk[0].alone and self.child is not None and self.child.ran:
                     self._drop_child()
                 if self.child is None:
-                    yield from self._start()
+                    yield from self._start(fresh=len(self.alone) if chunk[0].alone else 0)
                 chunk = [task for task in chunk if task.case.id not in self.settled]
                 if chunk:
                     yield from self._run_chunk(chunk)
         finally:
             self._drop_child()
+            self._drop_spares()
 
     def _bury(self) -> Iterator[Event]:
         """Cases of a kernel whose library cannot be loaded share its outcome, without a process each."""
@@ -138,38 +147,62 @@ class Supervisor:
             self.child.stop()
             self.child = None
 
-    def _start(self) -> Iterator[Event]:
-        """Start a worker, without the libraries that end it, until one has described its machine."""
-        while True:
-            try:
-                yield from self._start_once()
-                return
-            except Gone as gone:
-                child = self.child
-                assert child is not None, "only a started process can be gone"
-                kind, _, name = child.stage.partition(":")
-                tail = " | ".join(child.log_tail().strip().splitlines()[-3:])
-                self._drop_child()
-                if kind == "load" and name in self.preload:
-                    self.preload.remove(name)
-                    continue
-                raise DeviceError(
-                    f"the worker process could not start (at {child.stage or 'its start'}: {gone.error}). Its last "
-                    f"words: {tail or 'none'}. `qualify doctor` checks the machine."
-                ) from None
+    def _drop_spares(self) -> None:
+        while self.spares:
+            self.spares.pop().stop()
 
-    def _start_once(self) -> Iterator[Event]:
-        """Start a worker and wait until it has described its machine."""
-        began = time.monotonic()
+    def _start(self, *, fresh: int) -> Iterator[Event]:
+        """Take a worker that waits, or start some, without the libraries that end them, until all are up.
+
+        Args:
+            fresh: further cases that each need a process of their own. Their workers start together, and no case runs
+                until all are up, so that no start disturbs a measurement.
+        """
+        while self.child is None and self.spares:
+            self.child = self.spares.popleft()
+            if self.child.process.poll() is not None:
+                self._drop_child()
+        while self.child is None:
+            self._spawn(1 if self.ceilings is None else self._together(1 + fresh))
+            yield At(case_id="", stage="start")
+            try:
+                yield from self._greet()
+            except Gone as gone:
+                self._leave_out(gone)
+            else:
+                self.child = self.spares.popleft()
+
+    def _together(self, wanted: int) -> int:
+        return max(1, min(wanted, FRESH_TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
+
+    def _spawn(self, count: int) -> None:
+        """Start worker processes: as many as asked, or as the machine has room for."""
         try:
-            self.child = child = Child(self.settings.memory_bytes)
+            while len(self.spares) < count:
+                self.spares.append(Child(self.settings.memory_bytes))
         except OSError as error:
-            raise DeviceError(
-                f"no worker process can be started: {error}. The machine has probably run out of processes, memory or "
-                "room for temporary files; what was measured is stored."
-            ) from error
-        yield At(case_id="", stage="start")
-        child.send(self.settings.message(preload=self.preload, ceilings=self.ceilings), START_TIMEOUT_S)
+            if not self.spares:
+                raise DeviceError(
+                    f"no worker process can be started: {error}. The machine has probably run out of processes, memory "
+                    "or room for temporary files; what was measured is stored."
+                ) from error
+
+    def _greet(self) -> Iterator[Event]:
+        """Send the new workers their settings, and wait until each has described its machine.
+
+        Raises:
+            Gone: one of them ended; it is the first of the spares then.
+        """
+        began = time.monotonic()
+        for _ in range(len(self.spares)):
+            self.spares[0].send(self.settings.message(preload=self.preload, ceilings=self.ceilings), START_TIMEOUT_S)
+            self.spares.rotate(-1)
+        for _ in range(len(self.spares)):
+            yield from self._hear(self.spares[0], began)
+            self.spares.rotate(-1)
+
+    def _hear(self, child: Child, began: float) -> Iterator[Event]:
+        """What a worker says of its start."""
         while True:
             message = child.receive(START_TIMEOUT_S)
             if message is None:
@@ -184,6 +217,23 @@ class Supervisor:
         self.ceilings = _received(child, Ceilings, message["ceilings"])
         stack = _received(child, Stack, message["stack"])
         yield Started(stack=stack, ceilings=self.ceilings, start_s=time.monotonic() - began)
+
+    def _leave_out(self, gone: Gone) -> None:
+        """The next workers do without the library that ended the first of these at its start.
+
+        Raises:
+            DeviceError: it was no library.
+        """
+        child = self.spares[0]
+        kind, _, name = child.stage.partition(":")
+        tail = " | ".join(child.log_tail().strip().splitlines()[-3:])
+        self._drop_spares()
+        if kind != "load" or name not in self.preload:
+            raise DeviceError(
+                f"the worker process could not start (at {child.stage or 'its start'}: {gone.error}). Its last "
+                f"words: {tail or 'none'}. `qualify doctor` checks the machine."
+            ) from None
+        self.preload.remove(name)
 
     def _run_chunk(self, chunk: list[Task]) -> Iterator[Event]:
         """Run tasks in the present worker; whoever is left without an outcome goes back into the queue."""

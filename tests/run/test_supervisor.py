@@ -71,6 +71,34 @@ def test_a_kernel_that_fills_memory_is_killed(tmp_path: Path, monkeypatch: pytes
     assert 1 == len({repr(measured) for measured in ceilings})
 
 
+def test_workers_for_repeats_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with cores to spare the repeats' processes start side by side; each case still has its own.
+
+    One of the processes is killed while it waits: its case runs in another.
+    """
+    names = ("wrong_numbers", "writes_inputs", "segfaults", "raises", "wrong_shape")
+    settings, tasks = make_settings(tmp_path, *names)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    supervisor = Supervisor(settings, tasks)
+    seen, victim, used = [], 0, set()
+    for event in supervisor.events():
+        if isinstance(event, Started):
+            seen.append("started")
+        if isinstance(event, Done):
+            seen.append("final" if event.final else "first")
+            used |= {supervisor.child.process.pid} if supervisor.child else set()
+            if supervisor.spares and not victim:
+                victim = supervisor.spares[0].process.pid
+                os.kill(victim, signal.SIGKILL)
+                supervisor.spares[0].process.wait()
+    assert "started started started started" in " ".join(seen)
+    assert victim
+    assert victim not in used
+    assert len(names) == seen.count("final")
+    assert not supervisor.spares
+
+
 def test_no_work_needs_no_process(tmp_path: Path) -> None:
     """Without cases nothing is started."""
     settings, _ = make_settings(tmp_path, "correct")
