@@ -51,6 +51,8 @@ SKIPPED = ("flex-attention",)
 """compiles anew for every length"""
 HEADS_Q, HEADS_KV = 8, 2
 PAGE_SIZE = 16
+LATENT_HEADS, LATENT_HEAD_DIMS, LATENT_PAGE_SIZE = 16, (576, 512), 64
+"""of the kernels of latent attention: one KV head, whose first 512 elements are the values"""
 LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((1,), (1,)),
     ((127,), (127,)),
@@ -121,12 +123,17 @@ def quantiles(values: list[float]) -> list[float]:
 def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, long: bool) -> Workload:
     """The call of a seed, as rich as the card claims: GQA where it knows it, descale factors as it takes them."""
     turn = seed // len(INPUT_KINDS)
+    latent = card.claims.head_dim_v == "latent"
+    heads_kv = HEADS_KV if "gqa" in card.claims.features else HEADS_Q
+    heads_q, heads_kv = (LATENT_HEADS, 1) if latent else (HEADS_Q, heads_kv)
+    head_dim, head_dim_v = LATENT_HEAD_DIMS if latent else (head_dim, head_dim)
     queries, keys = LONG if long and turn % 20 == 19 else LENGTHS[turn % len(LENGTHS)]
     return Workload(
-        heads_q=HEADS_Q,
-        heads_kv=HEADS_KV if "gqa" in card.claims.features else HEADS_Q,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
         head_dim=head_dim,
-        head_dim_v=head_dim,
+        head_dim_v=head_dim_v,
+        latent=latent,
         dtype=dtype,
         causal=turn % 2 == 0,
         window=(-1, -1),
@@ -135,14 +142,14 @@ def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, lon
         scale=head_dim**-0.5,
         seqlens_q=queries,
         seqlens_k=keys,
-        page_size=0 if "packed" in card.claims.layouts else PAGE_SIZE,
+        page_size=0 if "packed" in card.claims.layouts else LATENT_PAGE_SIZE if latent else PAGE_SIZE,
         descale=card.claims.fp8.descale if "fp8_e4m3" in formats_of(dtype) else "",
     )
 
 
 def unclaimed(card: KernelCard, workload: Workload) -> list[str]:
     """Why the card does not claim the call."""
-    names = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "causal", "window", "softcap", "sinks", "scale")
+    names = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "causal", "window", "softcap", "sinks", "scale", "latent")
     parts: dict[str, Any] = {name: getattr(workload, name) for name in names}
     geometry = Geometry(model="", mask="", layers=1, refusals=(), **parts)
     shape = Shape(

@@ -145,13 +145,27 @@ def table(evidence: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def newest(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs, each without the cases that a later run of its matrix has at its level; without those left empty."""
+    seen: set[tuple[str, str, str]] = set()
+    kept = []
+    for run in reversed(runs):
+        names = {case["id"]: (run["matrix"], run["level"], case["id"]) for case in run["cases"]}
+        cases = [case for case in run["cases"] if names[case["id"]] not in seen]
+        seen.update(names.values())
+        kept += [run | {"cases": cases}] if cases else []
+    return kept[::-1]
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--db", action="append", default=[], help="evidence store; may be repeated")
     parser.add_argument("--run", action="append", default=[], help="run id; default: all runs of the stores")
     parser.add_argument("--out", type=Path, help="where to write the JSON")
-    parser.add_argument("--add", action="store_true", help="beside the runs that the file holds")
+    parser.add_argument(
+        "--add", action="store_true", help="beside the runs that the file holds; of a case and level the newest is kept"
+    )
     parser.add_argument("--table", type=Path, help="print the table of a written JSON")
     arguments = parser.parse_args()
     if arguments.table:
@@ -168,7 +182,7 @@ def main() -> None:
     if missing:
         parser.error(f"no such run in {', '.join(arguments.db)}: {', '.join(sorted(missing))}")
     held = json.loads(arguments.out.read_text())["runs"] if arguments.add else []
-    runs = [run for run in held if run["run"] not in {new["run"] for new in runs}] + runs
+    runs = newest([run for run in held if run["run"] not in {new["run"] for new in runs}] + runs)
     text = json.dumps(codec.strict({"schema": "qualify.evidence/1", "runs": runs}), indent=None, separators=(",", ":"))
     arguments.out.write_text(text.replace('{"id":', '\n{"id":') + "\n")
 

@@ -224,7 +224,7 @@ def coverage() -> str:
     return "".join([*lines, *_differences(seen, cards), "\n## Claimed, and not measured here\n\n", *untried])
 
 
-COVERAGE_OF = ("smoke", "hopper", "limits", "incidents", "all-models", "deepseek", "fp8", "whisper")
+COVERAGE_OF = ("smoke", "hopper", "limits", "incidents", "all-models", "deepseek", "fp8", "whisper", "traffic")
 """matrices whose cases docs/coverage.md counts, where the evidence has them"""
 UNSEEN = ("lse", "graph")
 """features that are no part of a workload"""
@@ -306,9 +306,13 @@ def _power(value: float) -> str:
 def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     """What docs/incidents.md needs of reports: the stack, and each incident's state, kernels and first reason."""
     stack, parameters = reports[0]["stack"], reports[0]["parameters"]
-    parts: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for part in (part for report in reports for part in report["stack"]["components"]):
-        parts.setdefault((part["kind"], part["name"]), set()).add((part["version"], part["digest"]))
+    parts: dict[tuple[str, str], set[frozenset[tuple[str, str]]]] = {}
+    for report in reports:
+        named: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        for part in report["stack"]["components"]:
+            named.setdefault((part["kind"], part["name"]), set()).add((part["version"], part["digest"]))
+        for name, states in named.items():  # two libraries may each have a binary of that name
+            parts.setdefault(name, set()).add(frozenset(states))
     if any(len(states) > 1 for states in parts.values()):  # a run names only the binaries that it loaded
         raise SystemExit("the reports are of several stacks; name each stack's evidence differently")
     versions = {part["name"]: part["version"] for part in stack["components"] if part["kind"] == "distribution"}

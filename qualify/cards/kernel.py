@@ -130,6 +130,10 @@ class Fp8Claim(Card):
     tensor: one for all keys and one for all values, as serving engines store them"""
     weight_scale: Annotated[Positive, Field(ge=1)] = 1.0
     """factor by which the weights P, at most 1, are multiplied before they are rounded to e4m3"""
+    value_factor: Literal["inside", "after_rounding"] = "inside"
+    """after_rounding: the values' factor multiplies the rounded output, which is then rounded a second time"""
+    cache: Literal["exact", "rounded"] = "exact"
+    """rounded: beside 16-bit queries keys and values are multiplied by their factors and rounded to that type"""
 
 
 class EmptyRow(Card):
@@ -178,6 +182,8 @@ class Claims(Card):
     """corner of the causal diagonal where seqlen_q differs from seqlen_k"""
     empty_row: EmptyRow
     """result of a row that sees no key"""
+    hidden_score: Annotated[float, Field(lt=0, allow_inf_nan=False)] | None = None
+    """score of a hidden key before the scale; left out = -inf. A finite one gives it weight where the scale is small"""
     nan: Literal["propagates", "any"] = "any"
     """propagates: a NaN in a query, key or value shows in every row that sees it; level full asks for it"""
 

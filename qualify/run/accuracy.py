@@ -54,6 +54,8 @@ class AccuracyClass:
     """u_S: unit roundoff of the format of the scores; 0 = float32, whose roundoff every class has"""
     product: float = 0.0
     """rms error of a product within q·k, relative to the largest one: accumulators shorter than float32; 0 = none"""
+    rescaled: bool = False
+    """the rounded output is multiplied by a factor and rounded again"""
 
 
 CLASSES: tuple[AccuracyClass, ...] = (
@@ -74,6 +76,11 @@ that term. The same cut of P V showed as β up to 1.8e-3 where V has one sign, s
 fp32 has 2^-20 and not 2^-21: PyTorch's memory-efficient kernel multiplies in three TF32 parts, and where V has one sign
 G was 1.001 of its limit in 2 of 1,000 calls.
 """
+
+ACCUMULATED = 16
+"""Keys that a tensor core adds in one step, at least. It cuts each sum instead of rounding it (Fasi et al. 2021, PeerJ
+Computer Science 7:e330), so every step may take 2^-24 of it away. One query on 16,384 keys in fp16 on an H100, with
+values of one sign: β of -1.04e-4 by FlashInfer's fa3 and by FlashAttention-4; 9.4e-5 was allowed without this term."""
 
 SIGNIFICANT_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
 
@@ -115,8 +122,11 @@ def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
     Beside an fp8 cache the arithmetic is that of the queries' 16 bits, so ``fp8kv`` grants fp16 no more than fp16.
     """
     declared = class_named(card.accuracy[dtype])
-    if declared.name == "fp8kv" and formats_of(dtype)[0] == "fp16":
-        return replace(class_named("fp16"), name=declared.name)
+    if declared.name == "fp8kv":
+        like = class_named("fp16") if formats_of(dtype)[0] == "fp16" else declared
+        if card.claims.fp8.cache == "rounded":
+            like = replace(like, roundoff=2 * like.roundoff, product=like.roundoff / 2)
+        return replace(like, name=declared.name, rescaled=card.claims.fp8.value_factor == "after_rounding")
     return scaled(declared, card.claims.fp8.weight_scale)
 
 
@@ -196,15 +206,23 @@ def _worst_case(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tenso
     """B of every element; float32 scores and sums err by four standard deviations."""
     roundoff_out = 2.0 ** -SIGNIFICANT_BITS[dtype]
     worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + _sums(golden))) * golden.A
-    worst = worst + torch.maximum(roundoff_out * golden.out.abs(), step / 2)
+    worst = worst + (1 + kind.rescaled) * torch.maximum(roundoff_out * golden.out.abs(), step / 2)
     return worst + kind.scores * golden.S if kind.scores and golden.S is not None else worst
 
 
 def _variance(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor) -> Tensor:
     """σ² of every element."""
-    variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + step.square() / 12
+    variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + _rounded(kind) * step.square()
     variance = variance + (_sums(golden) * golden.A).square()
     return variance + (kind.scores / 2) ** 2 * golden.T if kind.scores and golden.T is not None else variance
+
+
+def _rounded(kind: AccuracyClass) -> float:
+    """Variance of what rounding the output does to it, in squared steps.
+
+    One factor for all values gives equal outputs equal errors, so its rounding counts as half a step everywhere.
+    """
+    return 1 / 12 + kind.rescaled / 4
 
 
 def _sums(golden: Golden) -> Tensor:
@@ -245,14 +263,21 @@ def _by_sequence(
         variance = variance + (kind.scores / 2) ** 2 * golden.T.sum(-1) * power
     found, place = torch.unique(golden.sequence, return_inverse=True)
     ones = torch.ones_like(power)
+    # A row with one key is a copy of its value: all heads of a group, and all queries that see that key, err alike.
+    copy = (golden.keys == 1)[:, None]
+    copied, variance = torch.where(copy, variance.sqrt(), 0.0), torch.where(copy, 0.0, variance)
     # Products that are cut flatten or sharpen all weights alike: at worst the output's gain is their relative error.
-    parts = torch.stack([row.square(), ones, along, power, variance, products * power], -1).sum(1)
+    cut = 0.0 if kind.name == "fp32" else FP32_ROUNDOFF / ACCUMULATED
+    bent = (products + cut * golden.keys.to(exact.dtype)[:, None]) * power
+    if kind.rescaled:
+        bent = bent + (step / 2 * exact.abs()).sum(-1)
+    parts = torch.stack([row.square(), ones, along, power, variance, copied, bent], -1).sum(1)
     sums = parts.new_zeros(len(found), parts.shape[-1]).index_add_(0, place, parts)
     sums = torch.cat([parts.sum(0, keepdim=True), sums])
-    squares, rows, gained, powers, variances, bent = sums.unbind(-1)
+    squares, rows, gained, powers, variances, copies, bent = sums.unbind(-1)
     G, allowed = (squares / rows).sqrt(), g_limit(rows)
-    beta = _ratio(gained, powers)
-    beta_limit = kind.gain + _ratio(bent, powers) + sigmas(len(found)) * _ratio(variances.sqrt(), powers)
+    beta, deviations = _ratio(gained, powers), (variances + copies.square()).sqrt()
+    beta_limit = kind.gain + _ratio(bent, powers) + sigmas(len(found)) * _ratio(deviations, powers)
     shares = torch.stack([G / allowed, (beta / beta_limit).abs()]).nan_to_num(nan=math.inf)
     at_g, at_beta = (int(index) for index in shares.argmax(-1))
     worst = at_g if float(shares[0, at_g]) >= float(shares[1, at_beta]) else at_beta

@@ -21,7 +21,7 @@ from qualify.run.checks.interface import Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.inputs import make_inputs
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:cutlass:DeprecationWarning")]
 
 CARDS = {name: loaded.card for name, loaded in load_kernels().items() if loaded.card.claims.head_dim_v == "latent"}
 MLA: dict[str, Any] = {"heads_q": 16, "heads_kv": 1, "head_dim": 576, "head_dim_v": 512, "latent": True}
@@ -45,6 +45,8 @@ def test_every_check_passes(
     card, workload = CARDS[kernel], make_workload(**MLA | SHAPES[shape] | {"page_size": page_size})
     if workload_refusals(card, workload):
         pytest.skip(f"{kernel} does not claim it")
+    if (kernel, shape) == ("flashmla", "ragged verify"):
+        pytest.xfail("NaN with queries 2^12 times as large: docs/findings.md")
     subject = Subject(
         workload=workload,
         card=card,

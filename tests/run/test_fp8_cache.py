@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_call, make_subject, make_workload
+from builders import CPU, make_call, make_card, make_subject, make_workload
 from faults import Edited, changed
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from qualify.facts.case import Workload
 from qualify.plan.workloads import descaled, workload_refusals
 from qualify.run.accuracy import declared_class
 from qualify.run.adapters import flashinfer
-from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.adapters.torch_sdpa import create as create_sdpa
 from qualify.run.checks.budget import Budget
@@ -89,6 +89,62 @@ def test_a_correct_kernel_passes(shape: str, dtype: str) -> None:
 def test_a_correct_kernel_passes_at_full(dtype: str) -> None:
     """Every input kind and the long probes, whose written values e4m3 must hold exactly."""
     assert set() == failed(None, level="full", dtype=dtype, descale="tensor", **SHAPES["paged window"])
+
+
+class Rescaled(TiledTorch):
+    """Multiplies the output by the values' factor after it was rounded, as FlashInfer's ``run(v_scale=...)`` does."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """The kernel without the factor, and the product."""
+        if call.v_descale is None:
+            return super().prepare(call)
+        factor = float(call.v_descale[0, 0])
+        prepared = super().prepare(replace(call, v_descale=torch.ones_like(call.v_descale)))
+
+        def result(native: Any) -> Any:
+            out, lse = prepared.result(native)
+            return out * factor, lse
+
+        return replace(prepared, result=result)
+
+
+class Rounded(TiledTorch):
+    """Multiplies keys and values by their factors and rounds that to 16 bits, as vLLM's Triton kernel does."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        """The kernel on a 16-bit cache."""
+        if call.k_descale is None or call.v_descale is None:
+            return super().prepare(call)
+        k, v = (
+            (tensor.float() * factors[0, 0]).to(call.q.dtype)
+            for tensor, factors in ((call.k, call.k_descale), (call.v, call.v_descale))
+        )
+        return super().prepare(replace(call, k=k, v=v, k_descale=None, v_descale=None))
+
+
+@every_dtype
+@pytest.mark.parametrize("shape", [{"seqlens_q": (129,), "softcap": 50.0}, {"seqlens_q": (2,) * 9, "causal": False}])
+def test_a_cache_that_is_rounded_is_declared(dtype: str, shape: dict[str, Any]) -> None:
+    """Without the word on the card a correct kernel is accused; with it no input kind does so, and a fault is seen."""
+    fp8 = {"descale": "tensor", "cache": "rounded"}
+    card = make_card(dtypes=[dtype], accuracy={dtype: "fp8kv"}, fp8=fp8, lse={"rel": 5e-2})
+    shape = shape | {"descale": "tensor", "head_dim": 256}
+    assert "budget" in failed(Rounded(), level="full", dtype=dtype, **shape)
+    assert set() == failed(Rounded(), level="full", dtype=dtype, card=card, **shape)
+    fault = edited(lambda call: replace(call, q=call.q.to(FP8).to(call.q.dtype)))
+    assert "budget" in failed(fault, level="full", dtype=dtype, card=card, **shape)
+
+
+@every_dtype
+def test_a_factor_after_the_rounding_is_declared(dtype: str) -> None:
+    """Without the word on the card a correct kernel is accused; with it no input kind does so, and a fault is seen."""
+    fp8 = {"descale": "tensor", "value_factor": "after_rounding"}
+    card = make_card(dtypes=[dtype], accuracy={dtype: "fp8kv"}, fp8=fp8)
+    shape = {"seqlens_q": (129,), "causal": False, "descale": "tensor"}
+    assert "budget" in failed(Rescaled(), level="full", dtype=dtype, **shape)
+    assert set() == failed(Rescaled(), level="full", dtype=dtype, card=card, **shape)
+    once = edited(lambda call: replace(call, q=call.q.to(FP8).to(call.q.dtype)))
+    assert "budget" in failed(once, level="full", dtype=dtype, card=card, **shape)
 
 
 @every_dtype

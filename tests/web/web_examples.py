@@ -102,6 +102,8 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
 
 def start(address: str, *options: object, folder: Path) -> subprocess.Popen[str]:
     """The real command."""
+    # The background job of a shell ignores Ctrl-C, and so would its children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
         command("web", "--db", address, *options),
         cwd=folder,

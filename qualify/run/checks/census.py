@@ -77,7 +77,7 @@ class Census:
 
     def run(self, subject: Subject) -> list[Finding]:
         """One call per labelling; the first wrong row is described in words."""
-        workload = paged_or_ragged(subject.workload)
+        workload = paged_or_ragged(subject)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
         rows = rows_of(workload, subject.device)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from qualify.facts.case import Level, mask_kind
+from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import compare
-from qualify.run.checks.interface import Subject, failing, noted, passed
+from qualify.run.checks.interface import Subject, claimed, failing, noted, passed
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
@@ -52,17 +52,6 @@ class Degenerate:
             asked.append(name)
         findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
         return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
-
-
-def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:
-    """Whether the card claims the workload's mask at such lengths."""
-    claims, workload = subject.card.claims, subject.workload
-    if claims.alignment == "top_left" and seqlens_q != seqlens_k:
-        return False  # another mask than the contract's
-    if claims.longer_queries is None or all(q <= k for q, k in zip(seqlens_q, seqlens_k, strict=True)):
-        return True
-    kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)
-    return kind in claims.longer_queries
 
 
 def judge_lengths(subject: Subject) -> Finding | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Level, Workload, mask_kind
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.checks.rows import rows_of
@@ -247,17 +247,32 @@ def changed(values: Difference) -> str:
     )
 
 
-def paged_or_ragged(workload: Workload) -> Workload:
+def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:
+    """Whether the card claims the workload's mask at such lengths."""
+    claims, workload = subject.card.claims, subject.workload
+    if claims.alignment == "top_left" and seqlens_q != seqlens_k:
+        return False  # another mask than the contract's
+    if claims.longer_queries is None or all(q <= k for q, k in zip(seqlens_q, seqlens_k, strict=True)):
+        return True
+    kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)
+    return kind in claims.longer_queries
+
+
+def paged_or_ragged(subject: Subject) -> Workload:
     """The workload with unequal key lengths where its layout has room for them, else itself.
 
     A paged cache whose lengths all fill their last page has no tail to poison and no odd page count; real
-    caches do. Lengths shrink by different amounts under one page, never below one key.
+    caches do. Lengths shrink by different amounts under one page, never below one key; nor below the queries where
+    the card claims no more queries than keys.
     """
-    if not workload.page_size:
-        return workload
+    workload = subject.workload
     shrink = (0, 1, workload.page_size - 1, workload.page_size // 2, workload.page_size + 1)
-    lengths = tuple(
-        max(min(length, query, 1), length - shrink[index % len(shrink)] - (1 if len(workload.seqlens_k) == 1 else 0))
-        for index, (length, query) in enumerate(zip(workload.seqlens_k, workload.seqlens_q, strict=True))
-    )
-    return workload.with_lengths(workload.seqlens_q, lengths)
+    if workload.page_size:
+        for least in (1, math.inf):
+            lengths = tuple(
+                int(max(min(length, query, least), length - shrink[index % 5] - (len(workload.seqlens_k) == 1)))
+                for index, (length, query) in enumerate(zip(workload.seqlens_k, workload.seqlens_q, strict=True))
+            )
+            if claimed(subject, workload.seqlens_q, lengths):
+                return workload.with_lengths(workload.seqlens_q, lengths)
+    return workload

@@ -69,7 +69,7 @@ class Needle:
         return [Finding(check=self.name, verdict="pass", detail=detail, values={"passes": passes})]
 
     def _pass(self, subject: Subject, number: int) -> tuple[str, dict[str, Value]] | None:
-        workload = paged_or_ragged(subject.workload)
+        workload = paged_or_ragged(subject)
         size = amplitudes(workload)
         assert size is not None, "skips() asked"
         device, dtype = subject.device, TORCH_DTYPES[workload.kv_format]

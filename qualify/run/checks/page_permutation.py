@@ -42,7 +42,7 @@ class PagePermutation:
 
     def run(self, subject: Subject) -> list[Finding]:
         """One call per order of the pages."""
-        workload = paged_or_ragged(subject.workload)
+        workload = paged_or_ragged(subject)
         subject = replace(subject, workload=workload)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         exact = subject.card.claims.deterministic

@@ -61,7 +61,7 @@ class Parameters:
 
     def run(self, subject: Subject) -> list[Finding]:
         """Near and far from zero; at full level also with another scale."""
-        workload = paged_or_ragged(subject.workload)
+        workload = paged_or_ragged(subject)
         scales = [workload.scale]
         if subject.level == "full" and subject.card.jit != "shapes":
             scales.append(workload.scale * OTHER_SCALE)

@@ -38,7 +38,7 @@ class Poison:
 
     def run(self, subject: Subject) -> list[Finding]:
         """One call per poison, and two more where some keys are seen by nobody."""
-        workload = paged_or_ragged(subject.workload)
+        workload = paged_or_ragged(subject)
         subject = replace(subject, workload=workload)
         exact = subject.card.claims.deterministic
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)

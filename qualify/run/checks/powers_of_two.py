@@ -9,6 +9,7 @@ part of the keys, what they weigh in the scores is taken out for the last questi
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -25,6 +26,8 @@ QUIET, FP8_QUIET = -6, -2
 """even, as EXPONENT is: PyTorch's math path gives q and k the square root of the scale each. In normal range"""
 FP8_EXPONENT = 7
 """2^7 times 2 is within e4m3's range, and 2^7 times a score of some 500 is beyond fp16's"""
+GONE = 100.0
+"""a hidden key whose logit is so far below zero has no weight; what a card's ``hidden_score`` must leave of it"""
 
 
 class PowersOfTwo:
@@ -43,8 +46,8 @@ class PowersOfTwo:
         inputs = small_multiples(subject)
         exact = subject.card.claims.deterministic
         before = subject.run(inputs.call)
-        louder_by = exponent_of(inputs.call.q)
-        for by in (louder_by, FP8_QUIET if inputs.call.q.dtype == FP8 else QUIET):
+        louder_by = loudest(subject, inputs)
+        for by in filter(None, (louder_by, FP8_QUIET if inputs.call.q.dtype == FP8 else QUIET)):
             altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by))
             call = replace(altered.call, scale=inputs.call.scale / 2.0**by)
             found = difference(subject, before, subject.run(call), exact=exact)
@@ -71,6 +74,16 @@ class PowersOfTwo:
 def exponent_of(tensor: Tensor) -> int:
     """By how much the small multiples of a dtype may grow."""
     return FP8_EXPONENT if tensor.dtype == FP8 else EXPONENT
+
+
+def loudest(subject: Subject, inputs: Inputs) -> int:
+    """By how much the queries grow: no further than where the scale takes a card's ``hidden_score`` near zero."""
+    hidden = subject.card.claims.hidden_score
+    most = exponent_of(inputs.call.q)
+    if hidden is None:
+        return most
+    room = math.floor(math.log2(max(1.0, -hidden * inputs.call.scale / GONE)))
+    return min(most, room - room % 2)
 
 
 def scaled(values: Tensor, factor: float) -> Tensor:

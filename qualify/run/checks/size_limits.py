@@ -24,9 +24,8 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
-from qualify.run.checks.degenerate import claimed
 from qualify.run.checks.history import shortened
-from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
+from qualify.run.checks.interface import Subject, changed, claimed, difference, failing, noted, passed
 from qualify.run.inputs import Inputs, replace_keys, with_tensors
 
 OFFSETS = 1 << 31

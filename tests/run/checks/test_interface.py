@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from builders import make_subject, make_workload
+from builders import make_card, make_subject
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,8 +61,8 @@ def test_without_determinism_a_few_units_in_the_last_place_are_granted(steps: in
 @given(lengths=st.lists(st.integers(0, 200), min_size=1, max_size=7).filter(any), page_size=st.integers(1, 64))
 def test_paged_lengths_shrink_a_little_and_never_away(lengths: list[int], page_size: int) -> None:
     """Every cache that had a key keeps one, none grows, and none loses much more than a page."""
-    workload = make_workload(seqlens_q=(1,) * len(lengths), seqlens_k=tuple(lengths), page_size=page_size)
-    shrunk = paged_or_ragged(workload).seqlens_k
+    subject = make_subject(seqlens_q=(1,) * len(lengths), seqlens_k=tuple(lengths), page_size=page_size)
+    shrunk = paged_or_ragged(subject).seqlens_k
     for before, after in zip(lengths, shrunk, strict=True):
         assert min(before, 1) <= after <= before
         assert before - after <= page_size + 1
@@ -70,13 +70,25 @@ def test_paged_lengths_shrink_a_little_and_never_away(lengths: list[int], page_s
 
 def test_full_pages_get_a_tail() -> None:
     """Production shapes often end at a page's edge; a real cache does not."""
-    workload = make_workload(seqlens_q=(1,) * 3, seqlens_k=(64,) * 3, page_size=16)
-    assert (64, 63, 49) == paged_or_ragged(workload).seqlens_k
-    single = make_workload(seqlens_q=(1,), seqlens_k=(64,), page_size=16)
+    subject = make_subject(seqlens_q=(1,) * 3, seqlens_k=(64,) * 3, page_size=16)
+    assert (64, 63, 49) == paged_or_ragged(subject).seqlens_k
+    single = make_subject(seqlens_q=(1,), seqlens_k=(64,), page_size=16)
     assert (63,) == paged_or_ragged(single).seqlens_k
+
+
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [({}, (64, 63, 49)), ({"longer_queries": ["full"]}, (64, 64, 60)), ({"alignment": "top_left"}, (64, 64, 60))],
+    ids=str,
+)
+def test_lengths_stay_within_the_card(claims: dict[str, object], expected: tuple[int, ...]) -> None:
+    """What a card does not claim (more queries than keys, another diagonal) is not asked."""
+    card = make_card(**claims)
+    subject = make_subject(card=card, seqlens_q=(64, 64, 60), seqlens_k=(64,) * 3, page_size=16)
+    assert expected == paged_or_ragged(subject).seqlens_k
 
 
 def test_packed_lengths_stay() -> None:
     """Only a paged cache has room for other lengths."""
-    workload = make_workload(seqlens_q=(64, 64))
-    assert workload == paged_or_ragged(workload)
+    subject = make_subject(seqlens_q=(64, 64))
+    assert subject.workload == paged_or_ragged(subject)

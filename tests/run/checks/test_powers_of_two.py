@@ -17,11 +17,12 @@ from qualify.run.checks.powers_of_two import PowersOfTwo
 
 
 class Half:
-    """Attention of one sequence without a mask, with chosen parts in fp16."""
+    """Attention of one sequence, with chosen parts in fp16, and hidden keys by a finite score."""
 
-    def __init__(self, *, scores: bool = False, accumulator: bool = False) -> None:
+    def __init__(self, *, scores: bool = False, accumulator: bool = False, hidden: float = 0.0) -> None:
         self.scores = scores
         self.accumulator = accumulator
+        self.hidden = hidden
 
     def prepare(self, call: AttentionCall) -> Prepared:
         return Prepared(launch=lambda: self.attend(call), result=lambda native: native)
@@ -32,6 +33,8 @@ class Half:
         k, v = (tensor.float().repeat_interleave(group, 1).transpose(0, 1) for tensor in (call.k, call.v))
         raw = q @ k.transpose(1, 2)
         raw = raw.half().float() if self.scores else raw
+        if self.hidden:
+            raw = raw.masked_fill(torch.ones_like(raw, dtype=torch.bool).triu(1), self.hidden)
         p = torch.exp(raw * call.scale)
         lse = torch.log(p.sum(-1))
         weighted = p @ v
@@ -39,9 +42,12 @@ class Half:
         return (weighted / p.sum(-1, keepdim=True)).transpose(0, 1).to(call.out_dtype), lse
 
 
-def scaled(adapter: Any = None, deterministic: bool = True, **workload: Any) -> Finding:
+def scaled(
+    adapter: Any = None, deterministic: bool = True, hidden_score: float | None = None, **workload: Any
+) -> Finding:
     """The one finding of the check."""
-    subject = make_subject(adapter, level="full", card=make_card(deterministic=deterministic), **workload)
+    card = make_card(deterministic=deterministic, hidden_score=hidden_score)
+    subject = make_subject(adapter, level="full", card=card, **workload)
     assert "" == PowersOfTwo().skips(subject)
     (finding,) = PowersOfTwo().run(subject)
     return finding
@@ -52,6 +58,16 @@ def test_scores_in_fp16_are_caught(dtype: str) -> None:
     """They overflow before the scale."""
     finding = scaled(Half(scores=True), causal=False, dtype=dtype)
     assert ("fail", "q") == (finding.verdict, finding.values["scaled"])
+
+
+def test_a_finite_score_of_hidden_keys_is_caught_or_declared() -> None:
+    """-5e4, as FlashInfer has it, is gone at a usual scale and not at 2^-12 of it. A wrong card is no excuse."""
+    kernel = Half(hidden=-5e4)
+    assert ("fail", 12) == (scaled(kernel).verdict, scaled(kernel).values["exponent"])
+    finding = scaled(kernel, hidden_score=-5e4)
+    assert "pass" == finding.verdict
+    assert "2^4 q" in finding.detail
+    assert "fail" == scaled(Half(hidden=-5e2), hidden_score=-5e4).verdict
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8_e4m3"])
