@@ -30,7 +30,7 @@ import torch
 from qualify.cards.config.families import FAMILIES, WRAPPERS
 from qualify.cards.config.writing import described
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import load_kernels, load_matrix, load_models
+from qualify.cards.load import load_kernels, load_matrix, load_models, matrix_names
 from qualify.cards.schema import KINDS, schema
 from qualify.facts.case import Workload
 from qualify.plan.plan import make_plan
@@ -224,8 +224,6 @@ def coverage() -> str:
     return "".join([*lines, *_differences(seen, cards), "\n## Claimed, and not measured here\n\n", *untried])
 
 
-COVERAGE_OF = ("smoke", "hopper", "limits", "incidents", "all-models", "deepseek", "fp8", "whisper", "traffic")
-"""matrices whose cases docs/coverage.md counts, where the evidence has them"""
 UNSEEN = ("lse", "graph")
 """features that are no part of a workload"""
 
@@ -240,7 +238,7 @@ def _range(card: KernelCard) -> str:
 def _seen_on_h100() -> dict[str, tuple[set[str], str, list[str]]]:
     """(claim words of the workload, verdict, reasons) of each case in the evidence that a shipped matrix still has."""
     kernels = load_kernels()
-    plans = [make_plan(load_matrix(name), kernels) for name in COVERAGE_OF]
+    plans = [make_plan(load_matrix(name), kernels) for name in matrix_names()]
     planned = {case.id: case for plan in plans for case in (*plan.cases, *(case for case, _ in plan.refused))}
     evidence = json.loads((EVIDENCE / "2026-11-21-h100.json").read_text())
     found: dict[str, tuple[set[str], str, list[str]]] = {}

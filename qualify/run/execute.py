@@ -195,9 +195,10 @@ class Session:
             torch.cuda.synchronize()
 
     def _finish(self, batch: list[Running]) -> Iterator[tuple[str, Outcome]]:
-        """Witness, checks and timing of prepared cases."""
+        """Witness, checks and timing of prepared cases, which leave the batch and the device's memory one by one."""
         failed = self._witness(batch)
-        for running in batch:
+        while batch:
+            running = batch.pop(0)
             request = running.request
             outcome = failed.get(request.case.id)
             if outcome is None:

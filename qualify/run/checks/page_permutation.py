@@ -24,8 +24,8 @@ SPARE_COLUMNS = 3
 """entries of the block table past the longest sequence"""
 FILL = 3.0
 """standard deviation of what stands in pages that the call does not own"""
-DRAWN_AT_ONCE = 1 << 26
-"""elements of a pool that are drawn in float32 together: beside a cache of many GB there is no room for all"""
+AT_ONCE = 1 << 26
+"""elements of a pool that are drawn in float32, or counted, together: beside many GB there is no room for all"""
 ORDERS: dict[Level, tuple[str, ...]] = {"smoke": ("reversed",), "full": ("reversed", "shuffled", "interleaved")}
 
 
@@ -57,7 +57,7 @@ class PagePermutation:
                 return [failing(self.name, f"with the pages {order}, {changed(found)}", values | found)]
             tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
             for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):
-                written = int((~same_bits(was, now)).sum())
+                written = unlike(was, now)
                 if written:
                     detail = f"the call changed {written} elements of the {name}"
                     return [failing(self.name, detail, values | {"tensor": name, "elements": written})]
@@ -70,6 +70,12 @@ class PagePermutation:
                 return [failing(self.name, detail, {"order": "shared", **found})]
         asked = f"pages {', '.join(ORDERS[subject.level])} in a larger pool{', and shared' if both else ''}"
         return [passed(self.name, f"the same result with {asked}")]
+
+
+def unlike(was: Tensor, now: Tensor) -> int:
+    """Number of elements whose bits differ, counted in parts: a sum over booleans makes eight bytes of each."""
+    parts = (torch.split(tensor.flatten(), AT_ONCE) for tensor in (was, now))
+    return sum(int((~same_bits(*pair)).sum()) for pair in zip(*parts, strict=True))
 
 
 def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, AttentionCall] | None:
@@ -113,7 +119,7 @@ def move_pages(inputs: Inputs, workload: Workload, order: str, seed: int) -> Inp
 
     def moved(whole: Tensor) -> Tensor:
         fresh = torch.empty((pool, *whole.shape[1:]), dtype=whole.dtype, device=whole.device)
-        for part in torch.split(fresh, max(1, DRAWN_AT_ONCE // whole[0].numel())):
+        for part in torch.split(fresh, max(1, AT_ONCE // whole[0].numel())):
             part.copy_(FILL * torch.randn(part.shape, generator=generator, device=whole.device))
         fresh[places] = whole[owned]
         return fresh
