@@ -16,7 +16,8 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.accuracy import E_LIMIT, R_LIMIT, declared_class, judge
 from qualify.run.checks.budget import full_golden, rows_kept
-from qualify.run.checks.interface import STEPS, Subject
+from qualify.run.checks.interface import Subject, steps_of
+from qualify.run.inputs import TORCH_DTYPES
 from qualify.run.recording import Launch
 from qualify.run.reference import Golden
 from qualify.run.script import Claim
@@ -70,7 +71,8 @@ def _same(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim |
         return None
     exact = subject.card.claims.deterministic
     wide = f"max(abs(out{before}[row, HEAD].float()).max(), abs(out{after}[row, HEAD].float()).max())"
-    near = f"not abs(float(after) - float(before)) <= {STEPS} * torch.finfo(out{after}.dtype).eps * float({wide})"
+    steps = steps_of(TORCH_DTYPES[subject.workload.out_format])
+    near = f"not abs(float(after) - float(before)) <= {steps} * torch.finfo(out{after}.dtype).eps * float({wide})"
     between = (before, after) if finding.check in STATELESS else tuple(range(after + 1))
     place = "(HEAD, row)" if tensor == "lse" else "(row, HEAD, ELEMENT)"
     return Claim(

@@ -46,13 +46,18 @@ def test_a_difference_is_found_and_told() -> None:
     assert difference(subject, before, before) is None
 
 
-@pytest.mark.parametrize(("steps", "far"), [(4, False), (12, True)])
-def test_without_determinism_a_few_units_in_the_last_place_are_granted(steps: int, far: bool) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "steps", "far"),
+    [(torch.bfloat16, 4, False), (torch.bfloat16, 12, True), (torch.float32, 12, False), (torch.float32, 80, True)],
+)
+def test_without_determinism_a_few_units_in_the_last_place_are_granted(
+    dtype: torch.dtype, steps: int, far: bool
+) -> None:
     """Counted at the largest element of the row."""
     subject = make_subject(seqlens_q=(1,))
-    before = torch.ones(1, 8, 64, dtype=torch.bfloat16)
+    before = torch.ones(1, 8, 64, dtype=dtype)
     after = before.clone()
-    after[0, 2, 3] += steps * torch.finfo(torch.bfloat16).eps
+    after[0, 2, 3] += steps * torch.finfo(dtype).eps
     results = [Result(out=out, lse=None) for out in (before, after)]
     assert far == (difference(subject, *results, exact=False) is not None)
     assert difference(subject, *results) is not None
