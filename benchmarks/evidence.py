@@ -150,9 +150,8 @@ def newest(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     seen: set[tuple[str, str, str]] = set()
     kept = []
     for run in reversed(runs):
-        names = {case["id"]: (run["matrix"], run["level"], case["id"]) for case in run["cases"]}
-        cases = [case for case in run["cases"] if names[case["id"]] not in seen]
-        seen.update(names.values())
+        cases = [case for case in run["cases"] if (run["matrix"], run["level"], case["id"]) not in seen]
+        seen |= {(run["matrix"], run["level"], case["id"]) for case in cases}
         kept += [run | {"cases": cases}] if cases else []
     return kept[::-1]
 

@@ -38,8 +38,8 @@ CHUNK = {"cpu": 8, "cuda": 16}
 """cases that share a profiler session"""
 START_TIMEOUT_S = 300.0
 FRESH_TOGETHER = 6
-"""workers for repeats that start side by side: importing every library keeps a core busy for 8 to 13 s. One that waits
-holds a CUDA context, about half a GB of device memory."""
+"""workers for repeats that start side by side: importing every library keeps a core busy for seconds. One that waits
+holds a CUDA context, and so device memory: none starts before everything that may share a process has run."""
 CORES_EACH = 2
 """cores for each of them; fewer start together on a smaller machine"""
 SLOW_STAGES = {"", "load", "prepare"}
@@ -118,7 +118,7 @@ class Supervisor:
                 if chunk[0].alone and self.child is not None and self.child.ran:
                     self._drop_child()
                 if self.child is None:
-                    yield from self._start(fresh=len(self.alone) if chunk[0].alone else 0)
+                    yield from self._start(fresh=len(self.alone) if chunk[0].alone and not self.queue else 0)
                 chunk = [task for task in chunk if task.case.id not in self.settled]
                 if chunk:
                     yield from self._run_chunk(chunk)

@@ -55,6 +55,26 @@ def test_correct_arithmetic_stays_within_its_class(kind: str, shape: str, dtype:
         assert errors.within
 
 
+@pytest.mark.parametrize(("bias", "kept"), [(1.04e-4, True), (2e-4, False)])
+def test_tensor_cores_that_cut_their_sums_may_lose_a_little(bias: float, kept: bool) -> None:
+    """16,384 keys, values of one sign: what an H100 loses is granted in fp16, and not twice that."""
+    call = make_call(kind="same_sign", dtype="fp16", seqlens_q=(1,), seqlens_k=(16384,), head_dim=128)
+    found = golden(call, underflow=True)
+    out = (found.out * (1 - bias)).half()
+    assert kept == ("beta" not in broken(judge(found, out, class_named("fp16"))))
+
+
+def test_copies_of_one_value_are_one_sample() -> None:
+    """With one key every head of a group, and every query, rounds the same numbers: β is no better known for them."""
+    limits = []
+    for heads, queries in ((1, 1), (8, 25)):
+        lengths = {"seqlens_q": (queries,), "seqlens_k": (1,), "causal": False}
+        call = make_call(dtype="fp16", heads_q=heads, heads_kv=1, **lengths)
+        found = golden(call, underflow=True)
+        limits.append(judge(found, found.out.half(), class_named("fp16")).beta_limit)
+    assert limits[0] == pytest.approx(limits[1], rel=0.5)
+
+
 @pytest.fixture(params=["bf16", "fp16", "fp32"])
 def measured(request: pytest.FixtureRequest) -> tuple[str, Golden, Tensor]:
     """(class, golden result, correct output before any edit, float64) of 100 queries that see 300 keys and more."""

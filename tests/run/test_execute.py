@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from qualify.facts.stack import Device
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
-from qualify.run.execute import Request, Session, seed_of
+from qualify.run.execute import Request, Running, Session, seed_of
 from qualify.run.inputs import INPUT_KINDS
 
 DEVICE = Device(
@@ -73,6 +74,18 @@ def evidence(outcome: Outcome) -> Evidence:
     found = evidence_of(outcome)
     assert found is not None
     return found
+
+
+def test_a_finished_case_is_let_go() -> None:
+    """Of a chunk only what is still to be checked is held, besides the case at hand."""
+    names = ("one", "two", "three")
+    made = session({name: TiledTorch() for name in names}, lambda case, stage: None)
+    requests = [Request(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in names]
+    held = []
+    for _ in made.run(requests):
+        gc.collect()
+        held.append(sum(type(item) is Running for item in gc.get_objects()))
+    assert [3, 2, 1] == held
 
 
 def test_a_correct_kernel_is_measured_with_everything() -> None:

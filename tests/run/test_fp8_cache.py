@@ -122,29 +122,29 @@ class Rounded(TiledTorch):
         return super().prepare(replace(call, k=k, v=v, k_descale=None, v_descale=None))
 
 
-@every_dtype
-@pytest.mark.parametrize("shape", [{"seqlens_q": (129,), "softcap": 50.0}, {"seqlens_q": (2,) * 9, "causal": False}])
-def test_a_cache_that_is_rounded_is_declared(dtype: str, shape: dict[str, Any]) -> None:
-    """Without the word on the card a correct kernel is accused; with it no input kind does so, and a fault is seen."""
-    fp8 = {"descale": "tensor", "cache": "rounded"}
-    card = make_card(dtypes=[dtype], accuracy={dtype: "fp8kv"}, fp8=fp8, lse={"rel": 5e-2})
-    shape = shape | {"descale": "tensor", "head_dim": 256}
-    assert "budget" in failed(Rounded(), level="full", dtype=dtype, **shape)
-    assert set() == failed(Rounded(), level="full", dtype=dtype, card=card, **shape)
-    fault = edited(lambda call: replace(call, q=call.q.to(FP8).to(call.q.dtype)))
-    assert "budget" in failed(fault, level="full", dtype=dtype, card=card, **shape)
+ROUNDED: dict[str, Any] = {"fp8": {"cache": "rounded"}, "lse": {"rel": 5e-2}}
 
 
 @every_dtype
-def test_a_factor_after_the_rounding_is_declared(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "claims", "shape"),
+    [
+        (Rescaled(), {"fp8": {"value_factor": "after_rounding"}}, {"seqlens_q": (129,), "causal": False}),
+        (Rounded(), ROUNDED, {"seqlens_q": (129,), "softcap": 50.0, "head_dim": 256}),
+        (Rounded(), ROUNDED, {"seqlens_q": (2,) * 9, "causal": False, "head_dim": 256}),
+    ],
+    ids=["rescaled", "rounded prefill", "rounded decode"],
+)
+def test_what_is_rounded_twice_is_declared(
+    dtype: str, kernel: TiledTorch, claims: dict[str, Any], shape: dict[str, Any]
+) -> None:
     """Without the word on the card a correct kernel is accused; with it no input kind does so, and a fault is seen."""
-    fp8 = {"descale": "tensor", "value_factor": "after_rounding"}
-    card = make_card(dtypes=[dtype], accuracy={dtype: "fp8kv"}, fp8=fp8)
-    shape = {"seqlens_q": (129,), "causal": False, "descale": "tensor"}
-    assert "budget" in failed(Rescaled(), level="full", dtype=dtype, **shape)
-    assert set() == failed(Rescaled(), level="full", dtype=dtype, card=card, **shape)
-    once = edited(lambda call: replace(call, q=call.q.to(FP8).to(call.q.dtype)))
-    assert "budget" in failed(once, level="full", dtype=dtype, card=card, **shape)
+    declared = claims | {"fp8": claims["fp8"] | {"descale": "tensor"}}
+    card = make_card(dtypes=[dtype], accuracy={dtype: "fp8kv"}, **declared)
+    asked = shape | {"descale": "tensor", "level": "full", "dtype": dtype}
+    assert "budget" in failed(kernel, **asked)
+    assert set() == failed(kernel, card=card, **asked)
+    assert "budget" in failed(FAULTS["queries in fp8"], card=card, **asked)
 
 
 @every_dtype

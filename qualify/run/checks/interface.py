@@ -277,7 +277,11 @@ def paged_or_ragged(subject: Subject) -> Workload:
     if workload.page_size:
         for least in (1, math.inf):
             lengths = tuple(
-                int(max(min(length, query, least), length - shrink[index % 5] - (len(workload.seqlens_k) == 1)))
+                int(
+                    max(
+                        min(length, query, least), length - shrink[index % len(shrink)] - (len(workload.seqlens_k) == 1)
+                    )
+                )
                 for index, (length, query) in enumerate(zip(workload.seqlens_k, workload.seqlens_q, strict=True))
             )
             if claimed(subject, workload.seqlens_q, lengths):

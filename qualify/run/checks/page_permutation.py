@@ -74,7 +74,7 @@ class PagePermutation:
 
 def unlike(was: Tensor, now: Tensor) -> int:
     """Number of elements whose bits differ, counted in parts: a sum over booleans makes eight bytes of each."""
-    parts = (torch.split(tensor.flatten(), AT_ONCE) for tensor in (was, now))
+    parts = (torch.split(tensor, max(1, AT_ONCE // tensor[0].numel())) for tensor in (was, now))
     return sum(int((~same_bits(*pair)).sum()) for pair in zip(*parts, strict=True))
 
 
