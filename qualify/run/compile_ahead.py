@@ -51,10 +51,7 @@ class Remembered:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.path = folder / "compiled.json"
         self.settings = settings
-        try:
-            self.known: set[str] = set(json.loads(self.path.read_text()))
-        except (OSError, ValueError, TypeError):
-            self.known = set()
+        self.known = self._read()
 
     def has(self, case: Case) -> bool:
         """Whether the call was compiled before."""
@@ -65,12 +62,19 @@ class Remembered:
         self.known.add(self._key(case))
 
     def save(self) -> None:
-        """Write the list if its folder can be written; it only saves time."""
+        """Write the list if its folder can be written, with what other runs wrote meanwhile; it only saves time."""
+        self.known |= self._read()
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self.path.with_suffix(f".{os.getpid()}")
             temporary.write_text(json.dumps(sorted(self.known)))
             temporary.replace(self.path)
+
+    def _read(self) -> set[str]:
+        try:
+            return set(json.loads(self.path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return set()
 
     def _key(self, case: Case) -> str:
         names = ["torch", *(Requirement(text).name for text in self.settings.cards[case.kernel].shipped_by)]

@@ -95,6 +95,16 @@ def test_another_device_compiles_again(folder: Path) -> None:
     assert count == len(compiled(replace(settings, device_name="another CPU"), cases))
 
 
+def test_runs_beside_each_other_remember_what_both_compiled(folder: Path) -> None:
+    """The one that ends last does not forget what the other wrote meanwhile."""
+    settings, cases = prepare(folder, "jit-attend")
+    slow = compile_ahead(settings, cases[:2])
+    next(slow)
+    compiled(settings, cases[2:])
+    assert [] != [step for step in slow if step is not None]
+    assert [] == compiled(settings, cases)
+
+
 def test_a_kernel_that_dies_is_left_to_the_run(folder: Path) -> None:
     """Its calls have no cost, the others do, and nothing waits for ever."""
     settings, cases = prepare(folder, "jit-attend", "jit-dies")
