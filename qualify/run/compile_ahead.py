@@ -128,7 +128,8 @@ def compile_ahead(settings: Settings, cases: Iterable[Case]) -> Generator[Compil
             finished = pool.step()
             for case, first_call_us in finished:
                 done += 1
-                memory.add(case)
+                if first_call_us is not None:  # a call that found the card full is tried again
+                    memory.add(case)
                 yield Compiling(case_id=case.id, done=done, total=queue.total, first_call_us=first_call_us)
             if not finished:
                 yield None

@@ -363,11 +363,13 @@ def first_call(case: Case, card: KernelCard, adapters: dict[str, Adapter], kind:
     adapters[card.kernel].prepare(inputs.call).launch()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    took = (time.perf_counter_ns() - begin) / 1e3
-    del inputs
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # other processes compile on the same card
-    return took
+    return (time.perf_counter_ns() - begin) / 1e3
+
+
+def give_back_memory(kind: str) -> None:
+    """Free what the allocator keeps: other processes compile on the same card."""
+    if device_of(kind).type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def run_control(device: torch.device) -> str:

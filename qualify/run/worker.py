@@ -181,6 +181,7 @@ def _compile(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pi
                 took: float | None = execute.first_call(case, cards[case.kernel], adapters, setup["device"])
             except Exception:  # noqa: BLE001 - whatever a library raises; the run repeats and records it
                 took = None
+            execute.give_back_memory(setup["device"])
             pipe.send("compiled", case=case.id, first_call_us=took)
 
 

@@ -29,15 +29,18 @@ def attend(call):
 
 def dies(call):
     os._exit(7)
+
+def fails(call):
+    raise MemoryError
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Cards of two just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
+    """Cards of three just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
     cards = write_cards(tmp_path / "cards", "correct")
     (cards / "jit_library.py").write_text(LIBRARY)
-    for name in ("attend", "dies"):
+    for name in ("attend", "dies", "fails"):
         write_card(cards, f"jit-{name}", "jit_library", name)
         path = cards / f"jit-{name}.yaml"
         path.write_text(path.read_text().replace("\nrequires:", "\njit: kernels\nrequires:"))
@@ -111,6 +114,14 @@ def test_a_kernel_that_dies_is_left_to_the_run(folder: Path) -> None:
     costs = {step.case_id: step.first_call_us for step in compiled(settings, cases)}
     assert {case.id for case in cases} == set(costs)
     assert {"jit-dies"} == {case.kernel for case in cases if costs[case.id] is None}
+
+
+def test_a_call_that_failed_is_tried_again(folder: Path) -> None:
+    """By the next run: it may have found the card full."""
+    settings, cases = prepare(folder, "jit-fails")
+    failed = [(step.case_id, step.first_call_us) for step in compiled(settings, cases)]
+    assert {(case.id, None) for case in cases} == set(failed)
+    assert len(cases) == len(compiled(settings, cases))
 
 
 def test_one_call_of_each_specialisation_comes_first(folder: Path) -> None:

@@ -11,7 +11,7 @@ from builders import make_card, make_subject
 from faults import Dense, Edited, changed
 
 from qualify.facts.outcome import Finding
-from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.parameters import Parameters
 
 
@@ -89,6 +89,27 @@ def test_an_ignored_scale_shows_at_full_level_even_where_it_is_the_default() -> 
 def test_correct_kernels_pass(level: str, dtype: str, workload: dict[str, Any], adapter: Any) -> None:
     """Every parameter, dtype and phase."""
     assert "pass" == parameters(adapter, level=level, dtype=dtype, **workload).verdict
+
+
+class OneByOne:
+    """A correct float32 kernel that adds one key after another; one query that sees all keys, no grouped heads."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        return Prepared(launch=lambda: (self._attend(call), None), result=lambda native: native)
+
+    def _attend(self, call: AttentionCall) -> torch.Tensor:
+        weights = torch.softmax(torch.einsum("qhd,khd->hqk", call.q, call.k) * call.scale, -1)[:, 0]
+        out = torch.zeros_like(call.q)
+        for key in range(len(call.k)):
+            out[0] += weights[:, key, None] * call.v[key]
+        return out
+
+
+def test_a_long_sum_of_equal_terms_may_be_off_by_the_same_rounding_in_every_step() -> None:
+    """In float32, where it is more than all other roundings together; a scale off by 2^-11 still shows."""
+    shape: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (3000,), "heads_q": 2, "dtype": "fp32", "lse": False}
+    assert "pass" == parameters(OneByOne(), **shape).verdict
+    assert "fail" == parameters(changed(scale=1 / 8 + 2**-14), **shape).verdict
 
 
 def test_one_key_tells_nothing() -> None:
