@@ -146,6 +146,8 @@ LEFTOVERS: tuple[Leftover, ...] = (
     _left(r"scale_attn_weights", "the scale", lambda value: value is False),
     _left(r"(add_.*)?(attention|attn)_sinks?(_.*)?|use_sinks?|.*_sink_bias|learnable_sink(_.*)?", "the denominator"),
     _left(r"no_rope_layers|no_rope_layer_interval|nope_layer_interval", "positions"),
+    _left(r"multi_query(_attention)?", "the KV heads"),
+    _left(r"attention_head_type", "the KV heads", lambda value: _used(value) and value != "multihead"),
     _left(r"kv_lora_rank|qk_(nope|rope)_head_dim|v_head_dim", "the keys and values"),
     _left(
         r"(num_)?(swa|sliding|global|local)_(head_dim|num_attention_heads|attention_heads)", "the heads of some layers"

@@ -336,6 +336,11 @@ CONFIGS: list[Row] = [
         [expect(range(40), (48, 1), 128, "causal", positions="none")],
     ),
     (
+        "SantaCoder, saved as GPT-2",
+        {"model_type": "gpt2", "n_layer": 24, "n_head": 16, "n_embd": 2048, "attention_head_type": "multiquery"},
+        [expect(range(24), (16, 1), 128, "causal", positions="none")],
+    ),
+    (
         "GPT-NeoX 20B",
         {"model_type": "gpt_neox"} | shape(44, 6144, 64),
         [expect(range(44), (64, 64), 96, "causal")],

@@ -572,6 +572,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "head_dim: is 128, but cohere2 is read without it, with 64 elements per head"),
     ({"model_type": "qwen3", "head_dim": None} | shape(28, 1024, 16, kv=8),
         "head_dim: is null: the family's own default is 128, hidden / heads 64; write the one meant"),
+    (LLAMA | {"multi_query": True}, "multi_query: is true and changes the KV heads, but llama is read without it"),
+    (LLAMA | {"attention_head_type": "multiquery"}, 'attention_head_type: is "multiquery" and changes the KV heads'),
+    ({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 512, "attention_head_type": "grouped"},
+        "attention_head_type: is grouped, which is not read here; known are multihead, multiquery"),
     (LLAMA | {"attention_sink": True}, "attention_sink: is true and changes the denominator"),
     (
         {"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 262144}} | shape(28, 3584, 28, kv=4),
@@ -680,6 +684,7 @@ HARMLESS: list[dict[str, Any]] = [
     {"position_embedding_type": "rope", "is_encoder_decoder": False, "add_cross_attention": False},
     {"use_mla": False, "kv_lora_rank": 512, "v_head_dim": 128, "qk_nope_head_dim": 128},
     {"kv_channels": 64, "num_kv_heads": 2, "head_size": None},
+    {"multi_query": False, "attention_head_type": "multihead"},
     {"attn_type_list": [1, 1], "mamba_d_state": None, "index_topk": 0, "no_rope_layers": []},
     {"sliding_window": -1, "is_causal": True, "scale_attn_weights": True, "topk_group": 4, "qk_layernorm": True},
 ]
