@@ -175,6 +175,7 @@ DECODERS: tuple[Decoder, ...] = (
         masks=alternating(5),
         window=512,
         scale_default=1.0,
+        unused=("query_pre_attn_scalar",),
         convention="`sliding_window`, and causal in every fifth layer",
     ),
     Decoder(

@@ -71,6 +71,8 @@ class Decoder:
     """whether ``use_bidirectional_attention`` is known to make an encoder of it"""
     defaults: tuple[tuple[str, int], ...] = ()
     """counts that published configs leave out"""
+    unused: tuple[str, ...] = ()
+    """keys that change attention elsewhere, that published configs have, and that the family's code does not read"""
     beside: str = ""
     """what each layer has beside its attention, for a finding"""
 
@@ -88,6 +90,9 @@ class Decoder:
         if self.masks is not causal:
             keys.value(self.names.window)  # where no layer has it, the family's own keys have switched it off
         self._note_others(keys, masks)
+        for name in self.unused:
+            if keys.has(name):
+                keys.note("no-effect", name, "the family's own code does not read it")
         bidirectional = keys.flag("use_bidirectional_attention", default=False)
         if bidirectional and not self.bidirectional:
             keys.wrong("use_bidirectional_attention", "is true, which is known of Gemma and Gemma 3 only")

@@ -188,7 +188,12 @@ def rope_named(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
 
 
 def rope_listed(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """``no_rope_layers``, which holds 1 where a layer does rotate; left out, every fourth does not."""
+    """``no_rope_layers``, which holds 1 where a layer does rotate; left out, every fourth does not.
+
+    Llama 4 configs of the first days say ``nope_layer_interval``, which no code reads: the same number changes nothing.
+    """
     every = keys.count("no_rope_layer_interval", default=4)
     listed = keys.flags("no_rope_layers", len(masks))
+    if not listed and keys.data.get("nope_layer_interval") == every:
+        keys.value("nope_layer_interval")
     return listed or [bool((layer + 1) % every) for layer in range(len(masks))]

@@ -678,6 +678,36 @@ def test_what_cannot_be_said_is_refused(read: Any, config: dict[str, Any], messa
     assert "config.json:" in str(caught.value)
 
 
+SECOND_NAMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"model_type": "gemma2", "sliding_window": 4096} | shape(4, 2048, 8, kv=4), {"sliding_window_size": 4096}),
+    ({"model_type": "llama4_text"} | shape(8, 5120, 40, kv=8), {"nope_layer_interval": 4}),
+    ({"model_type": "gemma3n_text"} | shape(5, 2048, 8, kv=2), {"query_pre_attn_scalar": 256}),
+]
+"""configs, and what the publisher of such a model writes into it besides"""
+
+
+@pytest.mark.parametrize(("config", "more"), SECOND_NAMES, ids=[row[0]["model_type"] for row in SECOND_NAMES])
+def test_published_keys_that_agree_or_are_not_read(read: Any, config: dict[str, Any], more: dict[str, Any]) -> None:
+    """Gemma 2 9B, the first Llama 4 Maverick, Gemma 3n: such a key is no reason to refuse the model."""
+    assert read(config).card.groups == read(config | more).card.groups
+
+
+@pytest.mark.parametrize(("config", "more"), SECOND_NAMES[:2], ids=["gemma2", "llama4_text"])
+def test_a_second_name_with_another_number_is_refused(read: Any, config: dict[str, Any], more: dict[str, Any]) -> None:
+    """It may be the one that an engine follows."""
+    ((name, value),) = more.items()
+    with pytest.raises(CardError, match=f"{name}: is {value + 1} and changes"):
+        read(config | {name: value + 1})
+
+
+def test_a_key_that_the_family_does_not_read_is_said(read: Any) -> None:
+    """Gemma 3n: the scale is 1, whatever query_pre_attn_scalar is."""
+    (config, more) = SECOND_NAMES[2]
+    found = read(config | more)
+    assert {1.0} == {each.scale for each in found.card.groups}
+    assert [("no-effect", "query_pre_attn_scalar")] == [(each.kind, each.where) for each in found.findings]
+
+
 HARMLESS: list[dict[str, Any]] = [
     {"sliding_window": None, "attn_logit_softcapping": None, "alibi": False, "layer_types": [FULL, FULL]},
     {"use_sliding_window": False, "sliding_window": 4096, "sliding_window_pattern": 4},
