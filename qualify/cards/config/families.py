@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qualify.cards.config.catalogue import DECODERS
 from qualify.cards.config.encoders import (
@@ -80,8 +80,14 @@ class Wrapper:
     """under which masks they do"""
     image_key: str = ""
     """key of the text model that must say ``vision`` for it; empty = they always do"""
+    left_out: bool = False
+    """whether published configs leave counts out that are the default of the text model's own class"""
     convention: str = "that of the text model"
 
+
+LLAMA_7B = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
+CLASS_DEFAULTS = {"llama": LLAMA_7B, "mistral": LLAMA_7B}
+"""counts of LlamaConfig and MistralConfig, which llava-hf's 7B models and Pixtral do not repeat in ``text_config``"""
 
 FAMILIES: tuple[Family, ...] = (
     *(
@@ -204,7 +210,7 @@ WRAPPERS: tuple[Wrapper, ...] = (
         convention="every token of a prompt sees the whole prompt, later tokens are causal",
     ),
     Wrapper(
-        title="Aya Vision, Command A Vision, Idefics 3, InternVL, Kimi-VL, LFM2-VL, LLaVA, SmolVLM, Voxtral",
+        title="Aya Vision, Command A Vision, Idefics 3, InternVL, Kimi-VL, LFM2-VL, SmolVLM, Voxtral",
         model_types=(
             "aya_vision",
             "cohere2_vision",
@@ -213,13 +219,16 @@ WRAPPERS: tuple[Wrapper, ...] = (
             "kimi_vl",
             "kimi_k25",
             "lfm2_vl",
-            "llava",
-            "llava_next",
-            "llava_onevision",
             "smolvlm",
             "voxtral",
         ),
         text="",
+    ),
+    Wrapper(
+        title="LLaVA, Pixtral",
+        model_types=("llava", "llava_next", "llava_onevision"),
+        text="",
+        left_out=True,
     ),
     Wrapper(title="InternVL (first format)", model_types=("internvl_chat",), text="", under="llm_config"),
     Wrapper(title="SigLIP", model_types=("siglip",), text="siglip_text_model", convention="full"),
@@ -253,6 +262,8 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
     inner = (text.text("model_type") if text is not keys else "") or wrapper.text
     if inner in wrapper.model_types:  # Qwen names the wrapper inside as well
         inner = wrapper.text
+    if wrapper.left_out:
+        text = replace(text, data={**CLASS_DEFAULTS.get(inner, {}), **text.data})
     if inner == "mllama_text_model":
         return [*read_mllama(text, vision), *read_tower(vision, "mllama_vision_model")]
     groups = _read_family(text, inner)

@@ -33,10 +33,14 @@ class Tower:
         return group((number, layer) for number in range(layers))
 
 
+PIXTRAL = {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024}
+"""what Pixtral's config leaves out; it has head_dim, 64, which is hidden / heads in its own class too"""
+
 TOWERS: tuple[Tower, ...] = (
     Tower(model_types=("siglip_vision_model", "siglip2_vision_model"), defaults=tuple(SIGLIP_BASE.items())),
     Tower(model_types=("clip_vision_model",)),
-    Tower(model_types=("pixtral", "llama4_vision_model"), positions="rope"),
+    Tower(model_types=("pixtral",), positions="rope", defaults=tuple(PIXTRAL.items())),
+    Tower(model_types=("llama4_vision_model",), positions="rope"),
     Tower(
         model_types=("mllama_vision_model",), layers=("num_hidden_layers", "num_global_layers"), heads="attention_heads"
     ),

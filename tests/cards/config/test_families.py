@@ -79,6 +79,39 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "Pixtral 12B, which leaves out what is its classes' default",
+        {
+            "model_type": "llava",
+            "text_config": {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "num_hidden_layers": 40}
+            | {"num_key_value_heads": 8, "sliding_window": None},
+            "vision_config": {"model_type": "pixtral", "head_dim": 64, "image_size": 1024, "patch_size": 16},
+        },
+        [
+            expect(range(40), (32, 8), 128, "causal"),
+            expect(range(24), (16, 16), 64, "full", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "LLaVA 1.5 7B, likewise",
+        {
+            "model_type": "llava",
+            "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
+            "vision_config": {"model_type": "clip_vision_model"} | shape(24, 1024, 16),
+        },
+        [
+            expect(range(32), (32, 32), 128, "causal"),
+            expect(range(24), (16, 16), 64, "full", positions="none", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "LLaVA 1.6 with Mistral 7B, likewise",
+        {
+            "model_type": "llava_next",
+            "text_config": {"model_type": "mistral", "num_key_value_heads": 8, "sliding_window": None},
+        },
+        [expect(range(32), (32, 8), 128, "causal")],
+    ),
+    (
         "Mixtral 8x7B",
         {"model_type": "mixtral", "sliding_window": None} | shape(32, 4096, 32, kv=8),
         [expect(range(32), (32, 8), 128, "causal")],
