@@ -27,6 +27,7 @@ from qualify.cards.config.originals import (
     read_gemma4,
     read_gpt2,
     read_mosaic,
+    read_olmo,
     read_qwen,
 )
 from qualify.cards.config.refusals import refuse_leftovers, why_unexpressed
@@ -112,6 +113,7 @@ FAMILIES: tuple[Family, ...] = (
         read=read_gpt2,
         convention="causal in all layers",
     ),
+    Family(title="OLMo (first format)", model_types=("hf_olmo",), read=read_olmo, convention="causal in all layers"),
     Family(title="BLOOM (ALiBi)", model_types=("bloom",), read=read_bloom, convention="causal in all layers"),
     Family(
         title="MPT (ALiBi with `attn_config.alibi`), DBRX",
@@ -230,6 +232,7 @@ WRAPPERS: tuple[Wrapper, ...] = (
         text="",
         left_out=True,
     ),
+    Wrapper(title="EXAONE 4.5 with images", model_types=("exaone4_5",), text="exaone4_5_text"),
     Wrapper(title="InternVL (first format)", model_types=("internvl_chat",), text="", under="llm_config"),
     Wrapper(title="SigLIP", model_types=("siglip",), text="siglip_text_model", convention="full"),
     Wrapper(title="CLIP", model_types=("clip",), text="clip_text_model", convention="causal text, full images"),

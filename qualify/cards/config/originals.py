@@ -48,6 +48,22 @@ def read_gpt2(keys: Keys) -> list[LayerGroup]:
     return group((number, replace(layer, scale=layer.scale / (number + 1))) for number in range(layers))
 
 
+def read_olmo(keys: Keys) -> list[LayerGroup]:
+    """OLMo as its own package (ai2-olmo) saves it: ``n_kv_heads``, or one KV head with ``multi_query_attention``."""
+    count, layers = keys.count("n_heads"), keys.layers("n_layers")
+    shared = keys.flag("multi_query_attention", default=False)
+    count_kv = keys.count("n_kv_heads", default=1 if shared else count)
+    if shared and count_kv != 1:
+        keys.wrong("n_kv_heads", f"is {count_kv}, but multi_query_attention is true, which is one KV head")
+    layer = heads(keys, count, count_kv, split(keys, keys.count("d_model"), count, "d_model"))
+    keys.value("alibi_bias_max")
+    if keys.flag("alibi", default=False):
+        layer = replace(layer, positions="alibi")
+    elif not keys.flag("rope", default=False):
+        layer = replace(layer, positions="none")
+    return group((number, layer) for number in range(layers))
+
+
 def read_bloom(keys: Keys) -> list[LayerGroup]:
     """BLOOM: ALiBi in all layers."""
     count, layers = keys.count("n_head", "num_attention_heads"), keys.layers("n_layer", "num_hidden_layers")

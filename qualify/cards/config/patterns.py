@@ -40,6 +40,22 @@ def alternating(every: int, key: str = "") -> Masks:
     return masks
 
 
+def leading(every: int) -> Masks:
+    """Windows, and a causal layer at the beginning of each ``every``."""
+
+    def masks(_keys: Keys, count: int) -> list[LayerMask | None]:
+        return ["window" if layer % every else "causal" for layer in range(count)]
+
+    return masks
+
+
+def dots_windows(keys: Keys, count: int) -> list[LayerMask | None]:
+    """The layers from ``max_window_layers`` on, unless ``sliding_window`` is null."""
+    first = keys.number_from_0("max_window_layers", default=62)
+    windows = keys.maybe("sliding_window", absent=4096)
+    return ["window" if windows and layer >= first else "causal" for layer in range(count)]
+
+
 def qwen_windows(keys: Keys, count: int) -> list[LayerMask | None]:
     """With ``use_sliding_window``, the layers from ``max_window_layers`` on."""
     first = keys.number_from_0("max_window_layers", default=28)

@@ -169,6 +169,61 @@ CONFIGS: list[Row] = [
         [expect(range(30), (32, 8), 64, "causal")],
     ),
     (
+        "EXAONE 4.5 33B, whose tower has fewer KV heads and is left out",
+        {
+            "model_type": "exaone4_5",
+            "text_config": {"model_type": "exaone4_5_text", "sliding_window": 4096, "sliding_window_pattern": "LLLG"}
+            | {"layer_types": [SLIDING, SLIDING, SLIDING, FULL] * 16}
+            | shape(64, 5120, 40, kv=8),
+            "vision_config": {"model_type": "exaone4_5_vision", "depth": 28, "num_heads": 32, "num_key_value_heads": 8},
+        },
+        [
+            expect([i for i in range(64) if i % 4 != 3], (40, 8), 128, "window", window=4096),
+            expect(range(3, 64, 4), (40, 8), 128, "causal", positions="none"),
+        ],
+    ),
+    (
+        "Apertus 8B",
+        {"model_type": "apertus", "qk_norm": True} | shape(32, 4096, 32, kv=8),
+        [expect(range(32), (32, 8), 128, "causal")],
+    ),
+    (
+        "AFM 4.5B",
+        {"model_type": "arcee", "head_dim": 128} | shape(36, 2560, 20, kv=4),
+        [expect(range(36), (20, 4), 128, "causal")],
+    ),
+    (
+        "CWM: the first layer of four sees all keys",
+        {"model_type": "cwm", "head_dim": 128, "sliding_window": 8192} | shape(64, 6144, 48, kv=8),
+        [
+            expect(range(0, 64, 4), (48, 8), 128, "causal"),
+            expect([i for i in range(64) if i % 4], (48, 8), 128, "window", window=8192),
+        ],
+    ),
+    (
+        "dots.llm1, whose window is switched off",
+        {"model_type": "dots1", "sliding_window": None, "use_sliding_window": False, "max_window_layers": 62}
+        | shape(62, 4096, 32, kv=32),
+        [expect(range(62), (32, 32), 128, "causal")],
+    ),
+    (
+        "dots.llm1 with windows in the last layer",
+        {"model_type": "dots1", "sliding_window": 64, "max_window_layers": 3} | shape(4, 4096, 32, kv=32),
+        [expect(range(3), (32, 32), 128, "causal"), expect([3], (32, 32), 128, "window", window=64)],
+    ),
+    (
+        "OLMo 7B in its first format",
+        {"model_type": "hf_olmo", "d_model": 4096, "n_heads": 32, "n_layers": 32, "rope": True, "alibi": False}
+        | {"alibi_bias_max": 8.0, "multi_query_attention": False, "n_kv_heads": None},
+        [expect(range(32), (32, 32), 128, "causal")],
+    ),
+    (
+        "OLMo in its first format, with one KV head and ALiBi",
+        {"model_type": "hf_olmo", "d_model": 512, "n_heads": 4, "n_layers": 2, "alibi": True}
+        | {"multi_query_attention": True},
+        [expect(range(2), (4, 1), 128, "causal", positions="alibi")],
+    ),
+    (
         "InternLM2.5 7B",
         {"model_type": "internlm2"} | shape(32, 4096, 32, kv=8),
         [expect(range(32), (32, 8), 128, "causal")],
@@ -651,6 +706,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"model_type": "chatglm", "num_layers": 28, "position_encoding_2d": True} | shape(28, 4096, 32),
         "position_encoding_2d: is true: the first ChatGLM sees prompts in both directions",
+    ),
+    (
+        {"model_type": "hf_olmo", "d_model": 512, "n_heads": 4, "n_layers": 2, "n_kv_heads": 2}
+        | {"multi_query_attention": True},
+        "n_kv_heads: is 2, but multi_query_attention is true, which is one KV head",
     ),
     ({"model_type": "nomic_bert", "causal": True} | shape(12, 768, 12), "causal: is true"),
     (LLAMA | {"num_hidden_layers": 2**31 - 1}, "num_hidden_layers: is 2147483647 layers; no more than 10000 are read"),
