@@ -253,17 +253,23 @@ WAY_OUT = (
 def read_groups(keys: Keys) -> list[LayerGroup]:
     """The layer groups of a config; problems and findings are remembered in ``keys``."""
     kind = keys.text("model_type")
+    if keys.problems:
+        return []
     wrapper = next((wrapper for wrapper in WRAPPERS if kind in wrapper.model_types), None)
     if wrapper is None:
         return _read_family(keys, kind)
     text, vision = keys.inner(wrapper.under), keys.inner("vision_config")
     if text is None and wrapper.flat:
         text = keys
+    if keys.problems:
+        return []
     if text is None:
         keys.wrong(wrapper.under, f"is missing, and {kind} has the keys of its text model there")
         return []
     inner = (text.text("model_type") if text is not keys else "") or wrapper.text
-    if inner in wrapper.model_types:  # Qwen names the wrapper inside as well
+    if keys.problems:
+        return []
+    if inner in wrapper.model_types and wrapper.text:  # Qwen names the wrapper inside as well
         inner = wrapper.text
     if wrapper.left_out:
         text = replace(text, data={**CLASS_DEFAULTS.get(inner, {}), **text.data})
@@ -295,6 +301,10 @@ def _see_prompts(keys: Keys, groups: list[LayerGroup]) -> list[LayerGroup]:
 
 def _read_family(keys: Keys, kind: str) -> list[LayerGroup]:
     family = next((family for family in FAMILIES if kind in family.model_types), None)
+    if family is None and any(kind in wrapper.model_types for wrapper in WRAPPERS):
+        nested = "a model of several parts, inside another one, which is not read"
+        keys.wrong("model_type", f"is {kind}, {nested}. {WAY_OUT}")
+        return []
     if family is None:
         keys.wrong("model_type", _unknown(keys, kind))
         return []
