@@ -71,6 +71,8 @@ class Decoder:
     """whether ``use_bidirectional_attention`` is known to make an encoder of it"""
     defaults: tuple[tuple[str, int], ...] = ()
     """counts that published configs leave out"""
+    switched: bool = False
+    """whether the family's code takes the window away where ``use_sliding_window`` is false"""
     unused: tuple[str, ...] = ()
     """keys that change attention elsewhere, that published configs have, and that the family's code does not read"""
     beside: str = ""
@@ -160,7 +162,10 @@ class Decoder:
         for name in ("layer_types", "layers_block_type"):
             listed = keys.words(name, count, self.words)
             if listed:
-                return [self.words[word] for word in listed]
+                found = [self.words[word] for word in listed]
+                if self.switched and "window" in found and keys.value("use_sliding_window") is False:
+                    keys.wrong(name, "holds sliding_attention, but use_sliding_window is false: make them agree")
+                return found
         return self.masks(keys, count)
 
     def _note_others(self, keys: Keys, masks: list[LayerMask | None]) -> None:

@@ -10,6 +10,9 @@ from collections.abc import Callable
 from qualify.cards.config.keys import Keys
 from qualify.cards.model import LayerMask
 
+EXAONE_WINDOW = 4096
+"""the window of EXAONE 4 where its config has no such key"""
+
 Masks = Callable[[Keys, int], list[LayerMask | None]]
 """The mask of each layer; None where a layer has no attention."""
 Rope = Callable[[Keys, list[LayerMask | None]], list[bool]]
@@ -91,9 +94,9 @@ def smollm_windows(keys: Keys, count: int) -> list[LayerMask | None]:
 def exaone_windows(keys: Keys, count: int) -> list[LayerMask | None]:
     """``sliding_window_pattern``: letters that repeat, with L for a window and G for all keys, or a number.
 
-    The last layer sees all keys. Without ``sliding_window`` all of them do.
+    The last layer sees all keys. With a ``sliding_window`` of null all of them do.
     """
-    if not keys.has("sliding_window"):
+    if not keys.maybe("sliding_window", absent=EXAONE_WINDOW):
         return ["causal"] * count
     pattern = keys.value("sliding_window_pattern")
     if pattern is None or isinstance(pattern, int):
@@ -191,8 +194,9 @@ def rope_in_windows(_keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
 
 
 def rope_unless_mixed(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """All layers, and with a ``sliding_window`` only those that have one."""
-    return rope_in_windows(keys, masks) if keys.has("sliding_window") else rope_everywhere(keys, masks)
+    """All layers, and unless ``sliding_window`` is null only those that have one."""
+    window = keys.maybe("sliding_window", absent=EXAONE_WINDOW)
+    return rope_in_windows(keys, masks) if window else rope_everywhere(keys, masks)
 
 
 def rope_named(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:

@@ -162,6 +162,14 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "EXAONE 4 without sliding_window, which is then 4096, and with null the whole sequence",
+        {"model_type": "exaone4"} | shape(4, 4096, 32, kv=8),
+        [
+            expect([0, 1, 2], (32, 8), 128, "window", window=4096),
+            expect([3], (32, 8), 128, "causal", positions="none"),
+        ],
+    ),
+    (
         "EXAONE 4.0 1.2B: no window, so rope everywhere",
         {"model_type": "exaone4", "head_dim": 64, "sliding_window": None, "sliding_window_pattern": None}
         | {"layer_types": [FULL] * 30}
@@ -662,6 +670,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"model_type": "gemma4_text"} | shape(5, 2048, 8, kv=4),
         "layer_types: must end with full_attention",
+    ),
+    (
+        {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False, "layer_types": [FULL, SLIDING]}
+        | shape(2, 512, 8),
+        "layer_types: holds sliding_attention, but use_sliding_window is false",
     ),
     ({"model_type": "granitemoehybrid"} | shape(40, 4096, 32, kv=8), "layer_types: is missing"),
     ({"model_type": "bamba"} | shape(32, 4096, 32, kv=8), "attn_layer_indices: is missing"),
