@@ -87,8 +87,14 @@ class Wrapper:
 
 
 LLAMA_7B = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
-CLASS_DEFAULTS = {"llama": LLAMA_7B, "mistral": LLAMA_7B}
-"""counts of LlamaConfig and MistralConfig, which llava-hf's 7B models and Pixtral do not repeat in ``text_config``"""
+CLASS_DEFAULTS = {
+    **dict.fromkeys(("llama", "mistral", "granite", "qwen2"), LLAMA_7B),
+    "cohere2": {"num_hidden_layers": 40, "num_attention_heads": 64, "hidden_size": 8192},
+}
+"""Counts of LlamaConfig and the like (transformers 5.23), which a saved ``text_config`` need not repeat.
+
+transformers leaves out what a nested config has in common with the defaults; llava-hf's 7B models have no counts.
+"""
 
 FAMILIES: tuple[Family, ...] = (
     *(
@@ -212,23 +218,21 @@ WRAPPERS: tuple[Wrapper, ...] = (
         convention="every token of a prompt sees the whole prompt, later tokens are causal",
     ),
     Wrapper(
-        title="Aya Vision, Command A Vision, Idefics 3, InternVL, Kimi-VL, LFM2-VL, SmolVLM, Voxtral",
+        title="InternVL, Kimi-VL, LFM2-VL, Voxtral",
+        model_types=("internvl", "kimi_vl", "kimi_k25", "lfm2_vl", "voxtral"),
+        text="",
+    ),
+    Wrapper(
+        title="Aya Vision, Command A Vision, Idefics 3, LLaVA, Pixtral, SmolVLM",
         model_types=(
             "aya_vision",
             "cohere2_vision",
             "idefics3",
-            "internvl",
-            "kimi_vl",
-            "kimi_k25",
-            "lfm2_vl",
+            "llava",
+            "llava_next",
+            "llava_onevision",
             "smolvlm",
-            "voxtral",
         ),
-        text="",
-    ),
-    Wrapper(
-        title="LLaVA, Pixtral",
-        model_types=("llava", "llava_next", "llava_onevision"),
         text="",
         left_out=True,
     ),

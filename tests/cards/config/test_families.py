@@ -112,6 +112,34 @@ CONFIGS: list[Row] = [
         [expect(range(32), (32, 8), 128, "causal")],
     ),
     (
+        "LLaVA-NeXT with Granite 2B, likewise",
+        {
+            "model_type": "llava_next",
+            "text_config": {"model_type": "granite", "attention_multiplier": 0.015625, "hidden_size": 2048}
+            | {"num_hidden_layers": 40, "num_key_value_heads": 8},
+        },
+        [expect(range(40), (32, 8), 64, "causal", scale=1 / 64)],
+    ),
+    (
+        "Idefics 3 with SmolLM2 1.7B, likewise",
+        {
+            "model_type": "idefics3",
+            "text_config": {"model_type": "llama", "head_dim": 64, "hidden_size": 2048, "num_hidden_layers": 24},
+        },
+        [expect(range(24), (32, 32), 64, "causal")],
+    ),
+    (
+        "Aya Vision, likewise",
+        {
+            "model_type": "aya_vision",
+            "text_config": {"model_type": "cohere2", "num_key_value_heads": 8, "sliding_window": 4096},
+        },
+        [
+            expect([i for i in range(40) if i % 4 != 3], (64, 8), 128, "window", window=4096),
+            expect(range(3, 40, 4), (64, 8), 128, "causal", positions="none"),
+        ],
+    ),
+    (
         "Mixtral 8x7B",
         {"model_type": "mixtral", "sliding_window": None} | shape(32, 4096, 32, kv=8),
         [expect(range(32), (32, 8), 128, "causal")],
