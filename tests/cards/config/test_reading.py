@@ -131,6 +131,39 @@ def test_a_wrong_family_is_one_problem(read: Any, change: dict[str, Any], expect
     assert 1 == len(text.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 3, "num_hidden_layers": 1}
+            | {"hidden_size": 512, "num_attention_heads": 8},
+            "config.json:4:18: num_kv_heads: 3 KV heads do not divide 8 query heads",
+        ),
+        (
+            {"model_type": "chatglm", "num_layers": 1, "num_attention_heads": 8, "kv_channels": 64}
+            | {"multi_query_attention": True, "multi_query_group_num": 3},
+            "multi_query_group_num: 3 KV heads do not divide 8 query heads",
+        ),
+        (
+            {"model_type": "dbrx", "d_model": 512, "n_heads": 8, "n_layers": 1, "attn_config": {"kv_n_heads": 3}},
+            "attn_config.kv_n_heads: 3 KV heads do not divide 8 query heads",
+        ),
+        (
+            {"model_type": "bloom", "n_embed": 500, "n_head": 8, "n_layer": 1},
+            "n_embed: is 500, which 8 heads do not divide",
+        ),
+        (
+            {"model_type": "gptj", "hidden_size": 500, "n_head": 8, "n_layer": 1},
+            "hidden_size: is 500, which 8 heads do not divide",
+        ),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_a_division_names_the_key_that_the_config_has(read: Any, config: dict[str, Any], expected: str) -> None:
+    """Families call the same number differently."""
+    assert expected in problem(read, config)
+
+
 @pytest.mark.parametrize("all_dim", [1e200, 1e308])
 def test_a_scale_that_is_no_number_is_a_problem(read: Any, all_dim: float) -> None:
     """YaRN multiplies the scale with the square of a number that the config gives."""
