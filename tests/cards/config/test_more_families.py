@@ -232,6 +232,31 @@ CONFIGS: list[Row] = [
         [expect(range(2), (4, 1), 128, "causal", positions="alibi")],
     ),
     (
+        "ESM-2 650M, with rotated queries and keys",
+        {"model_type": "esm", "position_embedding_type": "rotary"} | shape(33, 1280, 20),
+        [expect(range(33), (20, 20), 64, "full", phases=WHOLE)],
+    ),
+    (
+        "RemBERT",
+        {"model_type": "rembert", "is_decoder": False} | shape(32, 1152, 18),
+        [expect(range(32), (18, 18), 64, "full", positions="none", phases=WHOLE)],
+    ),
+    (
+        "GTE base v1.5",
+        {"model_type": "new", "position_embedding_type": "rope", "logn_attention_scale": False}
+        | shape(12, 768, 12),
+        [expect(range(12), (12, 12), 64, "full", phases=WHOLE)],
+    ),
+    (
+        "Qwen2-Audio, whose text model leaves out what is its class's default",
+        {
+            "model_type": "qwen2_audio",
+            "text_config": {"model_type": "qwen2", "sliding_window": 32768, "use_mrope": False},
+            "audio_config": {"model_type": "qwen2_audio_encoder"},
+        },
+        [expect(range(32), (32, 32), 128, "causal")],
+    ),
+    (
         "InternLM2.5 7B",
         {"model_type": "internlm2"} | shape(32, 4096, 32, kv=8),
         [expect(range(32), (32, 8), 128, "causal")],
@@ -724,6 +749,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"model_type": "hf_olmo", "d_model": 512, "n_heads": 4, "n_layers": 2, "n_kv_heads": 2}
         | {"multi_query_attention": True},
         "n_kv_heads: is 2, but multi_query_attention is true, which is one KV head",
+    ),
+    (
+        {"model_type": "new", "position_embedding_type": "absolute"} | shape(12, 768, 12),
+        "position_embedding_type: is absolute, and this family is read with rotated queries and keys",
     ),
     ({"model_type": "nomic_bert", "causal": True} | shape(12, 768, 12), "causal: is true"),
     (LLAMA | {"num_hidden_layers": 2**31 - 1}, "num_hidden_layers: is 2147483647 layers; no more than 10000 are read"),
