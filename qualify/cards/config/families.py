@@ -300,6 +300,8 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
         text = replace(text, data={**CLASS_DEFAULTS.get(inner, {}), **text.data})
     if inner == "mllama_text_model":
         return [*read_mllama(text, vision), *read_tower(vision, "mllama_vision_model")]
+    if wrapper.prefix:
+        text = _of_prompts(text)
     groups = _read_family(text, inner)
     if wrapper.prefix:
         groups = _see_prompts(text, groups)
@@ -311,6 +313,14 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
         keys.asked.update(name for name in keys.data if name in text.data and keys.data[name] == text.data[name])
         refuse_leftovers(keys, kind)
     return [*groups, *read_tower(vision, kind)]
+
+
+def _of_prompts(keys: Keys) -> Keys:
+    """The text model of a prefix model: what transformers 5 writes about both directions means the prompts."""
+    name = "use_bidirectional_attention"
+    if not keys.flag(name, default=True):
+        keys.wrong(name, "is false, but the prompts of this model are read as seen whole")
+    return replace(keys, data={**keys.data, name: None})
 
 
 def _see_prompts(keys: Keys, groups: list[LayerGroup]) -> list[LayerGroup]:

@@ -210,10 +210,16 @@ def rope_named(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
 def rope_listed(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
     """``no_rope_layers``, which holds 1 where a layer does rotate; left out, every fourth does not.
 
-    Llama 4 configs of the first days say ``nope_layer_interval``, which no code reads: the same number changes nothing.
+    The first Llama 4 configs say ``nope_layer_interval``, which no code reads: what says the same changes nothing.
     """
     every = keys.count("no_rope_layer_interval", default=4)
-    listed = keys.flags("no_rope_layers", len(masks))
-    if not listed and keys.data.get("nope_layer_interval") == every:
+    found = keys.flags("no_rope_layers", len(masks)) or _all_but_every(every, len(masks))
+    second = keys.data.get("nope_layer_interval")
+    if type(second) is int and second > 0 and _all_but_every(second, len(masks)) == found:
         keys.value("nope_layer_interval")
-    return listed or [bool((layer + 1) % every) for layer in range(len(masks))]
+    return found
+
+
+def _all_but_every(step: int, count: int) -> list[bool]:
+    """All layers but each ``step``-th."""
+    return [bool((layer + 1) % step) for layer in range(count)]

@@ -416,6 +416,17 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "PaliGemma 3B as transformers 5 saves it",
+        {
+            "model_type": "paligemma",
+            "text_config": {"model_type": "gemma", "use_bidirectional_attention": True} | shape(18, 2048, 8, kv=1),
+        },
+        [
+            expect(range(18), (8, 1), 256, "full", phases=WHOLE),
+            expect(range(18), (8, 1), 256, "causal", phases=TOKENS),
+        ],
+    ),
+    (
         "PaliGemma 3B: a prompt is seen whole",
         {
             "model_type": "paligemma",
@@ -685,6 +696,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "text_config.model_type: is gemma2: a prompt seen whole through a window is not read",
     ),
     (
+        {"model_type": "paligemma", "text_config": {"model_type": "gemma", "use_bidirectional_attention": False}
+            | shape(18, 2048, 8, kv=1)},
+        "text_config.use_bidirectional_attention: is false, but the prompts of this model are read as seen whole",
+    ),
+    (
         {"model_type": "gemma4_text", "use_bidirectional_attention": "all"} | shape(6, 2048, 8, kv=4),
         "use_bidirectional_attention: must be null or vision",
     ),
@@ -783,18 +799,27 @@ def test_what_cannot_be_said_is_refused(read: Any, config: dict[str, Any], messa
 SECOND_NAMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"model_type": "gemma2", "sliding_window": 4096} | shape(4, 2048, 8, kv=4), {"sliding_window_size": 4096}),
     ({"model_type": "llama4_text"} | shape(8, 5120, 40, kv=8), {"nope_layer_interval": 4}),
+    (
+        {"model_type": "llama4_text", "no_rope_layers": [1, 1, 1, 0] * 2} | shape(8, 5120, 40, kv=8),
+        {"nope_layer_interval": 4},
+    ),
+    (
+        {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0] * 2} | shape(8, 2048, 16, kv=4),
+        {"no_rope_layer_interval": 4},
+    ),
     ({"model_type": "gemma3n_text"} | shape(5, 2048, 8, kv=2), {"query_pre_attn_scalar": 256}),
 ]
 """configs, and what the publisher of such a model writes into it besides"""
+SECOND_IDS = ["gemma2", "llama4", "llama4-listed", "smollm3", "gemma3n"]
 
 
-@pytest.mark.parametrize(("config", "more"), SECOND_NAMES, ids=[row[0]["model_type"] for row in SECOND_NAMES])
+@pytest.mark.parametrize(("config", "more"), SECOND_NAMES, ids=SECOND_IDS)
 def test_published_keys_that_agree_or_are_not_read(read: Any, config: dict[str, Any], more: dict[str, Any]) -> None:
     """Gemma 2 9B, the first Llama 4 Maverick, Gemma 3n: such a key is no reason to refuse the model."""
     assert read(config).card.groups == read(config | more).card.groups
 
 
-@pytest.mark.parametrize(("config", "more"), SECOND_NAMES[:2], ids=["gemma2", "llama4_text"])
+@pytest.mark.parametrize(("config", "more"), SECOND_NAMES[:3], ids=SECOND_IDS[:3])
 def test_a_second_name_with_another_number_is_refused(read: Any, config: dict[str, Any], more: dict[str, Any]) -> None:
     """It may be the one that an engine follows."""
     ((name, value),) = more.items()
@@ -804,7 +829,7 @@ def test_a_second_name_with_another_number_is_refused(read: Any, config: dict[st
 
 def test_a_key_that_the_family_does_not_read_is_said(read: Any) -> None:
     """Gemma 3n: the scale is 1, whatever query_pre_attn_scalar is."""
-    (config, more) = SECOND_NAMES[2]
+    (config, more) = SECOND_NAMES[4]
     found = read(config | more)
     assert {1.0} == {each.scale for each in found.card.groups}
     assert [("no-effect", "query_pre_attn_scalar")] == [(each.kind, each.where) for each in found.findings]
