@@ -199,7 +199,7 @@ DECODERS: tuple[Decoder, ...] = (
     Decoder(title="GLM-4", model_types=("glm", "glm4"), heads_kv=2, head_dim=128),
     Decoder(title="GLM-4.5", model_types=("glm4_moe",), heads_kv=8),
     Decoder(title="GLM-4.1V", model_types=("glm4v_text",), heads_kv=2, positions="mrope"),
-    Decoder(title="GLM-4.5V", model_types=("glm4v_moe_text",), heads_kv=8, positions="mrope"),
+    Decoder(title="GLM-4.5V", model_types=("glm4v_moe_text", "Glm4vMoe_text"), heads_kv=8, positions="mrope"),
     Decoder(
         title="Granite",
         model_types=("granite", "granitemoe", "granitemoeshared"),

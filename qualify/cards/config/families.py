@@ -236,7 +236,7 @@ WRAPPERS: tuple[Wrapper, ...] = (
     ),
     Wrapper(
         title="InternVL, Kimi-VL, LFM2-VL, Voxtral",
-        model_types=("internvl", "kimi_vl", "kimi_k25", "lfm2_vl", "voxtral"),
+        model_types=("internvl", "kimi_vl", "kimi_k25", "lfm2_vl", "lfm2-vl", "voxtral"),
         text="",
     ),
     Wrapper(

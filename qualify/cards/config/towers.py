@@ -36,6 +36,9 @@ class Tower:
 PIXTRAL = {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024}
 """what Pixtral's config leaves out; it has head_dim, 64, which is hidden / heads in its own class too"""
 
+QWEN2_VL = (("depth", 32), ("num_heads", 16))
+"""what transformers 4.4x leaves out of a saved vision_config of Qwen2-VL and Qwen2.5-VL, as their class has it"""
+
 TOWERS: tuple[Tower, ...] = (
     Tower(model_types=("siglip_vision_model", "siglip2_vision_model"), defaults=tuple(SIGLIP_BASE.items())),
     Tower(model_types=("clip_vision_model",)),
@@ -50,11 +53,17 @@ TOWERS: tuple[Tower, ...] = (
         heads="num_heads",
         hidden="embed_dim",
         positions="rope",
+        defaults=(*QWEN2_VL, ("embed_dim", 1280)),
+    ),
+    Tower(
+        model_types=("qwen2_5_vl", "qwen2_5_vl_vision"),
+        layers=("depth",),
+        heads="num_heads",
+        positions="rope",
+        defaults=QWEN2_VL,
     ),
     Tower(
         model_types=(
-            "qwen2_5_vl",
-            "qwen2_5_vl_vision",
             "qwen3_vl",
             "qwen3_vl_vision",
             "qwen3_vl_moe",

@@ -204,6 +204,35 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "Qwen2-VL 2B as transformers 4.46 saves it",
+        {
+            "model_type": "qwen2_vl",
+            "vision_config": {"model_type": "qwen2_vl", "hidden_size": 1536, "in_chans": 3, "spatial_patch_size": 14},
+        }
+        | shape(28, 1536, 12, kv=2),
+        [
+            expect(range(28), (12, 2), 128, "causal", positions="mrope"),
+            expect(range(32), (16, 16), 80, "full", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "Qwen2.5-VL 3B, likewise",
+        {
+            "model_type": "qwen2_5_vl",
+            "vision_config": {"model_type": "qwen2_5_vl", "hidden_size": 1280, "out_hidden_size": 2048},
+        }
+        | shape(36, 2048, 16, kv=2),
+        [
+            expect(range(36), (16, 2), 128, "causal", positions="mrope"),
+            expect(range(32), (16, 16), 80, "full", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "GLM-4.5V as transformers 4.57 saves it",
+        {"model_type": "glm4v_moe", "text_config": {"model_type": "Glm4vMoe_text"} | shape(46, 4096, 32, kv=8)},
+        [expect(range(46), (32, 8), 128, "causal", positions="mrope")],
+    ),
+    (
         "Qwen3-VL 8B",
         {
             "model_type": "qwen3_vl",

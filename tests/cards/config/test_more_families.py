@@ -100,7 +100,7 @@ HYBRIDS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[int, ...]]]
     (
         "LFM2-VL 1.6B",
         {
-            "model_type": "lfm2_vl",
+            "model_type": "lfm2-vl",
             "text_config": {"model_type": "lfm2", "layer_types": [*[CONV, CONV, FULL] * 3, *[CONV, FULL] * 3, CONV]}
             | shape(16, 2048, 32, kv=8),
             "vision_config": SIGLIP | {"model_type": "siglip2_vision_model"},
