@@ -47,6 +47,8 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _LONG = re.compile(r"\d{4301,}")
 """a whole number that Python does not read"""
+_YAML = re.compile(r"(---|[\w-]+:|- )(\s|$)")
+"""how a file of YAML begins"""
 _SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -99,7 +101,7 @@ def parse(path: Path, text: str, constant: Callable[[str], float] | None = None)
     """The same for a text that stood in the file ``path``; ``constant`` makes numbers of NaN and Infinity in JSON."""
     is_json = path.suffix == ".json" or constant is not None
     parsed = _parse_json(path, text, constant or _no_constant) if is_json else None
-    builder = _Builder(path, text.replace("\t", " ") if is_json else text)
+    builder = _Builder(path, text.replace("\t", " ") if is_json else text, is_json=is_json)
     data = builder.document()
     return Source(
         path=path,
@@ -194,6 +196,12 @@ def _json_hint(text: str, error: json.JSONDecodeError) -> str:
         return "; JSON has no comma before the end of a mapping or list"
     if error.pos >= len(text.rstrip()):
         return ": the file ends too early"
+    if error.msg.startswith("Unterminated string"):
+        return "; its closing quote is missing, or the file was cut off"
+    if error.msg == "Extra data":
+        return "; the file holds more than one value, so keep one"
+    if error.pos == len(text) - len(start) and _YAML.match(start):
+        return "; this looks like YAML, but JSON is asked for"
     return ""
 
 
@@ -217,8 +225,9 @@ def plain_scalar(text: str) -> object:
 class _Builder:
     """Builds the data of one document from parser events and remembers the places."""
 
-    def __init__(self, path: Path, text: str) -> None:
+    def __init__(self, path: Path, text: str, *, is_json: bool) -> None:
         self.path = path
+        self._json = is_json
         self.values: dict[Where, Spot] = {}
         self.keys: dict[Where, Spot] = {}
         self.problems: list[tuple[Place, str]] = []
@@ -234,7 +243,9 @@ class _Builder:
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             spot = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-            fail(self.path, _syntax(error), spot)
+            # What the JSON parser took and the YAML parser does not is a key too long for it.
+            long = "ends a key of more than 1024 characters; shorten it"
+            fail(self.path, long if self._json else _syntax(error), spot)
         except ReaderError as error:
             before = self._text[: error.position]
             spot = (before.count("\n") + 1, len(before) - before.rfind("\n"))

@@ -53,6 +53,8 @@ class Decoder:
     """of the layers that ``rope`` names"""
     head_dim: int | None = None
     """where the config has none; None = hidden / heads"""
+    heads_kv: int | None = None
+    """KV heads where the config has no such key; None = as many as query heads"""
     head_dim_null: bool = False
     """whether null is known to mean hidden / heads, not the default"""
     window: int | None = None
@@ -69,6 +71,10 @@ class Decoder:
     """whether ``use_bidirectional_attention`` is known to make an encoder of it"""
     defaults: tuple[tuple[str, int], ...] = ()
     """counts that published configs leave out"""
+    switched: bool = False
+    """whether the family's code takes the window away where ``use_sliding_window`` is false"""
+    unused: tuple[str, ...] = ()
+    """keys that change attention elsewhere, that published configs have, and that the family's code does not read"""
     beside: str = ""
     """what each layer has beside its attention, for a finding"""
 
@@ -86,6 +92,9 @@ class Decoder:
         if self.masks is not causal:
             keys.value(self.names.window)  # where no layer has it, the family's own keys have switched it off
         self._note_others(keys, masks)
+        for name in self.unused:
+            if keys.has(name):
+                keys.note("no-effect", name, "the family's own code does not read it")
         bidirectional = keys.flag("use_bidirectional_attention", default=False)
         if bidirectional and not self.bidirectional:
             keys.wrong("use_bidirectional_attention", "is true, which is known of Gemma and Gemma 3 only")
@@ -110,7 +119,7 @@ class Decoder:
         scale = self.scale_default
         if self.scale_key:
             scale = self.scale(keys.number(self.scale_key, default=self.scale_default or 1.0))
-        layer = heads(keys, count, self._kv(keys, usual, count), dim, scale)
+        layer = heads(keys, count, self._kv(keys, count), dim, scale)
         if self.softcap is not None and self._softcapped(keys):
             layer = replace(layer, softcap=keys.number("attn_logit_softcapping", default=self.softcap))
         return replace(layer, sinks=self.sinks, positions=self.positions)
@@ -135,19 +144,28 @@ class Decoder:
         """Null turns the cap off, and so does a default of 0."""
         return keys.has("attn_logit_softcapping") or (not keys.says("attn_logit_softcapping") and bool(self.softcap))
 
-    def _kv(self, keys: Keys, usual: dict[str, int], count: int) -> int:
-        """KV heads; where the config has none, as many as query heads."""
+    def _kv(self, keys: Keys, count: int) -> int:
+        """KV heads: without such a key the family's own default, with null as many as query heads."""
         names = self.names.heads_kv
         if not names:
             return count
-        there = any(keys.says(name) for name in names)
-        return keys.count(*names, default=count if there else usual.get("num_key_value_heads", count))
+        if self.heads_kv is None or any(keys.says(name) for name in names):
+            return keys.count(*names, default=count)
+        if count % self.heads_kv:
+            if not keys.problems:
+                own = f"the family's own default is {self.heads_kv}, which does not divide {count} query heads"
+                keys.wrong(names[0], f"is missing: {own}; write the one meant")
+            return count
+        return self.heads_kv
 
     def _masks(self, keys: Keys, count: int) -> list[LayerMask | None]:
         for name in ("layer_types", "layers_block_type"):
             listed = keys.words(name, count, self.words)
             if listed:
-                return [self.words[word] for word in listed]
+                found = [self.words[word] for word in listed]
+                if self.switched and "window" in found and keys.value("use_sliding_window") is False:
+                    keys.wrong(name, "holds sliding_attention, but use_sliding_window is false: make them agree")
+                return found
         return self.masks(keys, count)
 
     def _note_others(self, keys: Keys, masks: list[LayerMask | None]) -> None:

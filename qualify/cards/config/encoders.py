@@ -31,10 +31,13 @@ def read_bert(keys: Keys) -> list[LayerGroup]:
 
 
 def read_rotary_encoder(keys: Keys) -> list[LayerGroup]:
-    """NomicBERT and EuroBERT: rotated queries and keys, every token sees every other."""
+    """NomicBERT, EuroBERT and GTE (``new`` in its own code): rotated queries and keys, every token sees every other."""
     count, layers = keys.count("num_attention_heads", "n_head"), keys.layers("num_hidden_layers", "n_layer")
     dim = keys.count("head_dim", default=split(keys, keys.count("hidden_size", "n_embd"), count))
     layer = heads(keys, count, keys.count("num_key_value_heads", default=count), dim)
+    kind = keys.text("position_embedding_type")
+    if kind not in {"", "rope", "rotary"}:
+        keys.wrong("position_embedding_type", f"is {kind}, and this family is read with rotated queries and keys")
     if keys.flag("causal", default=False):
         keys.wrong("causal", "is true, and this family is read as an encoder")
     rotated = keys.value("rotary_emb_fraction") != 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qualify.cards.config.catalogue import DECODERS
 from qualify.cards.config.encoders import (
@@ -27,6 +27,7 @@ from qualify.cards.config.originals import (
     read_gemma4,
     read_gpt2,
     read_mosaic,
+    read_olmo,
     read_qwen,
 )
 from qualify.cards.config.refusals import refuse_leftovers, why_unexpressed
@@ -80,8 +81,20 @@ class Wrapper:
     """under which masks they do"""
     image_key: str = ""
     """key of the text model that must say ``vision`` for it; empty = they always do"""
+    left_out: bool = False
+    """whether published configs leave counts out that are the default of the text model's own class"""
     convention: str = "that of the text model"
 
+
+LLAMA_7B = {"num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096}
+CLASS_DEFAULTS = {
+    **dict.fromkeys(("llama", "mistral", "granite", "qwen2"), LLAMA_7B),
+    "cohere2": {"num_hidden_layers": 40, "num_attention_heads": 64, "hidden_size": 8192},
+}
+"""Counts of LlamaConfig and the like (transformers 5.23), which a saved ``text_config`` need not repeat.
+
+transformers leaves out what a nested config has in common with the defaults; llava-hf's 7B models have no counts.
+"""
 
 FAMILIES: tuple[Family, ...] = (
     *(
@@ -106,6 +119,7 @@ FAMILIES: tuple[Family, ...] = (
         read=read_gpt2,
         convention="causal in all layers",
     ),
+    Family(title="OLMo (first format)", model_types=("hf_olmo",), read=read_olmo, convention="causal in all layers"),
     Family(title="BLOOM (ALiBi)", model_types=("bloom",), read=read_bloom, convention="causal in all layers"),
     Family(
         title="MPT (ALiBi with `attn_config.alibi`), DBRX",
@@ -133,15 +147,32 @@ FAMILIES: tuple[Family, ...] = (
         convention="causal in all layers",
     ),
     Family(
-        title="BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, ALBERT",
-        model_types=("bert", "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "electra", "albert"),
+        title="BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA, ALBERT, ERNIE (first), RemBERT, ESM and the like",
+        model_types=(
+            "bert",
+            "roberta",
+            "roberta-prelayernorm",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+            "xmod",
+            "camembert",
+            "electra",
+            "albert",
+            "data2vec-text",
+            "ernie",
+            "esm",
+            "layoutlm",
+            "megatron-bert",
+            "rembert",
+            "splinter",
+        ),
         read=read_bert,
         convention="full; causal with `is_decoder`",
     ),
     Family(title="DistilBERT", model_types=("distilbert",), read=read_distilbert, convention="full"),
     Family(
-        title="NomicBERT, EuroBERT",
-        model_types=("nomic_bert", "eurobert"),
+        title="NomicBERT, EuroBERT, GTE",
+        model_types=("nomic_bert", "eurobert", "gte", "new"),
         read=read_rotary_encoder,
         convention="full",
     ),
@@ -204,23 +235,29 @@ WRAPPERS: tuple[Wrapper, ...] = (
         convention="every token of a prompt sees the whole prompt, later tokens are causal",
     ),
     Wrapper(
-        title="Aya Vision, Command A Vision, Idefics 3, InternVL, Kimi-VL, LFM2-VL, LLaVA, SmolVLM, Voxtral",
+        title="InternVL, Kimi-VL, LFM2-VL, Voxtral",
+        model_types=("internvl", "kimi_vl", "kimi_k25", "lfm2_vl", "lfm2-vl", "voxtral"),
+        text="",
+    ),
+    Wrapper(
+        title="Aya Vision, Command A Vision, Idefics 3, LLaVA, Pixtral, Qwen2-Audio, SmolVLM",
         model_types=(
             "aya_vision",
             "cohere2_vision",
             "idefics3",
-            "internvl",
-            "kimi_vl",
-            "kimi_k25",
-            "lfm2_vl",
             "llava",
             "llava_next",
+            "llava_next_video",
             "llava_onevision",
+            "qwen2_audio",
             "smolvlm",
-            "voxtral",
+            "video_llava",
+            "vipllava",
         ),
         text="",
+        left_out=True,
     ),
+    Wrapper(title="EXAONE 4.5 with images", model_types=("exaone4_5",), text="exaone4_5_text"),
     Wrapper(title="InternVL (first format)", model_types=("internvl_chat",), text="", under="llm_config"),
     Wrapper(title="SigLIP", model_types=("siglip",), text="siglip_text_model", convention="full"),
     Wrapper(title="CLIP", model_types=("clip",), text="clip_text_model", convention="causal text, full images"),
@@ -241,20 +278,30 @@ WAY_OUT = (
 def read_groups(keys: Keys) -> list[LayerGroup]:
     """The layer groups of a config; problems and findings are remembered in ``keys``."""
     kind = keys.text("model_type")
+    if keys.problems:
+        return []
     wrapper = next((wrapper for wrapper in WRAPPERS if kind in wrapper.model_types), None)
     if wrapper is None:
         return _read_family(keys, kind)
     text, vision = keys.inner(wrapper.under), keys.inner("vision_config")
     if text is None and wrapper.flat:
         text = keys
+    if keys.problems:
+        return []
     if text is None:
         keys.wrong(wrapper.under, f"is missing, and {kind} has the keys of its text model there")
         return []
     inner = (text.text("model_type") if text is not keys else "") or wrapper.text
-    if inner in wrapper.model_types:  # Qwen names the wrapper inside as well
+    if keys.problems:
+        return []
+    if inner in wrapper.model_types and wrapper.text:  # Qwen names the wrapper inside as well
         inner = wrapper.text
+    if wrapper.left_out:
+        text = replace(text, data={**CLASS_DEFAULTS.get(inner, {}), **text.data})
     if inner == "mllama_text_model":
         return [*read_mllama(text, vision), *read_tower(vision, "mllama_vision_model")]
+    if wrapper.prefix:
+        text = _of_prompts(text)
     groups = _read_family(text, inner)
     if wrapper.prefix:
         groups = _see_prompts(text, groups)
@@ -266,6 +313,14 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
         keys.asked.update(name for name in keys.data if name in text.data and keys.data[name] == text.data[name])
         refuse_leftovers(keys, kind)
     return [*groups, *read_tower(vision, kind)]
+
+
+def _of_prompts(keys: Keys) -> Keys:
+    """The text model of a prefix model: what transformers 5 writes about both directions means the prompts."""
+    name = "use_bidirectional_attention"
+    if not keys.flag(name, default=True):
+        keys.wrong(name, "is false, but the prompts of this model are read as seen whole")
+    return replace(keys, data={**keys.data, name: None})
 
 
 def _see_prompts(keys: Keys, groups: list[LayerGroup]) -> list[LayerGroup]:
@@ -281,6 +336,10 @@ def _see_prompts(keys: Keys, groups: list[LayerGroup]) -> list[LayerGroup]:
 
 def _read_family(keys: Keys, kind: str) -> list[LayerGroup]:
     family = next((family for family in FAMILIES if kind in family.model_types), None)
+    if family is None and any(kind in wrapper.model_types for wrapper in WRAPPERS):
+        nested = "a model of several parts, inside another one, which is not read"
+        keys.wrong("model_type", f"is {kind}, {nested}. {WAY_OUT}")
+        return []
     if family is None:
         keys.wrong("model_type", _unknown(keys, kind))
         return []

@@ -9,6 +9,9 @@ from qualify.cards.config.keys import Keys
 from qualify.cards.config.layers import PROMPT, TOKENS, group, heads, split
 from qualify.cards.model import LayerGroup
 
+MOST_GROWTH = 1e6
+"""published models have 1.4; with more, the scale would soon be no finite number"""
+
 
 def read_mla(keys: Keys) -> list[LayerGroup]:
     """Multi-head latent attention: per-head keys in a prompt, the latent as one shared KV head in decode."""
@@ -21,17 +24,22 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
         keys.wrong("use_mla", "is false, and this family is read as multi-head latent attention")
     for name in ("head_dim", "num_key_value_heads"):  # transformers writes the rotated part, and the query heads
         keys.value(name)
-    scale = _yarn_factor(keys) / math.sqrt(dim)
+    scale = _yarn_factor(keys) ** 2 / math.sqrt(dim)
     prompt = replace(heads(keys, count, count, dim, scale), head_dim_v=dim_v, phases=PROMPT)
     token = replace(heads(keys, count, 1, latent + rope, scale), head_dim_v=latent, latent=True, phases=TOKENS)
     return [*group((layer, prompt) for layer in range(layers)), *group((layer, token) for layer in range(layers))]
 
 
 def _yarn_factor(keys: Keys) -> float:
-    """What YaRN multiplies the scale with, where ``mscale_all_dim`` asks for it."""
+    """What YaRN multiplies queries and keys with, where ``mscale_all_dim`` asks for it."""
     scaling = keys.inner("rope_scaling") or keys.inner("rope_parameters")
     kind = scaling and (scaling.text("rope_type") or scaling.text("type"))
     if scaling is None or kind in {"", "default"} or not scaling.value("mscale_all_dim"):
         return 1.0
     factor, dims = scaling.number("factor", default=1.0), scaling.number("mscale_all_dim", default=1.0)
-    return (0.1 * dims * math.log(factor) + 1.0) ** 2 if factor > 1 else 1.0
+    grown = 0.1 * dims * math.log(factor) + 1.0 if factor > 1 else 1.0
+    if grown > MOST_GROWTH:
+        asked = f"is {dims:g} with factor {factor:g}"
+        scaling.wrong("mscale_all_dim", f"{asked}: queries and keys would grow {grown:.3g} times; check both numbers")
+        return 1.0
+    return grown

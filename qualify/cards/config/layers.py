@@ -51,11 +51,22 @@ class Layer:
     latent: bool = False
 
 
+KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "n_kv_heads", "kv_n_heads", "multi_query_group_num")
+"""what families call the number of KV heads"""
+HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
+"""what they call the elements of all heads together"""
+
+
+def _found(keys: Keys, names: tuple[str, ...]) -> str:
+    """The name that the config has, for a message; the first where it has none."""
+    return next((name for name in names if keys.data.get(name) is not None), names[0])
+
+
 def heads(keys: Keys, count: int, count_kv: int, dim: int, scale: float | None = None) -> Layer:
     """A layer of some heads, with the usual scale unless another is given."""
     if count % count_kv:
         if not keys.problems:  # else one of the two is what stands for a value that is wrong
-            keys.wrong("num_key_value_heads", f"{count_kv} KV heads do not divide {count} query heads")
+            keys.wrong(_found(keys, KV_HEADS), f"{count_kv} KV heads do not divide {count} query heads")
         count_kv = count
     return Layer(heads_q=count, heads_kv=count_kv, head_dim=dim, head_dim_v=dim, scale=scale or 1.0 / math.sqrt(dim))
 
@@ -63,6 +74,7 @@ def heads(keys: Keys, count: int, count_kv: int, dim: int, scale: float | None =
 def split(keys: Keys, hidden: int, count: int, name: str = "hidden_size") -> int:
     """The head dimension that is not written down: hidden / heads. It must be a whole number."""
     if hidden % count and not keys.problems:
+        name = _found(keys, (name, *HIDDEN))
         keys.wrong(name, f"is {hidden}, which {count} heads do not divide, and no head_dim is given")
     return max(1, hidden // count)
 

@@ -26,16 +26,42 @@ def read_falcon(keys: Keys) -> list[LayerGroup]:
     return group((number, layer) for number in range(layers))
 
 
+HEAD_TYPES = ("multihead", "multiquery")
+"""values of ``attention_head_type``"""
+
+
 def read_gpt2(keys: Keys) -> list[LayerGroup]:
-    """GPT-2 and StarCoder: one KV head with ``multi_query``; the scale may be 1, or shrink with the layer's number."""
+    """GPT-2 and StarCoder: one KV head with ``multi_query``; the scale may be 1, or shrink with the layer's number.
+
+    SantaCoder is saved as GPT-2, and says ``attention_head_type: multiquery`` (its own configuration_gpt2_mq.py).
+    """
     count, layers = keys.count("n_head", "num_attention_heads"), keys.layers("n_layer", "num_hidden_layers")
     dim = split(keys, keys.count("n_embd", "hidden_size"), count, "n_embd")
-    shared = keys.flag("multi_query", default=keys.text("model_type") == "gpt_bigcode")
+    kind = keys.text("attention_head_type")
+    if kind not in {"", *HEAD_TYPES}:
+        keys.wrong("attention_head_type", f"is {kind}, which is not read here; known are {', '.join(HEAD_TYPES)}")
+    shared = kind == "multiquery" or keys.flag("multi_query", default=keys.text("model_type") == "gpt_bigcode")
     scale = None if keys.flag("scale_attn_weights", default=True) else 1.0
     layer = replace(heads(keys, count, 1 if shared else count, dim, scale), positions="none")
     if not keys.flag("scale_attn_by_inverse_layer_idx", default=False):
         return group((number, layer) for number in range(layers))
     return group((number, replace(layer, scale=layer.scale / (number + 1))) for number in range(layers))
+
+
+def read_olmo(keys: Keys) -> list[LayerGroup]:
+    """OLMo as its own package (ai2-olmo) saves it: ``n_kv_heads``, or one KV head with ``multi_query_attention``."""
+    count, layers = keys.count("n_heads"), keys.layers("n_layers")
+    shared = keys.flag("multi_query_attention", default=False)
+    count_kv = keys.count("n_kv_heads", default=1 if shared else count)
+    if shared and count_kv != 1:
+        keys.wrong("n_kv_heads", f"is {count_kv}, but multi_query_attention is true, which is one KV head")
+    layer = heads(keys, count, count_kv, split(keys, keys.count("d_model"), count, "d_model"))
+    keys.value("alibi_bias_max")
+    if keys.flag("alibi", default=False):
+        layer = replace(layer, positions="alibi")
+    elif not keys.flag("rope", default=False):
+        layer = replace(layer, positions="none")
+    return group((number, layer) for number in range(layers))
 
 
 def read_bloom(keys: Keys) -> list[LayerGroup]:

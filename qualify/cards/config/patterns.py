@@ -10,6 +10,9 @@ from collections.abc import Callable
 from qualify.cards.config.keys import Keys
 from qualify.cards.model import LayerMask
 
+EXAONE_WINDOW = 4096
+"""the window of EXAONE 4 where its config has no such key"""
+
 Masks = Callable[[Keys, int], list[LayerMask | None]]
 """The mask of each layer; None where a layer has no attention."""
 Rope = Callable[[Keys, list[LayerMask | None]], list[bool]]
@@ -38,6 +41,22 @@ def alternating(every: int, key: str = "") -> Masks:
         return ["causal" if (layer + 1) % step == 0 else "window" for layer in range(count)]
 
     return masks
+
+
+def leading(every: int) -> Masks:
+    """Windows, and a causal layer at the beginning of each ``every``."""
+
+    def masks(_keys: Keys, count: int) -> list[LayerMask | None]:
+        return ["window" if layer % every else "causal" for layer in range(count)]
+
+    return masks
+
+
+def dots_windows(keys: Keys, count: int) -> list[LayerMask | None]:
+    """The layers from ``max_window_layers`` on, unless ``sliding_window`` is null."""
+    first = keys.number_from_0("max_window_layers", default=62)
+    windows = keys.maybe("sliding_window", absent=4096)
+    return ["window" if windows and layer >= first else "causal" for layer in range(count)]
 
 
 def qwen_windows(keys: Keys, count: int) -> list[LayerMask | None]:
@@ -75,9 +94,9 @@ def smollm_windows(keys: Keys, count: int) -> list[LayerMask | None]:
 def exaone_windows(keys: Keys, count: int) -> list[LayerMask | None]:
     """``sliding_window_pattern``: letters that repeat, with L for a window and G for all keys, or a number.
 
-    The last layer sees all keys. Without ``sliding_window`` all of them do.
+    The last layer sees all keys. With a ``sliding_window`` of null all of them do.
     """
-    if not keys.has("sliding_window"):
+    if not keys.maybe("sliding_window", absent=EXAONE_WINDOW):
         return ["causal"] * count
     pattern = keys.value("sliding_window_pattern")
     if pattern is None or isinstance(pattern, int):
@@ -175,8 +194,9 @@ def rope_in_windows(_keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
 
 
 def rope_unless_mixed(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """All layers, and with a ``sliding_window`` only those that have one."""
-    return rope_in_windows(keys, masks) if keys.has("sliding_window") else rope_everywhere(keys, masks)
+    """All layers, and unless ``sliding_window`` is null only those that have one."""
+    window = keys.maybe("sliding_window", absent=EXAONE_WINDOW)
+    return rope_in_windows(keys, masks) if window else rope_everywhere(keys, masks)
 
 
 def rope_named(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
@@ -188,7 +208,18 @@ def rope_named(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
 
 
 def rope_listed(keys: Keys, masks: list[LayerMask | None]) -> list[bool]:
-    """``no_rope_layers``, which holds 1 where a layer does rotate; left out, every fourth does not."""
+    """``no_rope_layers``, which holds 1 where a layer does rotate; left out, every fourth does not.
+
+    The first Llama 4 configs say ``nope_layer_interval``, which no code reads: what says the same changes nothing.
+    """
     every = keys.count("no_rope_layer_interval", default=4)
-    listed = keys.flags("no_rope_layers", len(masks))
-    return listed or [bool((layer + 1) % every) for layer in range(len(masks))]
+    found = keys.flags("no_rope_layers", len(masks)) or _all_but_every(every, len(masks))
+    second = keys.data.get("nope_layer_interval")
+    if type(second) is int and second > 0 and _all_but_every(second, len(masks)) == found:
+        keys.value("nope_layer_interval")
+    return found
+
+
+def _all_but_every(step: int, count: int) -> list[bool]:
+    """All layers but each ``step``-th."""
+    return [bool((layer + 1) % step) for layer in range(count)]

@@ -146,6 +146,8 @@ LEFTOVERS: tuple[Leftover, ...] = (
     _left(r"scale_attn_weights", "the scale", lambda value: value is False),
     _left(r"(add_.*)?(attention|attn)_sinks?(_.*)?|use_sinks?|.*_sink_bias|learnable_sink(_.*)?", "the denominator"),
     _left(r"no_rope_layers|no_rope_layer_interval|nope_layer_interval", "positions"),
+    _left(r"multi_query(_attention)?", "the KV heads"),
+    _left(r"attention_head_type", "the KV heads", lambda value: _used(value) and value != "multihead"),
     _left(r"kv_lora_rank|qk_(nope|rope)_head_dim|v_head_dim", "the keys and values"),
     _left(
         r"(num_)?(swa|sliding|global|local)_(head_dim|num_attention_heads|attention_heads)", "the heads of some layers"
@@ -163,6 +165,8 @@ SWITCHES = (
     ("use_mla", "v_head_dim"),
 )
 """keys that are false where keys with this beginning are off"""
+WINDOW_SIZES = ("sliding_window_size", "attention_window_size", "window_size")
+"""names of the size of a window beside the family's own"""
 LISTS = ("layer_types", "layers_block_type")
 PARTS = (
     "vision_config",
@@ -191,6 +195,11 @@ COUNTS: tuple[tuple[str, tuple[str, ...], Callable[[LayerGroup], tuple[int, ...]
 """what it is, names of keys that count it, and what a group says of it"""
 
 
+def _says_the_window(name: str, value: Any, groups: Sequence[LayerGroup]) -> bool:
+    """Whether it is a second name of the window that was read, as Gemma 2 has ``sliding_window_size``."""
+    return name in WINDOW_SIZES and any(each.mask == "window" and each.window == value for each in groups)
+
+
 def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -> None:
     """An error for each key that changes attention and was not looked for, and a finding for each part left out.
 
@@ -204,7 +213,7 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
         if name in keys.asked:
             continue
         left = next((each for each in LEFTOVERS if each.names.fullmatch(name)), None)
-        if left is None or (left.overruled and listed) or name.startswith(off):
+        if left is None or (left.overruled and listed) or name.startswith(off) or _says_the_window(name, value, groups):
             continue
         if left.counts(value):
             keys.wrong(

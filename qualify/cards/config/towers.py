@@ -33,10 +33,17 @@ class Tower:
         return group((number, layer) for number in range(layers))
 
 
+PIXTRAL = {"num_hidden_layers": 24, "num_attention_heads": 16, "hidden_size": 1024}
+"""what Pixtral's config leaves out; it has head_dim, 64, which is hidden / heads in its own class too"""
+
+QWEN2_VL = (("depth", 32), ("num_heads", 16))
+"""what transformers 4.4x leaves out of a saved vision_config of Qwen2-VL and Qwen2.5-VL, as their class has it"""
+
 TOWERS: tuple[Tower, ...] = (
     Tower(model_types=("siglip_vision_model", "siglip2_vision_model"), defaults=tuple(SIGLIP_BASE.items())),
     Tower(model_types=("clip_vision_model",)),
-    Tower(model_types=("pixtral", "llama4_vision_model"), positions="rope"),
+    Tower(model_types=("pixtral",), positions="rope", defaults=tuple(PIXTRAL.items())),
+    Tower(model_types=("llama4_vision_model",), positions="rope"),
     Tower(
         model_types=("mllama_vision_model",), layers=("num_hidden_layers", "num_global_layers"), heads="attention_heads"
     ),
@@ -46,11 +53,17 @@ TOWERS: tuple[Tower, ...] = (
         heads="num_heads",
         hidden="embed_dim",
         positions="rope",
+        defaults=(*QWEN2_VL, ("embed_dim", 1280)),
+    ),
+    Tower(
+        model_types=("qwen2_5_vl", "qwen2_5_vl_vision"),
+        layers=("depth",),
+        heads="num_heads",
+        positions="rope",
+        defaults=QWEN2_VL,
     ),
     Tower(
         model_types=(
-            "qwen2_5_vl",
-            "qwen2_5_vl_vision",
             "qwen3_vl",
             "qwen3_vl_vision",
             "qwen3_vl_moe",

@@ -9,6 +9,7 @@ import pytest
 from hand import PROMPT, WHOLE, Row, expect, facts, shape
 
 from qualify.cards.config.families import FAMILIES, WRAPPERS
+from qualify.errors import CardError
 
 TOKENS = ("decode", "verify")
 YARN = {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
@@ -78,6 +79,67 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "Pixtral 12B, which leaves out what is its classes' default",
+        {
+            "model_type": "llava",
+            "text_config": {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "num_hidden_layers": 40}
+            | {"num_key_value_heads": 8, "sliding_window": None},
+            "vision_config": {"model_type": "pixtral", "head_dim": 64, "image_size": 1024, "patch_size": 16},
+        },
+        [
+            expect(range(40), (32, 8), 128, "causal"),
+            expect(range(24), (16, 16), 64, "full", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "LLaVA 1.5 7B, likewise",
+        {
+            "model_type": "llava",
+            "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
+            "vision_config": {"model_type": "clip_vision_model"} | shape(24, 1024, 16),
+        },
+        [
+            expect(range(32), (32, 32), 128, "causal"),
+            expect(range(24), (16, 16), 64, "full", positions="none", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "LLaVA 1.6 with Mistral 7B, likewise",
+        {
+            "model_type": "llava_next",
+            "text_config": {"model_type": "mistral", "num_key_value_heads": 8, "sliding_window": None},
+        },
+        [expect(range(32), (32, 8), 128, "causal")],
+    ),
+    (
+        "LLaVA-NeXT with Granite 2B, likewise",
+        {
+            "model_type": "llava_next",
+            "text_config": {"model_type": "granite", "attention_multiplier": 0.015625, "hidden_size": 2048}
+            | {"num_hidden_layers": 40, "num_key_value_heads": 8},
+        },
+        [expect(range(40), (32, 8), 64, "causal", scale=1 / 64)],
+    ),
+    (
+        "Idefics 3 with SmolLM2 1.7B, likewise",
+        {
+            "model_type": "idefics3",
+            "text_config": {"model_type": "llama", "head_dim": 64, "hidden_size": 2048, "num_hidden_layers": 24},
+        },
+        [expect(range(24), (32, 32), 64, "causal")],
+    ),
+    (
+        "Aya Vision, likewise",
+        {
+            "model_type": "aya_vision",
+            "text_config": {"model_type": "cohere2", "num_key_value_heads": 8, "sliding_window": 4096},
+        },
+        [
+            expect([i for i in range(40) if i % 4 != 3], (64, 8), 128, "window", window=4096),
+            expect(range(3, 40, 4), (64, 8), 128, "causal", positions="none"),
+        ],
+    ),
+    (
         "Mixtral 8x7B",
         {"model_type": "mixtral", "sliding_window": None} | shape(32, 4096, 32, kv=8),
         [expect(range(32), (32, 8), 128, "causal")],
@@ -140,6 +202,35 @@ CONFIGS: list[Row] = [
             expect(range(28), (28, 4), 128, "causal", positions="mrope"),
             expect(range(32), (16, 16), 80, "full", stack="vision", phases=WHOLE),
         ],
+    ),
+    (
+        "Qwen2-VL 2B as transformers 4.46 saves it",
+        {
+            "model_type": "qwen2_vl",
+            "vision_config": {"model_type": "qwen2_vl", "hidden_size": 1536, "in_chans": 3, "spatial_patch_size": 14},
+        }
+        | shape(28, 1536, 12, kv=2),
+        [
+            expect(range(28), (12, 2), 128, "causal", positions="mrope"),
+            expect(range(32), (16, 16), 80, "full", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "Qwen2.5-VL 3B, likewise",
+        {
+            "model_type": "qwen2_5_vl",
+            "vision_config": {"model_type": "qwen2_5_vl", "hidden_size": 1280, "out_hidden_size": 2048},
+        }
+        | shape(36, 2048, 16, kv=2),
+        [
+            expect(range(36), (16, 2), 128, "causal", positions="mrope"),
+            expect(range(32), (16, 16), 80, "full", stack="vision", phases=WHOLE),
+        ],
+    ),
+    (
+        "GLM-4.5V as transformers 4.57 saves it",
+        {"model_type": "glm4v_moe", "text_config": {"model_type": "Glm4vMoe_text"} | shape(46, 4096, 32, kv=8)},
+        [expect(range(46), (32, 8), 128, "causal", positions="mrope")],
     ),
     (
         "Qwen3-VL 8B",
@@ -335,6 +426,11 @@ CONFIGS: list[Row] = [
         [expect(range(40), (48, 1), 128, "causal", positions="none")],
     ),
     (
+        "SantaCoder, saved as GPT-2",
+        {"model_type": "gpt2", "n_layer": 24, "n_head": 16, "n_embd": 2048, "attention_head_type": "multiquery"},
+        [expect(range(24), (16, 1), 128, "causal", positions="none")],
+    ),
+    (
         "GPT-NeoX 20B",
         {"model_type": "gpt_neox"} | shape(44, 6144, 64),
         [expect(range(44), (64, 64), 96, "causal")],
@@ -405,6 +501,42 @@ def test_family(read: Any, config: dict[str, Any], groups: list[dict[str, Any]])
     found = [facts(group) for group in read(config).card.groups]
     for one, other in zip(groups, found, strict=True):
         assert one | {"scale": pytest.approx(one["scale"], rel=1e-12)} == other
+
+
+OWN_KV_HEADS = [
+    ("llama", 32, 32), ("phi3", 32, 32), ("granite", 32, 32), ("cohere", 32, 32), ("olmo2", 32, 32), ("phi", 32, 32),
+    ("mistral", 32, 8), ("ministral", 32, 8), ("ministral3", 32, 8), ("mixtral", 32, 8), ("phimoe", 32, 8),
+    ("phi4_multimodal", 24, 8), ("starcoder2", 24, 2), ("qwen2", 64, 32), ("qwen3", 64, 32), ("qwen2_moe", 16, 16),
+    ("qwen3_moe", 32, 4), ("qwen2_vl_text", 64, 8), ("qwen2_5_vl_text", 64, 8), ("qwen3_vl_text", 64, 32),
+    ("qwen3_vl_moe_text", 16, 16), ("gemma", 16, 16), ("gemma2", 8, 4), ("gemma3_text", 8, 4), ("gemma3n_text", 8, 2),
+    ("gpt_oss", 64, 8), ("glm", 32, 2), ("glm4", 32, 2), ("glm4_moe", 96, 8), ("glm4v_text", 32, 2),
+    ("glm4v_moe_text", 96, 8), ("llama4_text", 40, 8), ("smollm3", 16, 4), ("exaone4", 32, 32), ("qwen3_next", 16, 2),
+    ("qwen3_5_text", 16, 4), ("qwen3_5_moe_text", 16, 2), ("jamba", 32, 8), ("falcon_h1", 32, 8), ("stablelm", 32, 32),
+    ("internlm3", 32, 2), ("ernie4_5", 16, 2), ("ernie4_5_moe", 20, 4), ("seed_oss", 80, 8), ("minimax_m2", 48, 8),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model_type", "heads", "heads_kv"), OWN_KV_HEADS, ids=[row[0] for row in OWN_KV_HEADS])
+def test_kv_heads_that_are_left_out(read: Any, model_type: str, heads: int, heads_kv: int) -> None:
+    """The number is that of the class in transformers, where it has one; with null, that of the query heads."""
+    config = {"model_type": model_type} | shape(8, 128 * heads, heads)
+    assert {(heads, heads_kv)} == {(each.heads_q, each.heads_kv) for each in read(config).card.groups}
+    config["num_key_value_heads"] = None
+    assert {(heads, heads)} == {(each.heads_q, each.heads_kv) for each in read(config).card.groups}
+
+
+def test_kv_heads_that_are_left_out_and_do_not_divide(read: Any) -> None:
+    """Qwen2 has 32 unless told otherwise, which is no number for 28 query heads; it is not guessed."""
+    with pytest.raises(CardError) as caught:
+        read({"model_type": "qwen2"} | shape(28, 3584, 28))
+    own = "the family's own default is 32, which does not divide 28 query heads; write the one meant"
+    assert str(caught.value).endswith(f"num_key_value_heads: is missing: {own}")
+
+
+@pytest.mark.parametrize("model_type", ["ministral3", "minimax_m2"])
+def test_a_head_dim_that_is_left_out(read: Any, model_type: str) -> None:
+    """These two have 128, whatever hidden / heads is."""
+    assert {128} == {each.head_dim for each in read({"model_type": model_type} | shape(2, 1024, 16)).card.groups}
 
 
 def test_families_are_named_once_and_described() -> None:

@@ -100,7 +100,7 @@ HYBRIDS: list[tuple[str, dict[str, Any], list[dict[str, Any]], tuple[int, ...]]]
     (
         "LFM2-VL 1.6B",
         {
-            "model_type": "lfm2_vl",
+            "model_type": "lfm2-vl",
             "text_config": {"model_type": "lfm2", "layer_types": [*[CONV, CONV, FULL] * 3, *[CONV, FULL] * 3, CONV]}
             | shape(16, 2048, 32, kv=8),
             "vision_config": SIGLIP | {"model_type": "siglip2_vision_model"},
@@ -162,11 +162,99 @@ CONFIGS: list[Row] = [
         ],
     ),
     (
+        "EXAONE 4 without sliding_window, which is then 4096, and with null the whole sequence",
+        {"model_type": "exaone4"} | shape(4, 4096, 32, kv=8),
+        [
+            expect([0, 1, 2], (32, 8), 128, "window", window=4096),
+            expect([3], (32, 8), 128, "causal", positions="none"),
+        ],
+    ),
+    (
         "EXAONE 4.0 1.2B: no window, so rope everywhere",
         {"model_type": "exaone4", "head_dim": 64, "sliding_window": None, "sliding_window_pattern": None}
         | {"layer_types": [FULL] * 30}
         | shape(30, 2048, 32, kv=8),
         [expect(range(30), (32, 8), 64, "causal")],
+    ),
+    (
+        "EXAONE 4.5 33B, whose tower has fewer KV heads and is left out",
+        {
+            "model_type": "exaone4_5",
+            "text_config": {"model_type": "exaone4_5_text", "sliding_window": 4096, "sliding_window_pattern": "LLLG"}
+            | {"layer_types": [SLIDING, SLIDING, SLIDING, FULL] * 16}
+            | shape(64, 5120, 40, kv=8),
+            "vision_config": {"model_type": "exaone4_5_vision", "depth": 28, "num_heads": 32, "num_key_value_heads": 8},
+        },
+        [
+            expect([i for i in range(64) if i % 4 != 3], (40, 8), 128, "window", window=4096),
+            expect(range(3, 64, 4), (40, 8), 128, "causal", positions="none"),
+        ],
+    ),
+    (
+        "Apertus 8B",
+        {"model_type": "apertus", "qk_norm": True} | shape(32, 4096, 32, kv=8),
+        [expect(range(32), (32, 8), 128, "causal")],
+    ),
+    (
+        "AFM 4.5B",
+        {"model_type": "arcee", "head_dim": 128} | shape(36, 2560, 20, kv=4),
+        [expect(range(36), (20, 4), 128, "causal")],
+    ),
+    (
+        "CWM: the first layer of four sees all keys",
+        {"model_type": "cwm", "head_dim": 128, "sliding_window": 8192} | shape(64, 6144, 48, kv=8),
+        [
+            expect(range(0, 64, 4), (48, 8), 128, "causal"),
+            expect([i for i in range(64) if i % 4], (48, 8), 128, "window", window=8192),
+        ],
+    ),
+    (
+        "dots.llm1, whose window is switched off",
+        {"model_type": "dots1", "sliding_window": None, "use_sliding_window": False, "max_window_layers": 62}
+        | shape(62, 4096, 32, kv=32),
+        [expect(range(62), (32, 32), 128, "causal")],
+    ),
+    (
+        "dots.llm1 with windows in the last layer",
+        {"model_type": "dots1", "sliding_window": 64, "max_window_layers": 3} | shape(4, 4096, 32, kv=32),
+        [expect(range(3), (32, 32), 128, "causal"), expect([3], (32, 32), 128, "window", window=64)],
+    ),
+    (
+        "OLMo 7B in its first format",
+        {"model_type": "hf_olmo", "d_model": 4096, "n_heads": 32, "n_layers": 32, "rope": True, "alibi": False}
+        | {"alibi_bias_max": 8.0, "multi_query_attention": False, "n_kv_heads": None},
+        [expect(range(32), (32, 32), 128, "causal")],
+    ),
+    (
+        "OLMo in its first format, with one KV head and ALiBi",
+        {"model_type": "hf_olmo", "d_model": 512, "n_heads": 4, "n_layers": 2, "alibi": True}
+        | {"multi_query_attention": True},
+        [expect(range(2), (4, 1), 128, "causal", positions="alibi")],
+    ),
+    (
+        "ESM-2 650M, with rotated queries and keys",
+        {"model_type": "esm", "position_embedding_type": "rotary"} | shape(33, 1280, 20),
+        [expect(range(33), (20, 20), 64, "full", phases=WHOLE)],
+    ),
+    (
+        "RemBERT",
+        {"model_type": "rembert", "is_decoder": False} | shape(32, 1152, 18),
+        [expect(range(32), (18, 18), 64, "full", positions="none", phases=WHOLE)],
+    ),
+    (
+        "GTE base v1.5",
+        {"model_type": "new", "position_embedding_type": "rope", "logn_attention_scale": False}
+        | shape(12, 768, 12),
+        [expect(range(12), (12, 12), 64, "full", phases=WHOLE)],
+    ),
+    (
+        "Qwen2-Audio, whose text model leaves out what is its class's default",
+        {
+            "model_type": "qwen2_audio",
+            "text_config": {"model_type": "qwen2", "sliding_window": 32768, "use_mrope": False},
+            "audio_config": {"model_type": "qwen2_audio_encoder"},
+        },
+        [expect(range(32), (32, 32), 128, "causal")],
     ),
     (
         "InternLM2.5 7B",
@@ -325,6 +413,17 @@ CONFIGS: list[Row] = [
         [
             expect([0], (8, 4), 256, "window", window=512, scale=1.0),
             expect([1], (8, 2), 512, "causal", scale=1.0),
+        ],
+    ),
+    (
+        "PaliGemma 3B as transformers 5 saves it",
+        {
+            "model_type": "paligemma",
+            "text_config": {"model_type": "gemma", "use_bidirectional_attention": True} | shape(18, 2048, 8, kv=1),
+        },
+        [
+            expect(range(18), (8, 1), 256, "full", phases=WHOLE),
+            expect(range(18), (8, 1), 256, "causal", phases=TOKENS),
         ],
     ),
     (
@@ -572,6 +671,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "head_dim: is 128, but cohere2 is read without it, with 64 elements per head"),
     ({"model_type": "qwen3", "head_dim": None} | shape(28, 1024, 16, kv=8),
         "head_dim: is null: the family's own default is 128, hidden / heads 64; write the one meant"),
+    (LLAMA | {"multi_query": True}, "multi_query: is true and changes the KV heads, but llama is read without it"),
+    (LLAMA | {"attention_head_type": "multiquery"}, 'attention_head_type: is "multiquery" and changes the KV heads'),
+    ({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 512, "attention_head_type": "grouped"},
+        "attention_head_type: is grouped, which is not read here; known are multihead, multiquery"),
     (LLAMA | {"attention_sink": True}, "attention_sink: is true and changes the denominator"),
     (
         {"model_type": "qwen2", "dual_chunk_attention_config": {"chunk_size": 262144}} | shape(28, 3584, 28, kv=4),
@@ -593,6 +696,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "text_config.model_type: is gemma2: a prompt seen whole through a window is not read",
     ),
     (
+        {"model_type": "paligemma", "text_config": {"model_type": "gemma", "use_bidirectional_attention": False}
+            | shape(18, 2048, 8, kv=1)},
+        "text_config.use_bidirectional_attention: is false, but the prompts of this model are read as seen whole",
+    ),
+    (
         {"model_type": "gemma4_text", "use_bidirectional_attention": "all"} | shape(6, 2048, 8, kv=4),
         "use_bidirectional_attention: must be null or vision",
     ),
@@ -603,6 +711,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"model_type": "gemma4_text"} | shape(5, 2048, 8, kv=4),
         "layer_types: must end with full_attention",
+    ),
+    (
+        {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": False, "layer_types": [FULL, SLIDING]}
+        | shape(2, 512, 8),
+        "layer_types: holds sliding_attention, but use_sliding_window is false",
     ),
     ({"model_type": "granitemoehybrid"} | shape(40, 4096, 32, kv=8), "layer_types: is missing"),
     ({"model_type": "bamba"} | shape(32, 4096, 32, kv=8), "attn_layer_indices: is missing"),
@@ -648,6 +761,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"model_type": "chatglm", "num_layers": 28, "position_encoding_2d": True} | shape(28, 4096, 32),
         "position_encoding_2d: is true: the first ChatGLM sees prompts in both directions",
     ),
+    (
+        {"model_type": "hf_olmo", "d_model": 512, "n_heads": 4, "n_layers": 2, "n_kv_heads": 2}
+        | {"multi_query_attention": True},
+        "n_kv_heads: is 2, but multi_query_attention is true, which is one KV head",
+    ),
+    (
+        {"model_type": "new", "position_embedding_type": "absolute"} | shape(12, 768, 12),
+        "position_embedding_type: is absolute, and this family is read with rotated queries and keys",
+    ),
     ({"model_type": "nomic_bert", "causal": True} | shape(12, 768, 12), "causal: is true"),
     (LLAMA | {"num_hidden_layers": 2**31 - 1}, "num_hidden_layers: is 2147483647 layers; no more than 10000 are read"),
     (
@@ -674,12 +796,52 @@ def test_what_cannot_be_said_is_refused(read: Any, config: dict[str, Any], messa
     assert "config.json:" in str(caught.value)
 
 
+SECOND_NAMES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"model_type": "gemma2", "sliding_window": 4096} | shape(4, 2048, 8, kv=4), {"sliding_window_size": 4096}),
+    ({"model_type": "llama4_text"} | shape(8, 5120, 40, kv=8), {"nope_layer_interval": 4}),
+    (
+        {"model_type": "llama4_text", "no_rope_layers": [1, 1, 1, 0] * 2} | shape(8, 5120, 40, kv=8),
+        {"nope_layer_interval": 4},
+    ),
+    (
+        {"model_type": "smollm3", "no_rope_layers": [1, 1, 1, 0] * 2} | shape(8, 2048, 16, kv=4),
+        {"no_rope_layer_interval": 4},
+    ),
+    ({"model_type": "gemma3n_text"} | shape(5, 2048, 8, kv=2), {"query_pre_attn_scalar": 256}),
+]
+"""configs, and what the publisher of such a model writes into it besides"""
+SECOND_IDS = ["gemma2", "llama4", "llama4-listed", "smollm3", "gemma3n"]
+
+
+@pytest.mark.parametrize(("config", "more"), SECOND_NAMES, ids=SECOND_IDS)
+def test_published_keys_that_agree_or_are_not_read(read: Any, config: dict[str, Any], more: dict[str, Any]) -> None:
+    """Gemma 2 9B, the first Llama 4 Maverick, Gemma 3n: such a key is no reason to refuse the model."""
+    assert read(config).card.groups == read(config | more).card.groups
+
+
+@pytest.mark.parametrize(("config", "more"), SECOND_NAMES[:3], ids=SECOND_IDS[:3])
+def test_a_second_name_with_another_number_is_refused(read: Any, config: dict[str, Any], more: dict[str, Any]) -> None:
+    """It may be the one that an engine follows."""
+    ((name, value),) = more.items()
+    with pytest.raises(CardError, match=f"{name}: is {value + 1} and changes"):
+        read(config | {name: value + 1})
+
+
+def test_a_key_that_the_family_does_not_read_is_said(read: Any) -> None:
+    """Gemma 3n: the scale is 1, whatever query_pre_attn_scalar is."""
+    (config, more) = SECOND_NAMES[4]
+    found = read(config | more)
+    assert {1.0} == {each.scale for each in found.card.groups}
+    assert [("no-effect", "query_pre_attn_scalar")] == [(each.kind, each.where) for each in found.findings]
+
+
 HARMLESS: list[dict[str, Any]] = [
     {"sliding_window": None, "attn_logit_softcapping": None, "alibi": False, "layer_types": [FULL, FULL]},
     {"use_sliding_window": False, "sliding_window": 4096, "sliding_window_pattern": 4},
     {"position_embedding_type": "rope", "is_encoder_decoder": False, "add_cross_attention": False},
     {"use_mla": False, "kv_lora_rank": 512, "v_head_dim": 128, "qk_nope_head_dim": 128},
     {"kv_channels": 64, "num_kv_heads": 2, "head_size": None},
+    {"multi_query": False, "attention_head_type": "multihead"},
     {"attn_type_list": [1, 1], "mamba_d_state": None, "index_topk": 0, "no_rope_layers": []},
     {"sliding_window": -1, "is_causal": True, "scale_attn_weights": True, "topk_group": 4, "qk_layernorm": True},
 ]

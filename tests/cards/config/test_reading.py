@@ -107,6 +107,72 @@ def test_a_wrong_value_has_no_consequences(read: Any) -> None:
     assert "divide" not in text
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"model_type": ["llama"]}, "model_type: must be text, but is a list of 1"),
+        ({"model_type": "llava", "text_config": "llama"}, "text_config: must be a mapping of keys and values"),
+        ({"model_type": "llava", "text_config": {"model_type": 3}}, "text_config.model_type: must be text, but is 3"),
+        (
+            {"model_type": "llava", "text_config": {"model_type": "mistral3", "text_config": LLAMA}},
+            "text_config.model_type: is mistral3, a model of several parts, inside another one, which is not read",
+        ),
+        (
+            {"model_type": "mistral3", "text_config": {"model_type": "mistral3"}},
+            "text_config.model_type: is mistral3, a model of several parts, inside another one, which is not read",
+        ),
+    ],
+    ids=str,
+)
+def test_a_wrong_family_is_one_problem(read: Any, change: dict[str, Any], expected: str) -> None:
+    """What is there, and is no family, is not said to be missing as well."""
+    text = problem(read, LLAMA | change)
+    assert expected in text
+    assert 1 == len(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 3, "num_hidden_layers": 1}
+            | {"hidden_size": 512, "num_attention_heads": 8},
+            "config.json:4:18: num_kv_heads: 3 KV heads do not divide 8 query heads",
+        ),
+        (
+            {"model_type": "chatglm", "num_layers": 1, "num_attention_heads": 8, "kv_channels": 64}
+            | {"multi_query_attention": True, "multi_query_group_num": 3},
+            "multi_query_group_num: 3 KV heads do not divide 8 query heads",
+        ),
+        (
+            {"model_type": "dbrx", "d_model": 512, "n_heads": 8, "n_layers": 1, "attn_config": {"kv_n_heads": 3}},
+            "attn_config.kv_n_heads: 3 KV heads do not divide 8 query heads",
+        ),
+        (
+            {"model_type": "bloom", "n_embed": 500, "n_head": 8, "n_layer": 1},
+            "n_embed: is 500, which 8 heads do not divide",
+        ),
+        (
+            {"model_type": "gptj", "hidden_size": 500, "n_head": 8, "n_layer": 1},
+            "hidden_size: is 500, which 8 heads do not divide",
+        ),
+    ],
+    ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
+)
+def test_a_division_names_the_key_that_the_config_has(read: Any, config: dict[str, Any], expected: str) -> None:
+    """Families call the same number differently."""
+    assert expected in problem(read, config)
+
+
+@pytest.mark.parametrize("all_dim", [1e200, 1e308])
+def test_a_scale_that_is_no_number_is_a_problem(read: Any, all_dim: float) -> None:
+    """YaRN multiplies the scale with the square of a number that the config gives."""
+    dims = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    scaling = {"type": "yarn", "factor": 40, "mscale_all_dim": all_dim}
+    text = problem(read, LLAMA | dims | {"model_type": "deepseek_v3", "rope_scaling": scaling})
+    assert f"rope_scaling.mscale_all_dim: is {all_dim:g} with factor 40: queries and keys would grow" in text
+
+
 def test_an_emoji_in_two_escapes_is_read(read: Any, tmp_path: Path) -> None:
     """As transformers writes the labels of a classifier."""
     labels = {"id2label": {"0": "\U0001f60d", "\U0001f680": "1"}}
