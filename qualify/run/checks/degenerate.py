@@ -1,9 +1,9 @@
 """degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
 
 One key, one query, one off every tile edge, sequences without queries or keys at the first, a middle and the last
-place, more queries than keys, as many queries as keys in all but not in each sequence. Rows that see no key give what
-the card's ``empty_row`` says; all others are compared with the golden result. What a card does not claim (ragged
-batches, empty sequences) is not asked.
+place, more queries than keys, as many queries as keys in all but not in each sequence; under a mask with images,
+several of them in several sequences. Rows that see no key give what the card's ``empty_row`` says; all others are
+compared with the golden result. What a card does not claim (ragged batches, empty sequences) is not asked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from qualify.facts.case import Level
+from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import compare
@@ -19,6 +19,10 @@ from qualify.run.checks.interface import Subject, claimed, failing, noted, passe
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
+
+IMAGE_LENGTHS = ((40, 33, 70), (70, 33, 100))
+IMAGES = ((0, 8, 20), (0, 30, 50), (0, 58, 64), (2, 31, 95))
+"""(sequence, start, end): one in a history, two in the queries of one sequence, none in the next, one across tiles"""
 
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -28,7 +32,7 @@ class Degenerate:
 
     name = "degenerate"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three to nine small calls, each with a golden result"
+    cost = "three to ten small calls, each with a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -37,10 +41,10 @@ class Degenerate:
     def run(self, subject: Subject) -> list[Finding]:
         """The first wrong call ends it."""
         asked, refused = [], []
-        for name, lengths in shapes(subject):
+        for name, altered in altered_workloads(subject):
+            lengths = (altered.seqlens_q, altered.seqlens_k)
             if not claimed(subject, *lengths):
                 continue
-            altered = subject.workload.with_lengths(*lengths)
             try:
                 wrong = judge_lengths(replace(subject, workload=altered))
             except LibraryRefusal as refusal:
@@ -59,6 +63,15 @@ def judge_lengths(subject: Subject) -> Finding | None:
     call = subject.inputs().call
     findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", 0, measure=False)
     return next((finding for finding in findings if finding.verdict == "fail"), None)
+
+
+def altered_workloads(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """(name, workload) with other lengths, and with several images where the workload has one."""
+    workload = subject.workload
+    for name, lengths in shapes(subject):
+        yield name, workload.with_lengths(*lengths)
+    if workload.spans and "ragged" in subject.card.claims.features:
+        yield "several images", replace(workload.with_lengths(*IMAGE_LENGTHS), spans=IMAGES)
 
 
 def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
