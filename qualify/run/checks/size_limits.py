@@ -1,12 +1,12 @@
 """size limits: what a kernel counts in 16 or 32 bits must not end where a production call goes on.
 
-Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31
-elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence of more than
-2^16 keys whose last key decides (of one query, and of several), one of over 2^11 queries, more heads than a block has
-threads, and a batch of more than 2^16 sequences of which those beside every power of two have queries: a scheduler
-counts in warps and blocks. Before the far tensor lies as much memory again, full of NaN on a GPU, so that an offset
-that wraps to a negative number reads something wrong and does not end the process. A card that limits its batch is
-asked at that limit.
+Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31, and
+more than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one
+sequence of more than 2^16 keys whose last key decides (of one query, and of several), one of over 2^16 queries, one of
+over 2^10 queries and as many keys, more heads than a block has threads, and a batch of more than 2^16 sequences of
+which those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far tensor lies
+as much memory again, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong and
+does not end the process. A card that limits its batch is asked at that limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from qualify.run.checks.interface import Subject, changed, claimed, difference, 
 from qualify.run.inputs import Inputs, replace_keys, with_tensors
 
 OFFSETS = 1 << 31
-"""elements that a signed 32-bit offset reaches"""
+"""elements that a signed 32-bit offset reaches; an unsigned one reaches twice as many"""
 MANY = (1 << 16) + 1
 """of keys or of sequences: one more than 16 bits count"""
 PAST = 63
@@ -40,8 +40,10 @@ LIVE = 3
 """sequences of the large batch before every power of two, and the one at it, that have queries; also its last ones"""
 SEVERAL = 3
 """queries of the call with late keys where the case is no decode"""
-LATE = (1 << 11) + 65
-"""queries of a long sequence: past 2^11, kernels choose other tiles, schedules and splits"""
+LATE = (1 << 16) + 65
+"""queries of a long sequence: past 2^11, kernels choose other tiles, schedules and splits, and past 2^16 counts end"""
+LONG_Q, LONG_K = (1 << 10) + 33, (1 << 10) + 165
+"""queries and keys of a prompt that is long in both: tiles in all places, and none of the shapes for a few"""
 HEADS = 130
 """query heads at least: more than the threads of four warps"""
 FEW = 40
@@ -53,7 +55,7 @@ class SizeLimits:
 
     name = "size_limits"
     levels: tuple[Level, ...] = ("full",)
-    cost = "at most seven small calls, two of them over 2^31 elements; each once for a kernel, dtype and layout"
+    cost = "at most ten small calls, four of them over 2^31 or 2^32 elements; each once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -97,17 +99,21 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
     """What is asked, by name, as far as the card claims it."""
     claims, workload = subject.card.claims, subject.workload
     parts: dict[str, Callable[[Subject], Finding | None]]
-    if workload.page_size:
-        parts = {"a cache beyond 2^31 elements": _far_pages}
-    elif workload.latent:
-        parts = {"keys beyond 2^31 elements": _far_keys}
-    else:
-        parts = {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
+    far = {"a cache": _far_pages} if workload.page_size else {"keys": _far_keys, "values": _far_values}
+    if workload.latent and not workload.page_size:
+        del far["values"]  # they go with the keys
+    parts = {
+        f"{what} beyond 2^{bits} elements": partial(move, reach=1 << bits)
+        for bits in (31, 32)
+        for what, move in far.items()
+    }
     decode = max(workload.seqlens_q) == 1
     if claims.alignment == "bottom_right" or not workload.causal:
         parts[f"{MANY + PAST} keys" + ("" if decode else f" of {SEVERAL} queries")] = _late_keys
     if not decode and claimed(subject, (LATE,), (FEW,)):
         parts[f"{LATE} queries"] = _late_queries
+    if not decode and claims.alignment == "bottom_right":
+        parts[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
     if subject.card.jit == "never" and not workload.latent:  # kernels for latents know their models' heads
         parts[f"{_many(workload.heads_q)} heads"] = _many_heads
     if {"ragged", "empty"} <= set(claims.features):
@@ -115,16 +121,16 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
     return parts
 
 
-def _far_pages(subject: Subject) -> Finding | None:
-    return _same(subject, far_pages)
+def _far_pages(subject: Subject, reach: int) -> Finding | None:
+    return _same(subject, partial(far_pages, reach=reach))
 
 
-def _far_keys(subject: Subject) -> Finding | None:
-    return _same(subject, partial(far_rows, keys=True))
+def _far_keys(subject: Subject, reach: int) -> Finding | None:
+    return _same(subject, partial(far_rows, keys=True, reach=reach))
 
 
-def _far_values(subject: Subject) -> Finding | None:
-    return _same(subject, partial(far_rows, keys=False))
+def _far_values(subject: Subject, reach: int) -> Finding | None:
+    return _same(subject, partial(far_rows, keys=False, reach=reach))
 
 
 def _same(subject: Subject, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
@@ -136,14 +142,14 @@ def _same(subject: Subject, move: Callable[[AttentionCall], AttentionCall]) -> F
     return failing("size_limits", changed(found), dict(found)) if found else None
 
 
-def far_pages(call: AttentionCall) -> AttentionCall:
+def far_pages(call: AttentionCall, reach: int = OFFSETS) -> AttentionCall:
     """The call with its pages at the end of a cache of which keys or values (the larger) have over 2^31 elements."""
     assert call.block_table is not None, "only a paged call has pages"
     pool = len(call.k)
-    first = -(-OFFSETS // max(call.k[0].numel(), call.v[0].numel()))
+    first = -(-reach // max(call.k[0].numel(), call.v[0].numel()))
     moved: dict[str, Any] = {}
     for name, pages in (("k", call.k),) if call.latent else (("k", call.k), ("v", call.v)):
-        far = _behind_nan((first + pool) * pages[0].numel(), pages).view(first + pool, *pages.shape[1:])
+        far = _behind_nan((first + pool) * pages[0].numel(), pages, reach).view(first + pool, *pages.shape[1:])
         far[first:] = pages
         moved[name] = far
     if call.latent:
@@ -151,15 +157,15 @@ def far_pages(call: AttentionCall) -> AttentionCall:
     return replace(call, **moved, block_table=call.block_table + first)
 
 
-def far_rows(call: AttentionCall, *, keys: bool) -> AttentionCall:
+def far_rows(call: AttentionCall, *, keys: bool, reach: int = OFFSETS) -> AttentionCall:
     """The call with rows of keys (or values) so far apart that the last ones lie beyond 2^31 elements.
 
     Latent values go with the keys.
     """
     tensor = call.k if keys else call.v
     rows, heads, dim = tensor.shape
-    step = max(heads * dim, -(-5 * OFFSETS // 4 // max(1, rows - 1) // 64) * 64)
-    whole = _behind_nan(step * (rows - 1) + heads * dim, tensor)
+    step = max(heads * dim, -(-5 * reach // 4 // max(1, rows - 1) // 64) * 64)
+    whole = _behind_nan(step * (rows - 1) + heads * dim, tensor, reach)
     far = whole.as_strided(tensor.shape, (step, dim, 1), whole.storage_offset())
     far.copy_(tensor)
     if call.latent:
@@ -167,8 +173,16 @@ def far_rows(call: AttentionCall, *, keys: bool) -> AttentionCall:
     return replace(call, k=far) if keys else replace(call, v=far)
 
 
-def _behind_nan(elements: int, like: Tensor) -> Tensor:
-    """So many elements, with 2^31 more before them; on a CPU memory that nobody touches is not taken."""
+def _behind_nan(elements: int, like: Tensor, reach: int) -> Tensor:
+    """So many elements, with 2^31 more before them; on a CPU memory that nobody touches is not taken.
+
+    An unsigned offset that wraps stays within the tensor, so beyond 2^32 nothing stands before it.
+    """
+    if reach > OFFSETS:
+        try:
+            return torch.empty(elements, dtype=like.dtype, device=like.device)
+        except RuntimeError as error:
+            raise MemoryError(str(error)) from error
     if like.is_cuda:
         whole = torch.empty(OFFSETS + elements, dtype=like.dtype, device=like.device)
         whole[:OFFSETS] = math.nan
@@ -188,9 +202,15 @@ def _late_keys(subject: Subject) -> Finding | None:
 
 
 def _late_queries(subject: Subject) -> Finding | None:
-    """More than 2^11 queries over a few keys, which under a causal mask the last ones alone see."""
+    """More than 2^16 queries over a few keys, which under a causal mask the last ones alone see."""
     late = replace(subject, workload=_one_kv_head(subject).with_lengths((LATE,), (FEW,)))
     return _wrong(late, late.inputs(seed=13).call, seed=13)
+
+
+def _long_prompt(subject: Subject) -> Finding | None:
+    """Over 2^10 queries after a context, on as many keys and more."""
+    long = replace(subject, workload=_one_kv_head(subject).with_lengths((LONG_Q,), (LONG_K,)))
+    return _wrong(long, long.inputs(seed=15).call, seed=15)
 
 
 def _one_kv_head(subject: Subject) -> Workload:

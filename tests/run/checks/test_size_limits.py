@@ -24,23 +24,23 @@ LAYOUTS = pytest.mark.parametrize("layout", [{}, PAGED], ids=["packed", "paged"]
 class Wrapped(TiledTorch):
     """Rows or pages whose offset leaves 32 bits are read as zeros."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, reach: int = OFFSETS) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.reach = name, reach
 
     def prepare(self, call: AttentionCall) -> Prepared:
         tensor: Tensor = getattr(call, self.name)
         step = tensor.stride(0)
-        if len(tensor) * step <= OFFSETS:
+        if len(tensor) * step <= self.reach:
             return super().prepare(call)
         if call.block_table is None:
             near = tensor.clone()
-            near[torch.arange(len(tensor)) * step >= OFFSETS] = 0
+            near[torch.arange(len(tensor)) * step >= self.reach] = 0
             return super().prepare(replace(call, **{self.name: near}))
         pages = call.block_table.flatten().long().unique()
         table = torch.searchsorted(pages, call.block_table.long())
         small: dict[str, Any] = {name: getattr(call, name)[pages].clone() for name in ("k", "v")}
-        small[self.name][pages * step >= OFFSETS] = 0
+        small[self.name][pages * step >= self.reach] = 0
         return super().prepare(replace(call, **small, block_table=table.int()))
 
 
@@ -85,8 +85,9 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     """Every question is asked."""
     (finding,) = size_limits(dtype=dtype, **layout)
     assert "pass" == finding.verdict
-    far = "a cache beyond 2^31 elements" if layout else "keys beyond 2^31 elements, values beyond 2^31 elements"
-    late = "65600 keys" if layout else "65600 keys of 3 queries, 2113 queries"
+    parts = ("a cache",) if layout else ("keys", "values")
+    far = ", ".join(f"{part} beyond 2^{bits} elements" for bits in (31, 32) for part in parts)
+    late = "65600 keys" if layout else "65600 keys of 3 queries, 65601 queries, 1057 queries on 1189 keys"
     assert f"right with {far}, {late}, 136 heads, 65537 sequences" == finding.detail
 
 
@@ -95,9 +96,10 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     [({}, "k", "keys"), ({}, "v", "values"), (PAGED, "k", "a cache"), (PAGED, "v", "a cache")],
 )
 def test_offsets_of_32_bits_are_caught(layout: dict[str, Any], name: str, what: str) -> None:
-    """In keys and in values alone."""
-    finding, *_ = size_limits(Wrapped(name), **layout)
-    assert ("fail", f"{what} beyond 2^31 elements") == (finding.verdict, finding.values["what"])
+    """In keys and in values alone, signed and unsigned."""
+    for bits in (31, 32):
+        finding, *_ = size_limits(Wrapped(name, 1 << bits), **layout)
+        assert ("fail", f"{what} beyond 2^{bits} elements") == (finding.verdict, finding.values["what"])
 
 
 @LAYOUTS
@@ -147,10 +149,14 @@ EDITS: dict[str, tuple[Callable[[AttentionCall, Tensor], None], str]] = {
     "sequence 64": (without_sequence(64), "65537 sequences"),
     "sequence 32766": (without_sequence(32766), "65537 sequences"),
     "heads from 128 on": (lambda call, out: doubled(out[:, 128:]), "136 heads"),
-    "queries from 2048 on": (lambda call, out: doubled(out[2048:]), "2113 queries"),
+    "queries from 2048 on": (lambda call, out: doubled(out[2048:]), "65601 queries"),
     "several queries of many keys": (
         lambda call, out: doubled(out[: len(out) * (call.max_seqlen_k > 2048 and call.max_seqlen_q > 1)]),
         "65600 keys of 3 queries",
+    ),
+    "long in both": (
+        lambda call, out: doubled(out[: len(out) * (1024 < call.max_seqlen_k < 2048 and call.max_seqlen_q > 64)]),
+        "1057 queries on 1189 keys",
     ),
 }
 
@@ -166,7 +172,7 @@ def test_what_ends_before_16_bits_is_caught(name: str) -> None:
 def test_what_is_not_claimed_is_not_asked() -> None:
     """More queries than keys, and other heads where each would be compiled."""
     (finding,) = size_limits(card=make_card(longer_queries=["full"], jit="kernels"))
-    assert ("pass", False, False) == (finding.verdict, "2113" in finding.detail, "heads" in finding.detail)
+    assert ("pass", False, False) == (finding.verdict, "65601 queries" in finding.detail, "heads" in finding.detail)
 
 
 def test_the_batch_is_the_largest_that_the_card_claims() -> None:

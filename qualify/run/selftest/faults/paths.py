@@ -28,6 +28,15 @@ class _Offset32(Simulator):
         return super().fetch(name, tensor, strides, slots, plan).float() * (offset == wrapped).view(-1, 1, 1)
 
 
+class _OffsetUnsigned(Simulator):
+    """Offsets into the key tensors are 32-bit and unsigned: beyond 2³² elements they wrap."""
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        rows = slots // plan.page_size if plan.page_size else slots
+        inside = rows * strides[0] < 1 << 32
+        return super().fetch(name, tensor, strides, slots, plan).float() * inside.view(-1, 1, 1)
+
+
 class _LateKeys(Simulator):
     """Keys from position 65536 on are not seen: their index has 16 bits."""
 
@@ -178,6 +187,23 @@ class _LongContext(Simulator):
         return starts[:-1] if tile.seqlen_q > 1 and tile.seqlen_k > 2048 else starts
 
 
+class _LongPrompt(Simulator):
+    """Many queries over more than 1024 keys take another path, which loses the second tile of keys."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        lost = tile.seqlen_q >= 64 and tile.seqlen_k > 1024
+        return [start for at, start in enumerate(starts) if at != 1] if lost else starts
+
+
+class _RowsOf16Bits(Simulator):
+    """The number of a query and head among all has 16 bits: those beyond are not written."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        if (tile.plan.bounds_q[tile.index] + tile.start) * tile.plan.heads_q < LIMIT:
+            super().write(tile, out, lse, tile_out, tile_lse)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="offset-int32",
@@ -185,6 +211,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flash-attention#772, vllm#50427, flash-attention#2611",
         does="offsets into the cache are 32-bit and wrap at 2^31 elements",
         make=_Offset32,
+    ),
+    Fault(
+        name="offset-uint32",
+        kind="K",
+        mirrors="flash-attention#772, vllm#50427; size_limits: unsigned offsets",
+        does="offsets into the cache are unsigned 32-bit and wrap at 2^32 elements",
+        make=_OffsetUnsigned,
     ),
     Fault(
         name="keys-65536",
@@ -283,6 +316,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="local-inference-lab/vllm#17, flash-attention#1417",
         does="several queries over more than 2048 keys lose the last tile",
         make=_LongContext,
+    ),
+    Fault(
+        name="long-prompt",
+        kind="K",
+        mirrors="flash-attention#1417; size_limits: a long prompt",
+        does="64 queries or more over more than 1024 keys lose a tile",
+        make=_LongPrompt,
+    ),
+    Fault(
+        name="rows-65536",
+        kind="K",
+        mirrors="pytorch#142228; size_limits: late queries",
+        does="of queries times heads, those from number 65536 on are not written",
+        make=_RowsOf16Bits,
     ),
 )
 """Limits, paths and errors."""
