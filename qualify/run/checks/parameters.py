@@ -5,8 +5,9 @@ and the LSE in closed form. x and d differ from head to head, and sinks stand ne
 keys, where they matter. With x = 0 the share tells the scale; with x near the softcap it tells the softcap. A wrong
 result is solved for the parameter: the finding says which wrong value explains it.
 
-The expectation is exact, so the tolerance is that of the formats alone: the weights of a half are equal and may
-all be rounded the same way, by the accuracy class's roundoff, the output by its own, scores by float32's.
+The expectation is exact, so the tolerance is that of the formats alone: the weights of a half are equal and may all be
+rounded the same way, by the accuracy class's roundoff, the output by its own, scores by those of float32 or of the
+class.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Ten
     declared = declared_class(subject.card, subject.workload.dtype)
     largest = max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
     relative = 1.25 * declared.roundoff + 2.0 ** -SIGNIFICANT_BITS[result.out.dtype] + 8 * FP32_ROUNDOFF * largest
+    relative += 2 * declared.scores * largest  # both scores are rounded, and may move apart
     allowed = relative * share + declared.underflow
     error = (result.out.double() - share.unsqueeze(-1)).abs().amax(-1).nan_to_num(nan=torch.inf)
     far = error > allowed
