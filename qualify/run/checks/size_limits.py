@@ -3,10 +3,10 @@
 Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31, and
 more than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one
 sequence of more than 2^16 keys whose last key decides (of one query, and of several), one of over 2^16 queries, one of
-over 2^10 queries and as many keys, more heads than a block has threads, and a batch of more than 2^16 sequences of
-which those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far tensor lies
-as much memory again, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong and
-does not end the process. A card that limits its batch is asked at that limit.
+over 2^10 queries after as many keys, more heads than a block has threads, as many sequences, and a batch of more than
+2^16 of which those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far
+tensor lies as much memory again, full of NaN on a GPU, so that an offset that wraps to a negative number reads
+something wrong and does not end the process. A card that limits its batch is asked at that limit.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ SEVERAL = 3
 """queries of the call with late keys where the case is no decode"""
 LATE = (1 << 16) + 65
 """queries of a long sequence: past 2^11, kernels choose other tiles, schedules and splits, and past 2^16 counts end"""
-LONG_Q, LONG_K = (1 << 10) + 33, (1 << 10) + 165
-"""queries and keys of a prompt that is long in both: tiles in all places, and none of the shapes for a few"""
+LONG_Q, LONG_K = (1 << 10) + 33, (1 << 11) + 165
+"""queries and keys of a prompt that is long in both, after a history of over 2^10: none of the shapes for a few"""
+ALIVE = 130
+"""sequences that all have queries: more than the threads of four warps"""
 HEADS = 130
 """query heads at least: more than the threads of four warps"""
 FEW = 40
@@ -55,7 +57,9 @@ class SizeLimits:
 
     name = "size_limits"
     levels: tuple[Level, ...] = ("full",)
-    cost = "at most ten small calls, four of them over 2^31 or 2^32 elements; each once for a kernel, dtype and layout"
+    cost = (
+        "at most eleven small calls, four of them over 2^31 or 2^32 elements; each once for a kernel, dtype and layout"
+    )
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -118,6 +122,8 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
         parts[f"{_many(workload.heads_q)} heads"] = _many_heads
     if {"ragged", "empty"} <= set(claims.features):
         parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
+    if "ragged" in claims.features and (claims.batch is None or claims.batch.max >= ALIVE):
+        parts[f"{ALIVE} live sequences"] = _live_sequences
     return parts
 
 
@@ -269,6 +275,16 @@ def _many_sequences(subject: Subject) -> Finding | None:
     lengths_q, lengths_k = (tuple(each if index in live else 0 for index in range(batch)) for each in (queries, 7))
     many = replace(subject, workload=subject.workload.with_lengths(lengths_q, lengths_k))
     return _wrong(many, many.inputs(seed=12).call, seed=12)
+
+
+def _live_sequences(subject: Subject) -> Finding | None:
+    """A batch in which every sequence has queries, and keys of a length of its own."""
+    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
+    lengths_k = (
+        (queries,) * ALIVE if subject.card.claims.alignment == "top_left" else tuple(range(SEVERAL, SEVERAL + ALIVE))
+    )
+    alive = replace(subject, workload=subject.workload.with_lengths((queries,) * ALIVE, lengths_k))
+    return _wrong(alive, alive.inputs(seed=16).call, seed=16)
 
 
 def _largest_batch(subject: Subject) -> int:

@@ -87,8 +87,8 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     assert "pass" == finding.verdict
     parts = ("a cache",) if layout else ("keys", "values")
     far = ", ".join(f"{part} beyond 2^{bits} elements" for bits in (31, 32) for part in parts)
-    late = "65600 keys" if layout else "65600 keys of 3 queries, 65601 queries, 1057 queries on 1189 keys"
-    assert f"right with {far}, {late}, 136 heads, 65537 sequences" == finding.detail
+    late = "65600 keys" if layout else "65600 keys of 3 queries, 65601 queries, 1057 queries on 2213 keys"
+    assert f"right with {far}, {late}, 136 heads, 65537 sequences, 130 live sequences" == finding.detail
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,13 @@ EDITS: dict[str, tuple[Callable[[AttentionCall, Tensor], None], str]] = {
         lambda call, out: doubled(out[: len(out) * (call.max_seqlen_k > 2048 and call.max_seqlen_q > 1)]),
         "65600 keys of 3 queries",
     ),
+    "a live sequence": (
+        lambda call, out: doubled(out[70:71] if call.max_seqlen_k == 132 else out[:0]),
+        "130 live sequences",
+    ),
     "long in both": (
-        lambda call, out: doubled(out[: len(out) * (1024 < call.max_seqlen_k < 2048 and call.max_seqlen_q > 64)]),
-        "1057 queries on 1189 keys",
+        lambda call, out: doubled(out[: len(out) * (1024 < call.max_seqlen_k < 4096 and call.max_seqlen_q > 64)]),
+        "1057 queries on 2213 keys",
     ),
 }
 

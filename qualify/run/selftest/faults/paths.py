@@ -204,6 +204,22 @@ class _RowsOf16Bits(Simulator):
             super().write(tile, out, lse, tile_out, tile_lse)
 
 
+class _LateInBatch(Simulator):
+    """Of a batch that fits one block the sequences after the first two warps' are taken by nobody."""
+
+    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+        if not 64 <= index < plan.batch <= 1024:
+            super().attend_sequence(call, plan, index, out, lse)
+
+
+class _FarWindow(Simulator):
+    """With a window, the position of one of many queries after more than 1024 keys has too few bits."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        far = tile.plan.window[0] > 0 and tile.shift >= 1024 and tile.seqlen_q > 8
+        return super().positions(tile) - 256 * far
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="offset-int32",
@@ -330,6 +346,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="pytorch#142228; size_limits: late queries",
         does="of queries times heads, those from number 65536 on are not written",
         make=_RowsOf16Bits,
+    ),
+    Fault(
+        name="warps-of-two",
+        kind="K",
+        mirrors="pegainfer#613; size_limits: live sequences",
+        does="sequences from number 64 on are not computed in batches of up to 1024",
+        make=_LateInBatch,
+    ),
+    Fault(
+        name="far-window",
+        kind="A",
+        mirrors="sglang#31501; size_limits: a prompt after a long history",
+        does="with a window, many queries after more than 1024 keys stand elsewhere",
+        make=_FarWindow,
     ),
 )
 """Limits, paths and errors."""
