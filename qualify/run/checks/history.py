@@ -34,7 +34,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most fourteen, and seven small calls"
+    cost = "two small calls and a golden result for each difference, at most sixteen, and seven small calls"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -198,14 +198,21 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
         return  # what follows would be compiled
     if workload.causal and "full" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
         yield "mask", replace(workload, causal=False)
+    windowed = workload
     if "window" in claims.masks and not workload.chunk:
         left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
-        yield "window", replace(workload, causal=True, window=(left, 0))
+        windowed = replace(workload, causal=True, window=(left, 0))
+        yield "window", windowed
     yield from _other_masks(subject)
     if "softcap" in claims.features:
-        yield "softcap", replace(workload, softcap=workload.softcap * 0.5 or 2.0)
+        softcap = workload.softcap * 0.5 or 2.0
+        yield "softcap", replace(workload, softcap=softcap)
+        if windowed != workload:
+            yield "window and softcap", replace(windowed, softcap=softcap)
     if "sinks" in claims.features:
         yield "sinks", replace(workload, sinks=not workload.sinks)
+        if windowed != workload:  # models that have both have them in one layer
+            yield "window and sinks", replace(windowed, sinks=True)
     for dtype in claims.dtypes:
         if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
             descale = claims.fp8.descale if formats_of(dtype)[1] == "fp8_e4m3" else ""

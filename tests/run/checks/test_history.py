@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders import make_card, make_subject
+from faults import Edited
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
@@ -180,7 +181,7 @@ def test_a_refusal_is_told() -> None:
                 raise LibraryRefusal("no window")
             return super().prepare(call)
 
-    assert ["pass", "note"] == [finding.verdict for finding in history(Choosy())]
+    assert ["pass", "note", "note", "note"] == [finding.verdict for finding in history(Choosy())]
 
 
 def test_each_shape_of_a_compiler_is_too_much() -> None:
@@ -246,3 +247,14 @@ def test_a_key_that_holds_too_little_is_caught(name: str, adapter: Any, workload
     """By the difference in what it leaves out."""
     (finding,) = history(adapter, **workload)
     assert ("fail", name) == (finding.verdict, finding.values["differs_in"])
+
+
+@pytest.mark.parametrize(("name", "fields"), [("sinks", {"sinks": None}), ("softcap", {"softcap": 0.0})])
+def test_what_is_lost_under_a_window_only_is_caught(name: str, fields: dict[str, Any]) -> None:
+    """Each alone is right."""
+
+    def edit(call: AttentionCall) -> AttentionCall:
+        return call if call.window == (-1, -1) else replace(call, **fields)
+
+    (finding,) = history(Edited(call=edit))
+    assert ("fail", f"window and {name}") == (finding.verdict, finding.values["differs_in"])
