@@ -185,14 +185,14 @@ FAULTS: tuple[Fault, ...] = (
         make=_Heads128,
     ),
     Fault(
-        name="mask-by-fifths",
+        name="group-of-5-mask",
         kind="E",
         mirrors="flash-attention#2528; heads: other groups",
         does="in groups of 5 and 7 the last row's mask is one key short",
         make=_FifthsOfRows,
     ),
     Fault(
-        name="sink-by-fifths",
+        name="group-of-5-sink",
         kind="E",
         mirrors="modular#6591; heads: other groups",
         does="in groups of 5 and 7 a head takes its neighbour's sink",
