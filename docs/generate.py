@@ -302,7 +302,10 @@ def _power(value: float) -> str:
 
 
 def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
-    """What docs/incidents.md needs of reports: the stack, and each incident's state, kernels and first reason."""
+    """What docs/incidents.md needs of reports: the stack, and each incident's state, kernels and first reason.
+
+    Of a case that several reports have, the last one counts that ran it.
+    """
     stack, parameters = reports[0]["stack"], reports[0]["parameters"]
     parts: dict[tuple[str, str], set[frozenset[tuple[str, str]]]] = {}
     for report in reports:
@@ -314,11 +317,14 @@ def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     if any(len(states) > 1 for states in parts.values()):  # a run names only the binaries that it loaded
         raise SystemExit("the reports are of several stacks; name each stack's evidence differently")
     versions = {part["name"]: part["version"] for part in stack["components"] if part["kind"] == "distribution"}
-    replayed: dict[str, list[dict[str, Any]]] = {}
+    replayed: dict[str, dict[str, dict[str, Any]]] = {}
     for item in (item for report in reports for item in report["incidents"]):
-        replayed.setdefault(item["incident"], []).extend(item["cases"])
+        known = replayed.setdefault(item["incident"], {})
+        ran = {case["id"]: case for case in item["cases"] if case["state"] not in {"open", "not applicable"}}
+        known |= {case["id"]: case for case in item["cases"] if case["id"] not in known} | ran
     found = {}
-    for incident, cases in replayed.items():
+    for incident, by_id in replayed.items():
+        cases = by_id.values()
         state = next(state for state in STATES if any(case["state"] == state for case in cases))
         telling = [case for case in cases if case["state"] == state]
         kernels = list(dict.fromkeys(case["kernel"] for case in telling))

@@ -209,7 +209,10 @@ class Session:
             self._ask_health(request)
 
     def _witness(self, batch: list[Running]) -> dict[str, Outcome]:
-        """Trace the batch in one session; if that raises, each case in a session of its own to find the culprit."""
+        """Trace the batch in one session; then in a session of its own whatever that session did not prove.
+
+        That is every case if the session raised, to find the culprit, or if the profiler lost the session's records.
+        """
         failed: dict[str, Outcome] = {}
 
         def look(some: list[Running]) -> None:
@@ -228,13 +231,14 @@ class Session:
         if not batch:
             return failed
         outcome = self._guarded(batch[0].request, "witness", partial(look, batch))
-        if outcome is not None and len(batch) > 1:
-            for running in batch:
-                outcome = self._guarded(running.request, "witness", partial(look, [running]))
-                if outcome is not None:
-                    failed[running.request.case.id] = outcome
-        elif outcome is not None:
-            failed[batch[0].request.case.id] = outcome
+        if len(batch) == 1:
+            return {} if outcome is None else {batch[0].request.case.id: outcome}
+        for running in batch:
+            if running.witness is not None and running.witness.state != "unproven":
+                continue
+            outcome = self._guarded(running.request, "witness", partial(look, [running]))
+            if outcome is not None:
+                failed[running.request.case.id] = outcome
         return failed
 
     @staticmethod
@@ -255,6 +259,7 @@ class Session:
             seed=seed_of(case),
             first=partial(running.prepared.result, running.native),
             asked=self.asked,
+            said=running.findings,
             golden_of=self.golden_of,
         )
         for check in CHECKS:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from faults import Dense, Edited
 
 from qualify.facts.outcome import Crashed, Evidence, Measured, Outcome, Refused, Substituted, evidence_of
 from qualify.facts.stack import Device
+from qualify.run import witness
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
@@ -201,6 +203,23 @@ def test_a_failed_negative_control_leaves_nothing_proven() -> None:
     found, _ = outcomes({"right": TiledTorch()}, control="the math path shows only copies")
     seen = evidence(found["right"]).witness
     assert ("unproven", "negative control failed: the math path shows only copies") == (seen.state, seen.reason)
+
+
+def test_what_a_session_of_the_profiler_lost_is_traced_again_case_by_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, in the same process; a case by itself that is lost stays unproven."""
+    real, traced = witness.trace, []
+
+    def losing(launches: Sequence[Any], *arguments: Any, **options: Any) -> list[witness.Trace]:
+        traced.append(len(launches))
+        found = real(launches, *arguments, **options)
+        lost = len(launches) > 1 or len(traced) == 2
+        return [replace(trace, calls=(), defect="lost") if lost else trace for trace in found]
+
+    monkeypatch.setattr(witness, "trace", losing)
+    found, _ = outcomes({"one": TiledTorch(), "two": TiledTorch()})
+    assert [2, 1, 1] == traced
+    states = {name: evidence(outcome).witness.state for name, outcome in found.items()}
+    assert {"one": "unproven", "two": "proven"} == states
 
 
 def test_checks_that_do_not_apply_say_so() -> None:

@@ -1,9 +1,10 @@
 """degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
 
 One key, one query, one off every tile edge, sequences without queries or keys at the first, a middle and the last
-place, more queries than keys, as many queries as keys in all but not in each sequence. Rows that see no key give what
-the card's ``empty_row`` says; all others are compared with the golden result. What a card does not claim (ragged
-batches, empty sequences) is not asked.
+place, more queries than keys, as many queries as keys in all but not in each sequence; under a mask with images,
+several of them in several sequences. Rows that see no key give what the card's ``empty_row`` says; all others are
+compared with the golden result. What a card does not claim (ragged batches, empty sequences) is not asked, and what
+another case with the same heads, mask and pages asked of the kernel is not asked again while the process lives.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from qualify.facts.case import Level
+from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import compare
@@ -19,6 +20,10 @@ from qualify.run.checks.interface import Subject, claimed, failing, noted, passe
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
+
+IMAGE_LENGTHS = ((40, 33, 70), (70, 33, 100))
+IMAGES = ((0, 8, 20), (0, 30, 50), (0, 58, 64), (2, 31, 95))
+"""(sequence, start, end): one in a history, two in the queries of one sequence, none in the next, one across tiles"""
 
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -28,7 +33,7 @@ class Degenerate:
 
     name = "degenerate"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three to nine small calls, each with a golden result"
+    cost = "three to ten small calls, each with a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -36,21 +41,28 @@ class Degenerate:
 
     def run(self, subject: Subject) -> list[Finding]:
         """The first wrong call ends it."""
-        asked, refused = [], []
-        for name, lengths in shapes(subject):
+        asked, told, refused = [], [], []
+        for name, workload in altered_workloads(subject):
+            altered = replace(subject, workload=workload)
+            lengths = (workload.seqlens_q, workload.seqlens_k)
             if not claimed(subject, *lengths):
                 continue
-            altered = subject.workload.with_lengths(*lengths)
+            question = altered.question(self.name)
+            if question in subject.asked:
+                told.append(name)
+                continue
             try:
-                wrong = judge_lengths(replace(subject, workload=altered))
+                wrong = judge_lengths(altered)
             except LibraryRefusal as refusal:
                 refused.append(f"{name} ({refusal})")
                 continue
             if wrong:
                 detail = f"{name}, seqlens_q {list(lengths[0])}, seqlens_k {list(lengths[1])}: {wrong.detail}"
                 return [failing(self.name, detail, dict(wrong.values) | {"what": name, "finding": wrong.check})]
+            subject.asked[question] = "right"
             asked.append(name)
         findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
+        findings += [noted(self.name, f"asked before, by another case, and right: {', '.join(told)}")] if told else []
         return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
 
 
@@ -59,6 +71,15 @@ def judge_lengths(subject: Subject) -> Finding | None:
     call = subject.inputs().call
     findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", 0, measure=False)
     return next((finding for finding in findings if finding.verdict == "fail"), None)
+
+
+def altered_workloads(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """(name, workload) with other lengths, and with several images where the workload has one."""
+    workload = subject.workload
+    for name, lengths in shapes(subject):
+        yield name, workload.with_lengths(*lengths)
+    if workload.spans and "ragged" in subject.card.claims.features:
+        yield "several images", replace(workload.with_lengths(*IMAGE_LENGTHS), spans=IMAGES)
 
 
 def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:

@@ -3,7 +3,9 @@
 Some KV heads get other values, and exactly their query groups must change, the rest bitwise the same. Which KV
 heads change follows the binary digits of their number, one call per digit, so the pattern in which a query
 head changed is the number of the KV head that it reads. The same once with keys. At full level also with other
-group sizes, where a card claims grouped heads.
+group sizes, where a card claims grouped heads: these also against the golden result, because a kernel that packs the
+heads of a group into rows divides by the group for its mask, sinks, factors and LSE too. Another case whose small
+calls are the same does not ask them again while the process lives.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import LibraryRefusal
+from qualify.run.checks.degenerate import judge_lengths
 from qualify.run.checks.interface import Result, Subject, failing, far_apart, passed, same_bits
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import Inputs, with_tensors
@@ -30,7 +33,7 @@ class Heads:
 
     name = "heads"
     levels: tuple[Level, ...] = ("full",)
-    cost = "one call per binary digit of the KV heads and one with keys; the same for eight small group sizes"
+    cost = "one call per binary digit of the KV heads and one with keys; the same and a golden result for eight groups"
 
     def skips(self, subject: Subject) -> str:
         """Needs a query that sees a key."""
@@ -43,22 +46,32 @@ class Heads:
         wrong = wrong_head(subject)
         if wrong:
             return [wrong]
-        asked, refused = [], []
+        asked, told, refused = [], [], []
         for ratio in self._ratios(subject):
             workload = subject.workload
             seqlen_q = 1 if max(workload.seqlens_q) == 1 else SMALL_Q
             seqlen_k = seqlen_q if subject.card.claims.alignment == "top_left" else SMALL_K
             small = replace(workload, heads_kv=3, heads_q=3 * ratio).with_lengths((seqlen_q,) * 2, (seqlen_k,) * 2)
+            other = replace(subject, workload=small)
+            question = other.question(self.name)
+            if question in subject.asked:
+                told.append(str(ratio))
+                continue
             try:
-                wrong = wrong_head(replace(subject, workload=small))
+                wrong, judged = wrong_head(other), judge_lengths(other)
             except LibraryRefusal:
                 refused.append(str(ratio))
                 continue
             if wrong:
                 return [wrong]
+            if judged:
+                detail = f"group size {ratio}: {judged.detail}"
+                return [failing(self.name, detail, dict(judged.values) | {"group": ratio, "finding": judged.check})]
+            subject.asked[question] = "right"
             asked.append(str(ratio))
         detail = "every query head follows exactly its KV head"
         detail += f"; also with groups of {', '.join(asked)}" if asked else ""
+        detail += f"; groups of {', '.join(told)} were right when another case asked" if told else ""
         detail += f"; the library refuses groups of {', '.join(refused)}" if refused else ""
         return [passed(self.name, detail)]
 

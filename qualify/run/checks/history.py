@@ -1,7 +1,7 @@
 """history: what a kernel did before must not show in what it does now.
 
-Call A, then call B that differs in exactly one thing (scale, lengths, batch, mask, window, softcap, sinks, dtype, or
-page size), then A
+Call A, then call B that differs in exactly one thing (scale, lengths, their order, batch, mask, one side of the window,
+chunk, images, softcap, sinks, dtype, or page size), then A
 again: B must be right against the golden result, and the second A bitwise the first. A plan, a compiled kernel or a
 workspace that is kept under too coarse a key gives itself away. Then the same tensors are called again after their
 contents were replaced where they stand, lengths, pages and factors too, as a cache and its metadata are from one step
@@ -34,7 +34,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most ten, and seven small calls"
+    cost = "two small calls and a golden result for each difference, at most sixteen, and seven small calls"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -44,6 +44,9 @@ class History:
         """The first difference that leaves a trace ends it."""
         workload = shortened(subject.workload)
         subject = replace(subject, workload=workload)
+        question = subject.question(self.name)
+        if question in subject.asked:
+            return [noted(self.name, "asked before, by another case that is as short as this one, and right")]
         call = subject.inputs().call
         before = subject.run(call)
         exact = subject.card.claims.deterministic
@@ -65,6 +68,7 @@ class History:
             wrong = kept(subject)
             if wrong:
                 return [wrong]
+        subject.asked[question] = "right"
         findings = [passed(self.name, f"no trace of calls with another {', '.join(asked)}")]
         return findings + [noted(self.name, f"not asked: the library refuses another {text}") for text in refused]
 
@@ -163,6 +167,27 @@ def _shorter(workload: Workload) -> Workload:
     )
 
 
+def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """Another number in one place of the mask: a key may hold the other places, or only that there is a mask."""
+    workload, masks = subject.workload, subject.card.claims.masks
+    left, right = workload.window
+    if not workload.causal and left > 0:
+        yield "window (left side)", replace(workload, window=(left // 2, right))
+    if not workload.causal and right > 0:
+        yield "window (right side)", replace(workload, window=(left, right // 2))
+    if not workload.causal or workload.window != (-1, -1):
+        return
+    longest = max(workload.seqlens_k)
+    if "chunked" in masks and longest > 2:
+        yield "chunk", replace(workload, chunk=-(-workload.chunk // 2) or -(-longest // 3))
+    pairs = list(zip(workload.seqlens_q, workload.seqlens_k, strict=True))
+    at = next((index for index, (queries, keys) in enumerate(pairs) if 4 <= queries <= keys), None)
+    if "spans" in masks and not workload.chunk and at is not None:
+        start, size = pairs[at][1] - pairs[at][0], pairs[at][0] // 2
+        yield "image", replace(workload, spans=((at, start, start + size),))
+        yield "image (its place)", replace(workload, spans=((at, start + 1, start + 1 + size),))
+
+
 def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     """(what differs, the workload that differs in it), as far as the card claims it."""
     workload, claims = subject.workload, subject.card.claims
@@ -170,17 +195,28 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     yield "length (longer)", _longer(workload)
     yield "length (shorter)", _shorter(workload)
     yield "batch", workload.with_lengths(workload.seqlens_q * 2, workload.seqlens_k * 2)
+    turned = workload.with_lengths(workload.seqlens_q[::-1], workload.seqlens_k[::-1])
+    if (turned.seqlens_q, turned.seqlens_k) != (workload.seqlens_q, workload.seqlens_k):
+        yield "order of sequences", turned  # a key of totals and maxima does not tell them apart
     if subject.card.jit != "never":
         return  # what follows would be compiled
     if workload.causal and "full" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
         yield "mask", replace(workload, causal=False)
+    windowed = workload
     if "window" in claims.masks and not workload.chunk:
         left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
-        yield "window", replace(workload, causal=True, window=(left, 0))
+        windowed = replace(workload, causal=True, window=(left, 0))
+        yield "window", windowed
+    yield from _other_masks(subject)
     if "softcap" in claims.features:
-        yield "softcap", replace(workload, softcap=workload.softcap * 0.5 or 2.0)
+        softcap = workload.softcap * 0.5 or 2.0
+        yield "softcap", replace(workload, softcap=softcap)
+        if windowed != workload:
+            yield "window and softcap", replace(windowed, softcap=softcap)
     if "sinks" in claims.features:
         yield "sinks", replace(workload, sinks=not workload.sinks)
+        if windowed != workload:  # models that have both have them in one layer
+            yield "window and sinks", replace(windowed, sinks=True)
     for dtype in claims.dtypes:
         if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
             descale = claims.fp8.descale if formats_of(dtype)[1] == "fp8_e4m3" else ""

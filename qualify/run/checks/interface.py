@@ -57,11 +57,17 @@ class Subject:
     first: Callable[[], tuple[Tensor, Tensor | None]] | None = None
     """gives (out, lse) of the first call of ``inputs()`` that the process made; None where there was none"""
     asked: dict[str, str] = field(default_factory=dict)
-    """what need be asked only once while the process lives, and what was answered"""
+    """what need be asked only once while the process lives, by ``question``, and what was answered"""
+    said: Sequence[Finding] = ()
+    """what earlier checks found in the case"""
     golden_of: GoldenOf = golden
     """gives golden results"""
     row_limit: int = ROW_LIMIT
     """of a sequence with more queries than these a sample has a golden result"""
+
+    def question(self, check: str) -> str:
+        """What ``asked`` calls the question of a check about this workload: other cases may have put the very same."""
+        return f"{check}/{self.card.kernel}/{self.workload}"
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
         """Inputs of a kind; the same arguments give the same values. In fp8 they have unequal descale factors."""

@@ -3,8 +3,10 @@
 The call contract gives shapes, not strides: only the last dimension is contiguous. The same numbers are passed as
 slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, with keys
 laid out otherwise than values, with any stride where a dimension has one element, and with one KV head expanded over
-all by stride 0. The result must be that of contiguous tensors; other roundings are noted, because strides and
-alignment may choose another kernel. What lies between padded rows is NaN: no kernel has business there.
+all by stride 0. The small tensors too: a block table whose rows stand further apart, as in the slice that an engine
+hands over, and the fp8 factors of one sequence for all of them. The result must be that of contiguous tensors; other
+roundings are noted, because strides and alignment may choose another kernel. What lies between padded rows is NaN: no
+kernel has business there.
 Latent values are where the keys are: they keep the strides of the keys, and layouts that would part them are not asked.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +36,7 @@ class Layout:
 
     name = "layout"
     levels: tuple[Level, ...] = ("full",)
-    cost = "one call per layout, at most eleven"
+    cost = "one call per layout, at most thirteen"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
@@ -50,7 +53,7 @@ class Layout:
             arranged = arrange(call)
             if arranged is None:
                 continue
-            reference = before if name != "expanded" else subject.run(_contiguous(arranged))
+            reference = subject.run(_contiguous(arranged)) if name in OTHER_NUMBERS else before
             try:
                 after = subject.run(arranged)
             except LibraryRefusal as refusal:
@@ -160,8 +163,34 @@ def _expanded(call: AttentionCall) -> AttentionCall | None:
     return replace(call, k=k, v=k[..., : v.shape[-1]] if call.latent else v)
 
 
+def _table_with_longer_rows(call: AttentionCall) -> AttentionCall | None:
+    """The block table is a slice of a wider one, with the null page beside it; rows begin at multiples of 16 bytes."""
+    table = call.block_table
+    if table is None or len(table) == 1:
+        return None
+    whole = table.new_zeros(len(table), table.shape[1] // 4 * 4 + 2 * 4)
+    view = whole[:, : table.shape[1]]
+    view.copy_(table)
+    return replace(call, block_table=view)
+
+
+def _factors_of_one_sequence(call: AttentionCall) -> AttentionCall | None:
+    """One sequence's fp8 factors stand for all sequences, by stride 0."""
+    given = {name: getattr(call, name) for name in FACTORS}
+    if call.k_descale is None or len(call.k_descale) == 1:
+        return None
+    return replace(call, **{name: each[:1].expand(each.shape) for name, each in given.items() if each is not None})
+
+
 def _contiguous(call: AttentionCall) -> AttentionCall:
-    return _each(torch.Tensor.contiguous)(call)
+    given = {name: getattr(call, name) for name in FACTORS}
+    factors: dict[str, Any] = {name: each.contiguous() for name, each in given.items() if each is not None}
+    return replace(_each(torch.Tensor.contiguous)(call), **factors)
+
+
+FACTORS = ("q_descale", "k_descale", "v_descale")
+OTHER_NUMBERS = ("expanded", "factors of one sequence")
+"""layouts that change what is asked: they have a contiguous call of their own to agree with"""
 
 
 LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {
@@ -176,4 +205,6 @@ LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {
     "offset by 16 bytes": _each(_barely_aligned),
     "of any stride where one element stands": _own_strides,
     "expanded": _expanded,
+    "a block table with longer rows": _table_with_longer_rows,
+    "factors of one sequence": _factors_of_one_sequence,
 }

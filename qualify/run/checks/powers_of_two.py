@@ -1,9 +1,10 @@
 """powers of two: scaling that no correct kernel may notice.
 
 (2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V exactly 2^c times the output: bit for bit, because a
-power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q
-takes |q·k| beyond 65504), and so does one that accumulates the output in fp16; 2^-6 q asks for a scale above 1. The
-inputs are small multiples of 1/8 and 1/4, so nothing leaves the formats' normal range on the way. Where the values are
+power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q takes |q·k|
+beyond 65504), and so does one that accumulates the output in fp16; 2^-6 q asks for a scale above 1. bf16 and float32
+have the exponents for 2^40: with those, and with (2^40 q, 2^-40 k), nothing is left of what goes through fp16 on its
+way. The inputs are small multiples of 1/8 and 1/4, so nothing leaves the formats' normal range. Where the values are
 part of the keys, what they weigh in the scores is taken out for the last question: there the queries' elements are 0.
 """
 
@@ -22,6 +23,8 @@ from qualify.run.inputs import FP8, Inputs, with_tensors
 
 EXPONENT = 12
 """2^12 times a score of some 40, or times a sum over a tile, is beyond fp16's largest number"""
+WIDE_EXPONENT = 40
+"""of formats with eight bits of exponent: beyond fp16 in both directions, and far from the ends of float32"""
 QUIET, FP8_QUIET = -6, -2
 """even, as EXPONENT is: PyTorch's math path gives q and k the square root of the scale each. In normal range"""
 FP8_EXPONENT = 7
@@ -35,14 +38,14 @@ class PowersOfTwo:
 
     name = "powers_of_two"
     levels: tuple[Level, ...] = ("full",)
-    cost = "four calls, five where values are part of the keys"
+    cost = "five calls"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The plain call, the scaled queries, the scaled values."""
+        """The plain call, the scaled queries, queries against keys, the scaled values."""
         inputs = small_multiples(subject)
         exact = subject.card.claims.deterministic
         before = subject.run(inputs.call)
@@ -54,6 +57,13 @@ class PowersOfTwo:
             if found:
                 detail = f"2^{by} q with 2^{-by} scale is the same call, but {changed(found)}"
                 return [failing(self.name, detail, {"scaled": "q", "exponent": by, **found})]
+        by = WIDE_EXPONENT
+        if exponent_of(inputs.call.q) == exponent_of(inputs.call.k) == by and not subject.workload.latent:
+            altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by), k=scaled(inputs.k_whole, 2.0**-by))
+            found = difference(subject, before, subject.run(altered.call), exact=exact)
+            if found:
+                detail = f"2^{by} q with 2^-{by} k is the same call, but {changed(found)}"
+                return [failing(self.name, detail, {"scaled": "k", "exponent": -by, **found})]
         exponent = exponent_of(inputs.call.v)
         factor = 2.0**exponent
         if subject.workload.latent:
@@ -73,7 +83,9 @@ class PowersOfTwo:
 
 def exponent_of(tensor: Tensor) -> int:
     """By how much the small multiples of a dtype may grow."""
-    return FP8_EXPONENT if tensor.dtype == FP8 else EXPONENT
+    if tensor.dtype == FP8:
+        return FP8_EXPONENT
+    return EXPONENT if tensor.dtype == torch.float16 else WIDE_EXPONENT
 
 
 def loudest(subject: Subject, inputs: Inputs) -> int:

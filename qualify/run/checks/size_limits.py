@@ -2,11 +2,12 @@
 
 Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31
 elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence of more than
-2^16 keys whose last key decides (of one query, and of several), one of over 2^11 queries, more heads than a block has
-threads, and a batch of more than 2^16 sequences of which those beside every power of two have queries: a scheduler
-counts in warps and blocks. Before the far tensor lies as much memory again, full of NaN on a GPU, so that an offset
-that wraps to a negative number reads something wrong and does not end the process. A card that limits its batch is
-asked at that limit.
+2^16 keys whose last key decides (of one query, and of several), one of over 2^11 queries, one of over 2^9 queries after
+more than 2^10 keys, more heads than a block has threads, as many sequences, and a batch of more than 2^16 of which
+those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far tensor lies as much
+memory again, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong and does not
+end the process. A card that limits its batch is asked at that limit. A case that failed before is not asked: another
+case of the kernel is.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ SEVERAL = 3
 """queries of the call with late keys where the case is no decode"""
 LATE = (1 << 11) + 65
 """queries of a long sequence: past 2^11, kernels choose other tiles, schedules and splits"""
+LONG_Q, LONG_K = (1 << 9) + 33, (1 << 10) + 645
+"""queries and keys of a prompt that is long in both, after a history of over 2^10: none of the shapes for a few"""
+GROUP = 2
+"""query heads on the one KV head of the long calls: enough to be grouped, and no more work than that"""
+ALIVE = 130
+"""sequences that all have queries: more than the threads of four warps"""
 HEADS = 130
 """query heads at least: more than the threads of four warps"""
 FEW = 40
@@ -53,11 +60,14 @@ class SizeLimits:
 
     name = "size_limits"
     levels: tuple[Level, ...] = ("full",)
-    cost = "at most seven small calls, two of them over 2^31 elements; each once for a kernel, dtype and layout"
+    cost = "at most nine small calls, two of them over 2^31 elements; each once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
-        """Every altered shape costs a compilation where each shape is compiled."""
-        return "each shape would be compiled" if subject.card.jit == "shapes" else ""
+        """Every altered shape costs a compilation where each shape is compiled; what failed already has its answer."""
+        if subject.card.jit == "shapes":
+            return "each shape would be compiled"
+        failed = next((finding.check for finding in subject.said if finding.verdict == "fail"), "")
+        return f"{failed} failed, and these calls are the largest" if failed else ""
 
     def run(self, subject: Subject) -> list[Finding]:
         """The first limit that shows ends it; what the machine or the library has no room for is noted.
@@ -108,10 +118,14 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
         parts[f"{MANY + PAST} keys" + ("" if decode else f" of {SEVERAL} queries")] = _late_keys
     if not decode and claimed(subject, (LATE,), (FEW,)):
         parts[f"{LATE} queries"] = _late_queries
+    if not decode and claims.alignment == "bottom_right":
+        parts[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
     if subject.card.jit == "never" and not workload.latent:  # kernels for latents know their models' heads
         parts[f"{_many(workload.heads_q)} heads"] = _many_heads
     if {"ragged", "empty"} <= set(claims.features):
         parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
+    if "ragged" in claims.features and (claims.batch is None or claims.batch.max >= ALIVE):
+        parts[f"{ALIVE} live sequences"] = _live_sequences
     return parts
 
 
@@ -193,12 +207,19 @@ def _late_queries(subject: Subject) -> Finding | None:
     return _wrong(late, late.inputs(seed=13).call, seed=13)
 
 
+def _long_prompt(subject: Subject) -> Finding | None:
+    """Over 2^9 queries after a context of over 2^10 keys."""
+    long = replace(subject, workload=_one_kv_head(subject).with_lengths((LONG_Q,), (LONG_K,)))
+    return _wrong(long, long.inputs(seed=15).call, seed=15)
+
+
 def _one_kv_head(subject: Subject) -> Workload:
-    """The workload with one KV head and its queries, where that needs no other kernel."""
+    """The workload with one KV head and at most GROUP of its query heads, where that needs no other kernel."""
     workload = subject.workload
     if subject.card.jit != "never":
         return workload
-    return replace(workload, heads_q=workload.heads_q // workload.heads_kv, heads_kv=1)
+    own = workload.heads_q // workload.heads_kv
+    return replace(workload, heads_q=own if workload.latent else min(own, GROUP), heads_kv=1)
 
 
 def _many_heads(subject: Subject) -> Finding | None:
@@ -249,6 +270,16 @@ def _many_sequences(subject: Subject) -> Finding | None:
     lengths_q, lengths_k = (tuple(each if index in live else 0 for index in range(batch)) for each in (queries, 7))
     many = replace(subject, workload=subject.workload.with_lengths(lengths_q, lengths_k))
     return _wrong(many, many.inputs(seed=12).call, seed=12)
+
+
+def _live_sequences(subject: Subject) -> Finding | None:
+    """A batch in which every sequence has queries, and keys of a length of its own."""
+    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
+    lengths_k = (
+        (queries,) * ALIVE if subject.card.claims.alignment == "top_left" else tuple(range(SEVERAL, SEVERAL + ALIVE))
+    )
+    alive = replace(subject, workload=_one_kv_head(subject).with_lengths((queries,) * ALIVE, lengths_k))
+    return _wrong(alive, alive.inputs(seed=16).call, seed=16)
 
 
 def _largest_batch(subject: Subject) -> int:

@@ -141,3 +141,25 @@ def test_a_refusal_is_told() -> None:
 
     verdicts = [(finding.verdict, "seqlen_q > seqlen_k" in finding.detail) for finding in findings(Choosy())]
     assert [("pass", False), ("note", True), ("note", True)] == verdicts
+
+
+def images_of_all(call: AttentionCall) -> AttentionCall:
+    """Each image in every sequence."""
+    spans = call.bidirectional_spans
+    if spans is None:
+        return call
+    every = [(at, start, end) for at in range(len(call.cu_seqlens_q) - 1) for _, start, end in spans.tolist()]
+    return replace(call, bidirectional_spans=torch.tensor(every, dtype=torch.int32))
+
+
+def first_image(call: AttentionCall) -> AttentionCall:
+    """No image but the first one."""
+    return call if call.bidirectional_spans is None else replace(call, bidirectional_spans=call.bidirectional_spans[:1])
+
+
+@pytest.mark.parametrize("edit", [images_of_all, first_image, None], ids=lambda edit: getattr(edit, "__name__", "none"))
+def test_several_images_are_told_apart(edit: Any) -> None:
+    """One image in one sequence, as the case has it, does not show whose it is."""
+    found = findings(Edited(call=edit) if edit else None, seqlens_q=(70,), seqlens_k=(129,), spans=((0, 110, 129),))
+    expected = ("pass", None) if edit is None else ("fail", "several images")
+    assert expected == (found[0].verdict, found[0].values.get("what"))

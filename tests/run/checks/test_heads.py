@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,7 +112,8 @@ def test_roundings_are_no_change_without_determinism() -> None:
 
     def nudge(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         calls.append(0)
-        return (out.float() * (1 + 2.0**-8 * (len(calls) % 2))).to(torch.bfloat16), lse
+        some = torch.arange(out.shape[-1]) % 8 == len(calls) % 2  # a gain of all elements would be a bias
+        return (out.float() * (1 + 2.0**-8 * some)).to(torch.bfloat16), lse
 
     assert "pass" == heads(Edited(result=nudge), deterministic=False).verdict
 
@@ -119,3 +121,14 @@ def test_roundings_are_no_change_without_determinism() -> None:
 def test_calls_without_keys_are_not_asked() -> None:
     """Nothing can change there."""
     assert "no keys" == Heads().skips(make_subject(seqlens_q=(3,), seqlens_k=(0,)))
+
+
+def test_a_mask_that_is_wrong_for_one_group_size_is_caught() -> None:
+    """Heads follow their KV heads, and a row of a group of five sees one key less."""
+
+    def edit(call: AttentionCall) -> AttentionCall:
+        five = call.q.shape[1] == 5 * call.k.shape[1]
+        return replace(call, window=(len(call.k) // (len(call.cu_seqlens_q) - 1) - 2, 0)) if five else call
+
+    finding = heads(Edited(call=edit))
+    assert ("fail", 5, "budget") == (finding.verdict, finding.values["group"], finding.values["finding"])

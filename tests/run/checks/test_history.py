@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from builders import make_card, make_subject
+from faults import Edited
+from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
@@ -178,7 +181,7 @@ def test_a_refusal_is_told() -> None:
                 raise LibraryRefusal("no window")
             return super().prepare(call)
 
-    assert ["pass", "note"] == [finding.verdict for finding in history(Choosy())]
+    assert ["pass", "note", "note", "note"] == [finding.verdict for finding in history(Choosy())]
 
 
 def test_each_shape_of_a_compiler_is_too_much() -> None:
@@ -190,3 +193,68 @@ def test_calls_become_short() -> None:
     """Queries and keys shrink alike, decode stays decode, and at most four sequences remain."""
     found = shortened(make_subject(seqlens_q=(1,) * 6, seqlens_k=(500, 3, 0, 77, 9, 12)).workload)
     assert ((1,) * 4, (96, 1, 0, 15)) == (found.seqlens_q, found.seqlens_k)
+
+
+class Planned(TiledTorch):
+    """Keeps some parameters of the first call whose key is the same."""
+
+    def __init__(self, kept: tuple[str, ...], key: Callable[[AttentionCall], Any]) -> None:
+        super().__init__()
+        self.kept, self.key = kept, key
+        self.plans: dict[str, dict[str, Any]] = {}
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        of_call = {name: getattr(call, name) for name in self.kept}
+        tensors = {name: each.clone() if isinstance(each, Tensor) else each for name, each in of_call.items()}
+        key = f"{self.key(call)} {call.q.dtype} {call.q.shape} {call.cu_seqlens_q.tolist()}"
+        return super().prepare(replace(call, **self.plans.setdefault(key, tensors)))
+
+
+def image_count(call: AttentionCall) -> int:
+    """Spans of a call."""
+    return 0 if call.bidirectional_spans is None else len(call.bidirectional_spans)
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter", "workload"),
+    [
+        (
+            "order of sequences",
+            Planned(("seqused_k",), lambda call: (int(call.seqused_k.sum()), int(call.seqused_k.max()))),
+            {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16},
+        ),
+        (
+            "window (left side)",
+            Planned(("window",), lambda call: (call.causal, call.window[1])),
+            {"causal": False, "window": (9, 5)},
+        ),
+        (
+            "window (right side)",
+            Planned(("window",), lambda call: (call.causal, call.window[0])),
+            {"causal": False, "window": (9, 5)},
+        ),
+        ("chunk", Planned(("chunk",), lambda call: (call.causal, call.window, call.chunk > 0)), {"chunk": 20}),
+        ("image", Planned(("bidirectional_spans",), lambda call: (call.causal, call.window, call.chunk)), {}),
+        (
+            "image (its place)",
+            Planned(("bidirectional_spans",), lambda call: (call.causal, call.window, call.chunk, image_count(call))),
+            {},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_key_that_holds_too_little_is_caught(name: str, adapter: Any, workload: dict[str, Any]) -> None:
+    """By the difference in what it leaves out."""
+    (finding,) = history(adapter, **workload)
+    assert ("fail", name) == (finding.verdict, finding.values["differs_in"])
+
+
+@pytest.mark.parametrize(("name", "fields"), [("sinks", {"sinks": None}), ("softcap", {"softcap": 0.0})])
+def test_what_is_lost_under_a_window_only_is_caught(name: str, fields: dict[str, Any]) -> None:
+    """Each alone is right."""
+
+    def edit(call: AttentionCall) -> AttentionCall:
+        return call if call.window == (-1, -1) else replace(call, **fields)
+
+    (finding,) = history(Edited(call=edit))
+    assert ("fail", f"window and {name}") == (finding.verdict, finding.values["differs_in"])

@@ -120,3 +120,33 @@ def test_a_refusal_is_told() -> None:
 
     notes = [finding for finding in layout(Choosy()) if finding.verdict == "note" and "refuses" in finding.detail]
     assert 4 == len(notes)
+
+
+def test_a_block_table_that_is_taken_for_contiguous_is_caught() -> None:
+    """Its rows stand further apart than they are long."""
+    (finding,) = layout(ignoring("block_table"), seqlens_q=(1, 1), seqlens_k=(40, 33), page_size=16)
+    assert ("fail", "a block table with longer rows") == (finding.verdict, finding.values["layout"])
+
+
+def test_factors_that_are_taken_for_contiguous_are_caught() -> None:
+    """Those of the second sequence are read behind the first one's."""
+
+    def edit(call: AttentionCall) -> AttentionCall:
+        assert call.k_descale is not None
+        whole = call.k_descale.untyped_storage().nbytes() // 4
+        flat = call.k_descale.as_strided((whole,), (1,), 0)
+        dense = flat[torch.arange(call.k_descale.numel()) % whole] * torch.arange(1, call.k_descale.numel() + 1)
+        own = call.k_descale if call.k_descale.is_contiguous() else dense.view(call.k_descale.shape)
+        return replace(call, k_descale=own)
+
+    (finding,) = layout(Edited(call=edit), seqlens_q=(20, 30), dtype="fp8_e4m3")
+    assert ("fail", "factors of one sequence") == (finding.verdict, finding.values["layout"])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_e4m3"])
+def test_small_tensors_of_any_stride_pass(dtype: str) -> None:
+    """For a kernel that reads strides."""
+    (finding,) = layout(seqlens_q=(1, 1), seqlens_k=(40, 33), page_size=16, dtype=dtype)
+    assert "pass" == finding.verdict
+    assert "a block table with longer rows" in finding.detail
+    assert ("factors of one sequence" in finding.detail) == (dtype == "fp8_e4m3")

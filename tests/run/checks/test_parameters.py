@@ -13,6 +13,8 @@ from faults import Dense, Edited, changed
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.parameters import Parameters
+from qualify.run.selftest.planning import Tile
+from qualify.run.selftest.simulator import Simulator
 
 
 def parameters(adapter: Any = None, level: str = "smoke", lse: bool = True, **workload: Any) -> Finding:
@@ -115,3 +117,42 @@ def test_a_long_sum_of_equal_terms_may_be_off_by_the_same_rounding_in_every_step
 def test_one_key_tells_nothing() -> None:
     """The check is not asked."""
     assert Parameters().skips(make_subject(seqlens_q=(1,), seqlens_k=(1,)))
+
+
+def test_keys_of_one_element_tell_nothing() -> None:
+    """The two scores need one each; two elements are enough."""
+    assert Parameters().skips(make_subject(head_dim=1))
+    assert "" == Parameters().skips(make_subject(head_dim=2))
+    assert "pass" == parameters(head_dim=2).verdict
+
+
+class ShortScores(Simulator):
+    """Scores are rounded to bf16 when they are scaled and capped; the scale may be off."""
+
+    def __init__(self, wrong: float = 1.0) -> None:
+        super().__init__()
+        self.wrong = wrong
+
+    def scale(self, call: AttentionCall) -> float:
+        return call.scale * self.wrong
+
+    def cap(self, tile: Tile, scores: torch.Tensor) -> torch.Tensor:
+        return super().cap(tile, scores).bfloat16().float()
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        return Prepared(launch=lambda: self.attend(call), result=lambda native: native)
+
+
+@pytest.mark.parametrize("workload", [{}, {"softcap": 50.0}, {"sinks": True}], ids=["plain", "softcap", "sinks"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_scores_in_bf16_pass_where_they_are_declared(workload: dict[str, Any], dtype: str) -> None:
+    """A rounding moves a score near 30 by an eighth; a scale that is off by a tenth still shows."""
+    card = make_card(
+        accuracy=dict.fromkeys(("bf16", "fp16"), "lowp_scores"), dtypes=["bf16", "fp16"], lse={"rel": 0.02}
+    )
+
+    def found(wrong: float) -> str:
+        subject = make_subject(ShortScores(wrong), level="full", card=card, dtype=dtype, **workload)
+        return Parameters().run(subject)[0].verdict
+
+    assert ("pass", "fail") == (found(1.0), found(0.9))

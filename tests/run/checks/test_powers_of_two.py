@@ -61,9 +61,9 @@ def test_scores_in_fp16_are_caught(dtype: str) -> None:
 
 
 def test_a_finite_score_of_hidden_keys_is_caught_or_declared() -> None:
-    """-5e4, as FlashInfer has it, is gone at a usual scale and not at 2^-12 of it. A wrong card is no excuse."""
+    """-5e4, as FlashInfer has it, is gone at a usual scale and not at 2^-40 of it. A wrong card is no excuse."""
     kernel = Half(hidden=-5e4)
-    assert ("fail", 12) == (scaled(kernel).verdict, scaled(kernel).values["exponent"])
+    assert ("fail", 40) == (scaled(kernel).verdict, scaled(kernel).values["exponent"])
     finding = scaled(kernel, hidden_score=-5e4)
     assert "pass" == finding.verdict
     assert "2^4 q" in finding.detail
@@ -109,3 +109,26 @@ def test_correct_kernels_pass(dtype: str, workload: dict[str, Any]) -> None:
 def test_correct_kernels_of_another_kind_pass() -> None:
     """The same attention without the faults."""
     assert "pass" == scaled(Half(), causal=False, deterministic=False).verdict
+
+
+def through_fp16(*names: str) -> Edited:
+    """A kernel that takes tensors through fp16 on their way."""
+
+    def call(given: AttentionCall) -> AttentionCall:
+        return replace(given, **{name: getattr(given, name).half().to(given.q.dtype) for name in names})
+
+    return Edited(call=call)
+
+
+@pytest.mark.parametrize(("name", "scaled_tensor"), [("q", "q"), ("k", "k"), ("v", "v")])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_what_goes_through_fp16_is_caught(name: str, scaled_tensor: str, dtype: str) -> None:
+    """The multiples are exact in fp16, 2^40 and 2^-40 of them are not."""
+    finding = scaled(through_fp16(name), dtype=dtype)
+    assert ("fail", scaled_tensor) == (finding.verdict, finding.values["scaled"])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3"])
+def test_a_correct_kernel_passes_with_every_exponent(dtype: str) -> None:
+    """Bit for bit."""
+    assert "pass" == scaled(dtype=dtype).verdict

@@ -86,8 +86,8 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     (finding,) = size_limits(dtype=dtype, **layout)
     assert "pass" == finding.verdict
     far = "a cache beyond 2^31 elements" if layout else "keys beyond 2^31 elements, values beyond 2^31 elements"
-    late = "65600 keys" if layout else "65600 keys of 3 queries, 2113 queries"
-    assert f"right with {far}, {late}, 136 heads, 65537 sequences" == finding.detail
+    late = "65600 keys" if layout else "65600 keys of 3 queries, 2113 queries, 545 queries on 1669 keys"
+    assert f"right with {far}, {late}, 136 heads, 65537 sequences, 130 live sequences" == finding.detail
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,14 @@ EDITS: dict[str, tuple[Callable[[AttentionCall, Tensor], None], str]] = {
     "several queries of many keys": (
         lambda call, out: doubled(out[: len(out) * (call.max_seqlen_k > 2048 and call.max_seqlen_q > 1)]),
         "65600 keys of 3 queries",
+    ),
+    "a live sequence": (
+        lambda call, out: doubled(out[70:71] if call.max_seqlen_k == 132 else out[:0]),
+        "130 live sequences",
+    ),
+    "long in both": (
+        lambda call, out: doubled(out[: len(out) * (1024 < call.max_seqlen_k < 4096 and call.max_seqlen_q > 64)]),
+        "545 queries on 1669 keys",
     ),
 }
 

@@ -95,6 +95,24 @@ class _Heads128(Simulator):
         super().write(tile, out, lse, tile_out[heads], tile_lse[heads])
 
 
+class _FifthsOfRows(Simulator):
+    """Rows of packed heads are divided by the group with a reciprocal that is off for 5 and 7: the mask is."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        position = super().positions(tile)
+        if tile.plan.heads_q // tile.plan.heads_kv not in {5, 7} or tile.seqlen_q == 1:
+            return position
+        return torch.cat([position[:-1], position[-1:] - 1])
+
+
+class _SinkOfFifths(Simulator):
+    """In groups of 5 and 7 a head takes its neighbour's sink."""
+
+    def sink(self, call: AttentionCall, tile: Tile, lse: Tensor) -> Tensor:
+        own = super().sink(call, tile, lse)
+        return own.roll(1, 0) if tile.plan.heads_q // tile.plan.heads_kv in {5, 7} else own
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gqa-interleave",
@@ -165,6 +183,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="tt-metal#50564",
         does="heads from number 128 on give the result of others",
         make=_Heads128,
+    ),
+    Fault(
+        name="group-of-5-mask",
+        kind="E",
+        mirrors="flash-attention#2528; heads: other groups",
+        does="in groups of 5 and 7 the last row's mask is one key short",
+        make=_FifthsOfRows,
+    ),
+    Fault(
+        name="group-of-5-sink",
+        kind="E",
+        mirrors="modular#6591; heads: other groups",
+        does="in groups of 5 and 7 a head takes its neighbour's sink",
+        make=_SinkOfFifths,
     ),
 )
 """Heads and their elements."""

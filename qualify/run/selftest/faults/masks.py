@@ -198,6 +198,23 @@ class _NarrowRows(Simulator):
         return torch.arange(tile.start, tile.stop) % 2048 + tile.shift
 
 
+class _SpansOfAll(Simulator):
+    """An image of one sequence counts in every sequence."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        spans = {(index, start, end) for index in range(plan.batch) for _, start, end in plan.spans}
+        return replace(plan, spans=tuple(sorted(spans)))
+
+
+class _FirstSpanOnly(Simulator):
+    """Of several images the first one counts."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        return replace(plan, spans=plan.spans[:1])
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="causal-plus-1",
@@ -359,6 +376,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="pytorch#162588, NATTEN#347",
         does="queries from number 2048 on meet the mask as if they were the first",
         make=_NarrowRows,
+    ),
+    Fault(
+        name="spans-of-all",
+        kind="A",
+        mirrors="vllm#30974; degenerate: several images",
+        does="an image of one sequence counts in every sequence",
+        make=_SpansOfAll,
+    ),
+    Fault(
+        name="first-span-only",
+        kind="A",
+        mirrors="vllm#30974; degenerate: several images",
+        does="of several images only the first one counts",
+        make=_FirstSpanOnly,
     ),
 )
 """Masks."""

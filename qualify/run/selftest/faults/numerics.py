@@ -164,6 +164,22 @@ class _NanIsMasked(Simulator):
         return super().mask(tile, scores, seen & ~scores.isnan())
 
 
+class _WideThroughFp16(Simulator):
+    """Queries, keys or values in bf16 go through fp16 on their way, whose exponents have five bits."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+
+    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+        q = super().queries(call, plan, index)
+        return q.half().float() if "q" in self.names and call.q.dtype == torch.bfloat16 else q
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        rows = super().fetch(name, tensor, strides, slots, plan)
+        return rows.half() if name in self.names and rows.dtype == torch.bfloat16 else rows
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="qk-fp16",
@@ -304,6 +320,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="pytorch#141128",
         does="a score that is NaN is taken for masked",
         make=_NanIsMasked,
+    ),
+    Fault(
+        name="qk-through-fp16",
+        kind="I",
+        mirrors="vllm#34759; powers_of_two: wide exponents",
+        does="queries and keys in bf16 go through fp16: what exceeds its range is lost",
+        make=partial(_WideThroughFp16, "q", "k"),
+    ),
+    Fault(
+        name="v-through-fp16",
+        kind="I",
+        mirrors="vllm#34759; powers_of_two: wide exponents",
+        does="values in bf16, and only those, go through fp16",
+        make=partial(_WideThroughFp16, "v"),
     ),
 )
 """Arithmetic."""

@@ -146,6 +146,14 @@ class _ScaleClamped(Simulator):
         return min(1.0, call.scale)
 
 
+class _SinkDroppedInPages(_SinkDroppedUnderWindow):
+    """Only where several queries read a paged cache."""
+
+    def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        several = tile.plan.page_size and tile.seqlen_q > 1
+        return super().add_sinks(call, tile, out, lse) if several else Simulator.add_sinks(self, call, tile, out, lse)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="scale-padded",
@@ -286,6 +294,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="x-transformers#190; powers_of_two: quiet queries",
         does="a scale above 1 is taken for 1",
         make=_ScaleClamped,
+    ),
+    Fault(
+        name="sink-drop-pages",
+        kind="A",
+        mirrors="vllm#49815; history: a window and sinks",
+        does="the sink is missing where several queries read pages through a window",
+        make=_SinkDroppedInPages,
     ),
 )
 """Parameters."""

@@ -178,6 +178,31 @@ class _LongContext(Simulator):
         return starts[:-1] if tile.seqlen_q > 1 and tile.seqlen_k > 2048 else starts
 
 
+class _LongPrompt(Simulator):
+    """Many queries over more than 1024 keys take another path, which loses the second tile of keys."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        lost = tile.seqlen_q >= 64 and tile.seqlen_k > 1024
+        return [start for at, start in enumerate(starts) if at != 1] if lost else starts
+
+
+class _LateInBatch(Simulator):
+    """Of a batch that fits one block the sequences after the first two warps' are taken by nobody."""
+
+    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+        if not 64 <= index < plan.batch <= 1024:
+            super().attend_sequence(call, plan, index, out, lse)
+
+
+class _FarWindow(Simulator):
+    """With a window, the position of one of many queries after more than 1024 keys has too few bits."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        far = tile.plan.window[0] > 0 and tile.shift >= 1024 and tile.seqlen_q > 8
+        return super().positions(tile) - 256 * far
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="offset-int32",
@@ -283,6 +308,27 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="local-inference-lab/vllm#17, flash-attention#1417",
         does="several queries over more than 2048 keys lose the last tile",
         make=_LongContext,
+    ),
+    Fault(
+        name="long-prompt",
+        kind="K",
+        mirrors="flash-attention#1417; size_limits: a long prompt",
+        does="64 queries or more over more than 1024 keys lose a tile",
+        make=_LongPrompt,
+    ),
+    Fault(
+        name="warps-of-two",
+        kind="K",
+        mirrors="pegainfer#613; size_limits: live sequences",
+        does="sequences from number 64 on are not computed in batches of up to 1024",
+        make=_LateInBatch,
+    ),
+    Fault(
+        name="far-window",
+        kind="A",
+        mirrors="sglang#31501; size_limits: a prompt after a long history",
+        does="with a window, many queries after more than 1024 keys stand elsewhere",
+        make=_FarWindow,
     ),
 )
 """Limits, paths and errors."""

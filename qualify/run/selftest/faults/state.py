@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -234,6 +234,49 @@ class _KeyedByAddress(Simulator):
         return parts
 
 
+class _CoarseKey(Simulator):
+    """One part of the key under which plans are kept holds less than the plan depends on; pages are no part of it."""
+
+    def __init__(self, part: str, coarse: Callable[[AttentionCall], Any]) -> None:
+        super().__init__()
+        self.part, self.coarse = part, coarse
+
+    def key_parts(self, call: AttentionCall) -> dict[str, Any]:
+        parts = super().key_parts(call)
+        return parts | {"table": "", self.part: self.coarse(call)}
+
+    def plan(self, call: AttentionCall) -> Plan:
+        """Pages are read from the call's own table."""
+        plan = super().plan(call)
+        return plan if call.block_table is None else replace(plan, table=call.block_table.long())
+
+
+def _total_and_longest(call: AttentionCall) -> tuple[int, int] | str:
+    lengths = call.seqused_k
+    return str(call.cu_seqlens_k) if lengths is None else (int(lengths.sum()), int(lengths.max()))
+
+
+class _TableDense(Simulator):
+    """Rows of the block table are taken to be as far apart as they are long."""
+
+    def plan(self, call: AttentionCall) -> Plan:
+        """Pages are read from the call's own table."""
+        plan, table = super().plan(call), call.block_table
+        return plan if table is None else replace(plan, table=table.as_strided(table.shape, dense(table.shape)).long())
+
+
+class _FactorsDense(Simulator):
+    """The factors of a sequence are taken to stand behind those of the one before, wherever that ends."""
+
+    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+        factors: Tensor | None = getattr(call, f"{name}_descale")
+        if factors is None:
+            return None
+        reach = int(factors.untyped_storage().nbytes()) // factors.element_size() - int(factors.storage_offset())
+        flat: Tensor = factors.as_strided((reach,), (1,))
+        return flat[(index * plan.heads_kv + self.head_map(plan, index)) % reach].view(-1, 1, 1)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="stale-len",
@@ -395,6 +438,48 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="ik_llama.cpp#2096, flashinfer#4365",
         does="a plan is kept under the addresses of the lengths",
         make=partial(_KeyedByAddress, used="seqused_k", bounds_k="cu_seqlens_k", lengths_q="cu_seqlens_q"),
+    ),
+    Fault(
+        name="key-totals",
+        kind="J",
+        mirrors="flashinfer#1028; history: the order of sequences",
+        does="a paged plan is kept under the sum and the maximum of its lengths",
+        make=partial(_CoarseKey, "used", _total_and_longest),
+    ),
+    Fault(
+        name="key-no-right",
+        kind="J",
+        mirrors="flashinfer#1028; history: one side of a band",
+        does="the plan's key omits how far a query sees ahead",
+        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window[0], call.chunk)),
+    ),
+    Fault(
+        name="key-no-chunk",
+        kind="J",
+        mirrors="flashinfer#1028; history: chunks",
+        does="the plan's key holds that there are chunks, not how long they are",
+        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window, bool(call.chunk))),
+    ),
+    Fault(
+        name="key-no-spans",
+        kind="J",
+        mirrors="vllm#30974; history: images",
+        does="the plan's key holds how many images there are, not where",
+        make=partial(_CoarseKey, "spans", lambda call: str(getattr(call.bidirectional_spans, "shape", ()))),
+    ),
+    Fault(
+        name="table-dense",
+        kind="D",
+        mirrors="flashinfer#4270; layout: a slice of a block table",
+        does="the block table is taken for contiguous",
+        make=_TableDense,
+    ),
+    Fault(
+        name="factors-dense",
+        kind="D",
+        mirrors="vllm#51363; layout: expanded factors",
+        does="fp8 factors are taken for contiguous",
+        make=_FactorsDense,
     ),
 )
 """Strides, kept state and races."""
