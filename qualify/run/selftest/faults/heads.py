@@ -187,14 +187,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="group-of-5-mask",
         kind="E",
-        mirrors="flash-attention#2528; heads: other groups",
+        mirrors="flash-attention#2528",
         does="in groups of 5 and 7 the last row's mask is one key short",
         make=_FifthsOfRows,
     ),
     Fault(
         name="group-of-5-sink",
         kind="E",
-        mirrors="modular#6591; heads: other groups",
+        mirrors="modular#6591",
         does="in groups of 5 and 7 a head takes its neighbour's sink",
         make=_SinkOfFifths,
     ),

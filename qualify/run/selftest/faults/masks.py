@@ -352,7 +352,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="chunks-of-batch",
         kind="A",
-        mirrors="maxtext#4476; census: chunks begin anew in each sequence",
+        mirrors="maxtext#4476",
         does="chunks are counted from the first key of the batch",
         make=_ChunksOfBatch,
     ),
@@ -380,14 +380,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="spans-of-all",
         kind="A",
-        mirrors="vllm#30974; degenerate: several images",
+        mirrors="vllm#30974",
         does="an image of one sequence counts in every sequence",
         make=_SpansOfAll,
     ),
     Fault(
         name="first-span-only",
         kind="A",
-        mirrors="vllm#30974; degenerate: several images",
+        mirrors="vllm#30974",
         does="of several images only the first one counts",
         make=_FirstSpanOnly,
     ),

@@ -310,7 +310,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="group-max",
         kind="I",
-        mirrors="pytorch#121558; budget: positive inputs",
+        mirrors="pytorch#121558",
         does="the heads of a group share one maximum: the weights of a quiet head vanish",
         make=_GroupMaximum,
     ),
@@ -324,14 +324,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="qk-through-fp16",
         kind="I",
-        mirrors="vllm#34759; powers_of_two: wide exponents",
+        mirrors="vllm#34759",
         does="queries and keys in bf16 go through fp16: what exceeds its range is lost",
         make=partial(_WideThroughFp16, "q", "k"),
     ),
     Fault(
         name="v-through-fp16",
         kind="I",
-        mirrors="vllm#34759; powers_of_two: wide exponents",
+        mirrors="vllm#34759",
         does="values in bf16, and only those, go through fp16",
         make=partial(_WideThroughFp16, "v"),
     ),

@@ -291,14 +291,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="scale-clamped",
         kind="F",
-        mirrors="x-transformers#190; powers_of_two: quiet queries",
+        mirrors="x-transformers#190",
         does="a scale above 1 is taken for 1",
         make=_ScaleClamped,
     ),
     Fault(
         name="sink-drop-pages",
         kind="A",
-        mirrors="vllm#49815; history: a window and sinks",
+        mirrors="vllm#49815",
         does="the sink is missing where several queries read pages through a window",
         make=_SinkDroppedInPages,
     ),

@@ -13,6 +13,7 @@ from qualify.run.selftest.faults import (
     paths,
     reading,
     state,
+    strides,
 )
 from qualify.run.selftest.specimen import Fault
 
@@ -25,6 +26,7 @@ FAULTS: tuple[Fault, ...] = (
     *numerics.FAULTS,
     *fp8_cache.FAULTS,
     *latent.FAULTS,
+    *strides.FAULTS,
     *state.FAULTS,
     *paths.FAULTS,
 )

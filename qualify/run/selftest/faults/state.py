@@ -1,4 +1,4 @@
-"""Classes D, J and O: strides that are assumed, plans that are kept too long, and results that vary."""
+"""Classes J and O: plans that are kept too long, and results that vary."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.run.selftest.planning import Plan, Tile
 from qualify.run.selftest.simulator import DECODE_SPLITS, Partial, Simulator
 from qualify.run.selftest.specimen import Fault
-
-
-def dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor."""
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * size)
-    return tuple(strides)
 
 
 class _ForgetfulKey(Simulator):
@@ -73,37 +65,6 @@ class _DtypeOfFirst(Simulator):
         plan = super().make_plan(call)
         self.dtype = self.dtype or plan.dtype
         return replace(plan, dtype=self.dtype)
-
-
-class _Contiguous(Simulator):
-    """Tensors are taken for contiguous whatever their strides say."""
-
-    def __init__(self, *which: int) -> None:
-        super().__init__()
-        self.which = which
-
-    def make_plan(self, call: AttentionCall) -> Plan:
-        plan = super().make_plan(call)
-        shapes = (call.q.shape, call.k.shape, call.v.shape)
-        strides = [dense(shape) if at in self.which else plan.strides[at] for at, shape in enumerate(shapes)]
-        return replace(plan, strides=(strides[0], strides[1], strides[2]))
-
-
-class _StridesOfKeys(Simulator):
-    def make_plan(self, call: AttentionCall) -> Plan:
-        plan = super().make_plan(call)
-        same = plan.head_dim == plan.head_dim_v
-        return replace(plan, strides=(*plan.strides[:2], plan.strides[1] if same else plan.strides[2]))
-
-
-class _BroadcastRead(Simulator):
-    """A stride of 0 is taken for a dense one, when one key is left over."""
-
-    def make_plan(self, call: AttentionCall) -> Plan:
-        plan = super().make_plan(call)
-        shapes = (call.q.shape, call.k.shape, call.v.shape)
-        strides = [dense(shape) if 0 in have else have for shape, have in zip(shapes, plan.strides, strict=True)]
-        return replace(plan, strides=(strides[0], strides[1], strides[2]))
 
 
 class _Race(Simulator):
@@ -256,27 +217,6 @@ def _total_and_longest(call: AttentionCall) -> tuple[int, int] | str:
     return str(call.cu_seqlens_k) if lengths is None else (int(lengths.sum()), int(lengths.max()))
 
 
-class _TableDense(Simulator):
-    """Rows of the block table are taken to be as far apart as they are long."""
-
-    def plan(self, call: AttentionCall) -> Plan:
-        """Pages are read from the call's own table."""
-        plan, table = super().plan(call), call.block_table
-        return plan if table is None else replace(plan, table=table.as_strided(table.shape, dense(table.shape)).long())
-
-
-class _FactorsDense(Simulator):
-    """The factors of a sequence are taken to stand behind those of the one before, wherever that ends."""
-
-    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
-        factors: Tensor | None = getattr(call, f"{name}_descale")
-        if factors is None:
-            return None
-        reach = int(factors.untyped_storage().nbytes()) // factors.element_size() - int(factors.storage_offset())
-        flat: Tensor = factors.as_strided((reach,), (1,))
-        return flat[(index * plan.heads_kv + self.head_map(plan, index)) % reach].view(-1, 1, 1)
-
-
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="stale-len",
@@ -333,34 +273,6 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flashinfer#1028",
         does="after a causal call every mask is causal",
         make=_StickyCausal,
-    ),
-    Fault(
-        name="q-contiguous",
-        kind="D",
-        mirrors="flashinfer#4625, flash-attention#2665",
-        does="q is taken for contiguous",
-        make=partial(_Contiguous, 0),
-    ),
-    Fault(
-        name="kv-contiguous",
-        kind="D",
-        mirrors="pytorch#112577, pytorch#163597, pytorch#181133",
-        does="k and v are taken for contiguous",
-        make=partial(_Contiguous, 1, 2),
-    ),
-    Fault(
-        name="v-strides-of-k",
-        kind="D",
-        mirrors="ROCm/pytorch#3230, local-inference-lab/vllm#17",
-        does="v is read with the strides of k",
-        make=_StridesOfKeys,
-    ),
-    Fault(
-        name="stride-0",
-        kind="D",
-        mirrors="pytorch#191937",
-        does="an expanded tensor (stride 0) is read as if it were dense",
-        make=_BroadcastRead,
     ),
     Fault(
         name="race",
@@ -442,44 +354,29 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="key-totals",
         kind="J",
-        mirrors="flashinfer#1028; history: the order of sequences",
+        mirrors="flashinfer#1028",
         does="a paged plan is kept under the sum and the maximum of its lengths",
         make=partial(_CoarseKey, "used", _total_and_longest),
     ),
     Fault(
         name="key-no-right",
         kind="J",
-        mirrors="flashinfer#1028; history: one side of a band",
+        mirrors="flashinfer#1028",
         does="the plan's key omits how far a query sees ahead",
         make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window[0], call.chunk)),
     ),
     Fault(
         name="key-no-chunk",
         kind="J",
-        mirrors="flashinfer#1028; history: chunks",
+        mirrors="flashinfer#1028",
         does="the plan's key holds that there are chunks, not how long they are",
         make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window, bool(call.chunk))),
     ),
     Fault(
         name="key-no-spans",
         kind="J",
-        mirrors="vllm#30974; history: images",
+        mirrors="vllm#30974",
         does="the plan's key holds how many images there are, not where",
         make=partial(_CoarseKey, "spans", lambda call: str(getattr(call.bidirectional_spans, "shape", ()))),
     ),
-    Fault(
-        name="table-dense",
-        kind="D",
-        mirrors="flashinfer#4270; layout: a slice of a block table",
-        does="the block table is taken for contiguous",
-        make=_TableDense,
-    ),
-    Fault(
-        name="factors-dense",
-        kind="D",
-        mirrors="vllm#51363; layout: expanded factors",
-        does="fp8 factors are taken for contiguous",
-        make=_FactorsDense,
-    ),
 )
-"""Strides, kept state and races."""
