@@ -131,7 +131,7 @@ class EightBit:
         if call.softcap:
             scores = call.softcap * torch.tanh(scores / call.softcap)
         i, j = torch.arange(scores.shape[-2])[:, None], torch.arange(scores.shape[-1])
-        seen = visible(i, j, len(i), len(j), causal=call.causal, window=call.window, chunk=call.chunk)
+        seen = visible(i, j, len(i), len(j), causal=call.causal, window=call.window)
         scores = scores.masked_fill(~seen, -math.inf)
         base = scores.amax(-1, keepdim=True).clamp(min=-1e30)
         p = torch.exp(scores - base)

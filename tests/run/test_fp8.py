@@ -32,7 +32,11 @@ NAMES = ("q_descale", "k_descale", "v_descale")
 def card(weight_scale: float = 256.0) -> Any:
     """A kernel that computes in fp8 and says so."""
     return make_card(
-        dtypes=["fp8_e4m3"], accuracy={"fp8_e4m3": "fp8"}, fp8={"weight_scale": weight_scale}, memory="quadratic"
+        dtypes=["fp8_e4m3"],
+        masks=["full", "causal", "window"],
+        accuracy={"fp8_e4m3": "fp8"},
+        fp8={"weight_scale": weight_scale},
+        memory="quadratic",
     )
 
 
