@@ -4,6 +4,7 @@ Run it where the runs were stored, or on a copy of the database:
 
     python benchmarks/evidence.py --db evidence.db --run RUN [--run RUN …] [--add] --out docs/evidence/DATE-GPU.json
     python benchmarks/evidence.py --table docs/evidence/DATE-GPU.json
+    python benchmarks/evidence.py --spent RUN --table docs/evidence/DATE-GPU.json
 """
 
 from __future__ import annotations
@@ -145,6 +146,21 @@ def table(evidence: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def spent(run: dict[str, Any]) -> str:
+    """Text: the seconds that each kernel's cases took, and how many of these their first calls."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for case in run["cases"]:
+        groups.setdefault(case["id"].rpartition("/")[2], []).append(case)
+    taken = {
+        kernel: (sum(case.get("wall_s", 0.0) for case in cases), sum(case.get("first_call_us", 0) for case in cases))
+        for kernel, cases in groups.items()
+    }
+    return "\n".join(
+        f"{kernel:24} {len(groups[kernel]):5} cases {wall_s:7.1f} s, first calls {first_us / 1e6:6.1f} s"
+        for kernel, (wall_s, first_us) in sorted(taken.items(), key=lambda item: -item[1][0])
+    )
+
+
 def newest(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The runs, each without the cases that a later run of its matrix has at its level; without those left empty."""
     seen: set[tuple[str, str, str]] = set()
@@ -166,9 +182,14 @@ def main() -> None:
         "--add", action="store_true", help="beside the runs that the file holds; of a case and level the newest is kept"
     )
     parser.add_argument("--table", type=Path, help="print the table of a written JSON")
+    parser.add_argument("--spent", help="with --table: where the time of this run went instead")
     arguments = parser.parse_args()
     if arguments.table:
-        print(table(json.loads(arguments.table.read_text())))
+        evidence = json.loads(arguments.table.read_text())
+        named = [run for run in evidence["runs"] if run["run"] == arguments.spent]
+        if arguments.spent and not named:
+            parser.error(f"no run {arguments.spent} in {arguments.table}")
+        print(spent(named[0]) if named else table(evidence))
         return
     kernels = load_kernels()
     runs = []

@@ -116,6 +116,47 @@ def test_generated_parts():
     assert [] == drifted
 
 
+def incident_report(run, cases, versions=("2.11.0",)):
+    """What a report tells of one incident: (kernel, state) of its cases."""
+    parts = [{"kind": "distribution", "name": "torch", "version": version, "digest": ""} for version in versions]
+    told = [
+        {"id": f"i/{kernel}", "kernel": kernel, "state": state, "why": [f"{run}: {state}"]} for kernel, state in cases
+    ]
+    return {
+        "run": run,
+        "stack": {"device": {"name": "H100"}, "components": parts},
+        "parameters": {"level": "full", "qualify_version": "0"},
+        "incidents": [{"incident": "flash-attention-1", "cases": told}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("later", "state", "kernels"),
+    [
+        ([("a", "not reproduced")], "not reproduced", ["a", "b"]),
+        ([("a", "open")], "reproduced", ["a"]),
+        ([("a", "not applicable")], "reproduced", ["a"]),
+        ([("b", "fails otherwise")], "reproduced", ["a"]),
+        ([("c", "not reproduced")], "reproduced", ["a"]),
+    ],
+    ids=["ran again", "left open", "refused since", "another case", "a new case"],
+)
+def test_the_last_report_that_ran_an_incident_counts(later, state, kernels):
+    """A run that was cut off before a case, or cannot run it any more, leaves the earlier result standing."""
+    first = incident_report("first", [("a", "reproduced"), ("b", "not reproduced")])
+    evidence = json.loads(generator().incident_evidence([first, incident_report("second", later)]))
+    found = evidence["incidents"]["flash-attention-1"]
+    assert (state, kernels) == (found["state"], found["kernels"])
+    assert "first, second" == evidence["run"]
+
+
+def test_incidents_of_two_stacks_are_not_mixed():
+    """Evidence is about one stack."""
+    reports = [incident_report(version, [("a", "reproduced")], [version]) for version in ("2.11.0", "2.13.0")]
+    with pytest.raises(SystemExit, match="several stacks"):
+        generator().incident_evidence(reports)
+
+
 @pytest.mark.parametrize("block", commands(), ids=" ; ".join)
 def test_every_command_runs(block, workplace):
     """The commands that a document shows do what it says on this machine, or their cheap variants do."""

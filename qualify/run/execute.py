@@ -259,7 +259,6 @@ class Session:
             seed=seed_of(case),
             first=partial(running.prepared.result, running.native),
             asked=self.asked,
-            said=running.findings,
             golden_of=self.golden_of,
         )
         for check in CHECKS:

@@ -82,7 +82,7 @@ def trace(
         _mark("close", sentinel)
         if cuda:
             torch.cuda.synchronize()
-    events = _exported(session) if cuda else _recorded(session)
+    events = _exported(session) if cuda else _recorded(session, memory=memory)
     return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
 
 
@@ -94,17 +94,27 @@ def _exported(session: Any) -> list[dict[str, Any]]:
         return from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]  # type: ignore[no-any-return]
 
 
-def _recorded(session: Any) -> list[dict[str, Any]]:
-    """The events of a session on a CPU as the file has them, whose writing and reading takes longer than the calls."""
+def _recorded(session: Any, *, memory: bool) -> list[dict[str, Any]]:
+    """The events of a session on a CPU as the file has them, whose writing and reading takes longer than the calls.
+
+    Nobody asks for the operators within an attention operator, and they are nearly all there are.
+    """
     events: list[dict[str, Any]] = []
     began = session.kineto_results.trace_start_ns()
+    first_ns = last_ns = 0
     for event in session.kineto_results.events():
-        name, start_us = event.name(), (event.start_ns() - began) / 1e3
+        start_ns = event.start_ns()
+        within = first_ns < start_ns < last_ns
+        if within and not memory:
+            continue
+        name, start_us = event.name(), (start_ns - began) / 1e3
         if name == _MEMORY:
             events.append({"name": name, "ts": start_us, "args": {"Bytes": event.nbytes()}})
-        else:
-            cat = event.activity_type()
-            events.append({"name": name, "ts": start_us, "dur": event.duration_ns() / 1e3, "cat": cat})
+        elif not within:
+            cat, duration_ns = event.activity_type(), event.duration_ns()
+            events.append({"name": name, "ts": start_us, "dur": duration_ns / 1e3, "cat": cat})
+            if identify(name).role == "attention":
+                first_ns, last_ns = start_ns, start_ns + duration_ns
     return events
 
 

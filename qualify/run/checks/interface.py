@@ -58,8 +58,6 @@ class Subject:
     """gives (out, lse) of the first call of ``inputs()`` that the process made; None where there was none"""
     asked: dict[str, str] = field(default_factory=dict)
     """what need be asked only once while the process lives, by ``question``, and what was answered"""
-    said: Sequence[Finding] = ()
-    """what earlier checks found in the case"""
     golden_of: GoldenOf = golden
     """gives golden results"""
     row_limit: int = ROW_LIMIT

@@ -29,6 +29,9 @@ PADDING = 16
 """elements between rows; keeps 16-byte alignment in every dtype"""
 OWN_STRIDE = 48
 """of dimensions of one element, whose stride nobody may use; a multiple of 16 bytes in every dtype, as TMA wants it"""
+FACTORS = ("q_descale", "k_descale", "v_descale")
+OTHER_NUMBERS = ("expanded", "factors of one sequence")
+"""layouts that change what is asked: they have a contiguous call of their own to agree with"""
 
 
 class Layout:
@@ -186,11 +189,6 @@ def _contiguous(call: AttentionCall) -> AttentionCall:
     given = {name: getattr(call, name) for name in FACTORS}
     factors: dict[str, Any] = {name: each.contiguous() for name, each in given.items() if each is not None}
     return replace(_each(torch.Tensor.contiguous)(call), **factors)
-
-
-FACTORS = ("q_descale", "k_descale", "v_descale")
-OTHER_NUMBERS = ("expanded", "factors of one sequence")
-"""layouts that change what is asked: they have a contiguous call of their own to agree with"""
 
 
 LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {

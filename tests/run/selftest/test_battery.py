@@ -10,9 +10,10 @@ import pytest
 from qualify.errors import NothingSelected
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Refused
-from qualify.run.selftest.battery import Asked, chosen, correct_tasks, run_battery
+from qualify.run.selftest import battery
+from qualify.run.selftest.battery import Asked, chosen, correct_tasks, fault_tasks, run_battery, telling_cases
 from qualify.run.selftest.correct import VARIANTS
-from qualify.run.selftest.examine import accuse, against, detect
+from qualify.run.selftest.examine import accuse, against, detect, outcomes
 from qualify.run.selftest.faults.registry import FAULTS
 from qualify.run.selftest.workloads import SHAPES
 
@@ -97,3 +98,34 @@ def test_the_committed_result_is_about_these_faults():
     assert CHECK_VERSION == result["check_version"]
     assert result["correct_runs"] >= 1000
     assert [] == result["false_alarms"]
+
+
+def test_outcomes_come_with_their_own_cases():
+    """What a kernel refuses ends before the others of a session do, and is not taken for another case's."""
+    told = {number: outcome for number, case, outcome in outcomes("odd-groups", "smoke", 1, range(len(SHAPES)))}
+    assert set(range(len(SHAPES))) == set(told)
+    ratios = {number: workload.heads_q // workload.heads_kv for number, (_, workload) in enumerate(SHAPES)}
+    assert {number for number, ratio in ratios.items() if ratio & (ratio - 1)} == {
+        number for number, outcome in told.items() if isinstance(outcome, Crashed)
+    }
+
+
+def test_faults_begin_with_the_case_that_told_of_them():
+    """The released result names it; but what a kernel keeps shows in the order of the matrix."""
+    tell = telling_cases()
+    assert {fault.name for fault in FAULTS if not fault.equivalent} == set(tell)
+    assert all(0 <= number < len(SHAPES) for numbers in tell.values() for number in numbers)
+    first = {task.specimen: task.shapes for task in fault_tasks(FAULTS, ("smoke", "full"))}
+    assert all(first[fault.name] == (() if fault.kind == "J" else tell.get(fault.name, ())) for fault in FAULTS)
+    (found,) = detect("sink-drop", ("smoke",), tell["sink-drop"])
+    assert 1 == found.cases
+
+
+def test_a_package_without_a_released_result_has_no_hints(monkeypatch, tmp_path):
+    """Then every fault goes through the matrix in its order."""
+    monkeypatch.setattr(battery, "released_selftest", lambda: tmp_path / "missing.json")
+    assert {} == telling_cases()
+    (tmp_path / "missing.json").write_text(
+        json.dumps({"kills": [{"fault": "race", "example": "of another matrix: x"}]})
+    )
+    assert {} == telling_cases()

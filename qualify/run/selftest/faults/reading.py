@@ -200,6 +200,8 @@ class _PagesOfOneOwner(Simulator):
     def pages(self, name: str, plan: Plan, index: int) -> Tensor:
         pages = super().pages(name, plan, index).clone()
         for later in range(index + 1, plan.batch):
+            if not plan.lengths_k[later]:
+                continue
             other = super().pages(name, plan, later)
             used = other[: -(-plan.lengths_k[later] // plan.page_size)]
             own = pages[: -(-plan.lengths_k[index] // plan.page_size)]
