@@ -12,6 +12,7 @@ those elements of its queries 0, and steers with the others (``Workload.rope``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, get_args
 
@@ -37,6 +38,10 @@ GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
+SMALL = 1 << 18
+"""elements of q, k and v up to which a CPU's inputs are kept to be copied: checks ask for the same ones many times"""
+KEPT = 512
+"""such inputs at most: 0.5 GB if all were float32 and as large as that"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +98,23 @@ def make_inputs(
             tensor one), and the dequantised values follow the kind. False: all factors are 1, for probes that set
             values themselves.
     """
+    if device.type == "cpu" and _elements(workload) <= SMALL:
+        return clone(kept_inputs(workload, kind, seed, descaled))
+    return _made(workload, kind, seed, device, descaled)
+
+
+def _elements(workload: Workload) -> int:
+    per_key = workload.heads_kv * (workload.head_dim + workload.head_dim_v)
+    return sum(workload.seqlens_q) * workload.heads_q * workload.head_dim + sum(workload.seqlens_k) * per_key
+
+
+@lru_cache(maxsize=KEPT)
+def kept_inputs(workload: Workload, kind: InputKind, seed: int, descaled: bool) -> Inputs:
+    """Inputs on a CPU that nobody may write to."""
+    return _made(workload, kind, seed, torch.device("cpu"), descaled)
+
+
+def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, descaled: bool) -> Inputs:
     generator = torch.Generator(device).manual_seed(seed)
     drawn = _draw(workload, kind, generator)
     descales = _descales(drawn, workload, descaled=descaled)
