@@ -28,8 +28,10 @@ from qualify.plan.host import installed_version
 from qualify.run.child import POLL_S, Child, Gone
 from qualify.run.setup import Settings
 
-PROCESSES = 8
-"""at most: each holds a CUDA context, and a compiler takes a core"""
+PROCESSES = 12
+"""at most: each holds a CUDA context and its inputs on the card"""
+CORES_SHARE = 0.75
+"""of the cores: a compiler takes one, and now and then a second"""
 LOST_PROCESSES = 8
 """processes that may die before compiling ahead is given up; the run then finds out which case it was"""
 
@@ -144,7 +146,7 @@ class _Pool:
     def __init__(self, settings: Settings, queue: Queue) -> None:
         self.settings = settings
         self.queue = queue
-        self.size = max(1, min(PROCESSES, len(os.sched_getaffinity(0)) // 2, len(queue.ready)))
+        self.size = max(1, min(PROCESSES, int(len(os.sched_getaffinity(0)) * CORES_SHARE), len(queue.ready)))
         self.at: dict[Child, Case | None] = {}
         """what each process compiles; None while it starts or waits"""
         self.free: set[Child] = set()
