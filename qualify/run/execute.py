@@ -32,7 +32,7 @@ from qualify.facts.outcome import (
     Witness,
 )
 from qualify.facts.stack import Ceilings, Device
-from qualify.run import timing, witness
+from qualify.run import timing, tracing, witness
 from qualify.run.adapters.interface import Adapter, LibraryRefusal, Prepared
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.ceilings import best_of, measure_ceilings
@@ -216,7 +216,7 @@ class Session:
         failed: dict[str, Outcome] = {}
 
         def look(some: list[Running]) -> None:
-            traces = witness.trace(
+            traces = tracing.trace(
                 [running.prepared.launch for running in some],
                 self.device,
                 lambda index: self.announce(some[index].request.case.id, "witness"),
@@ -385,4 +385,4 @@ def run_control(device: torch.device) -> str:
             torch.nn.functional.scaled_dot_product_attention(q, q, q)
 
     call()
-    return witness.negative_control(witness.trace([call], device)[0])
+    return witness.negative_control(tracing.trace([call], device)[0])

@@ -30,7 +30,7 @@ from qualify.run.claims import claim_of
 from qualify.run.recording import Recorder, RecordingAdapter
 from qualify.run.script import Claim, render
 from qualify.run.setup import LAUNCHES_OF
-from qualify.run.witness import trace
+from qualify.run.tracing import trace
 
 OWNERS = {"lse": "budget", "empty_row": "budget"}
 """findings by another name than their check's"""

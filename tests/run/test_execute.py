@@ -15,7 +15,7 @@ from faults import Dense, Edited
 
 from qualify.facts.outcome import Crashed, Evidence, Measured, Outcome, Refused, Substituted, evidence_of
 from qualify.facts.stack import Device
-from qualify.run import witness
+from qualify.run import tracing
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
@@ -207,15 +207,15 @@ def test_a_failed_negative_control_leaves_nothing_proven() -> None:
 
 def test_what_a_session_of_the_profiler_lost_is_traced_again_case_by_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, in the same process; a case by itself that is lost stays unproven."""
-    real, traced = witness.trace, []
+    real, traced = tracing.trace, []
 
-    def losing(launches: Sequence[Any], *arguments: Any, **options: Any) -> list[witness.Trace]:
+    def losing(launches: Sequence[Any], *arguments: Any, **options: Any) -> list[tracing.Trace]:
         traced.append(len(launches))
         found = real(launches, *arguments, **options)
         lost = len(launches) > 1 or len(traced) == 2
         return [replace(trace, calls=(), defect="lost") if lost else trace for trace in found]
 
-    monkeypatch.setattr(witness, "trace", losing)
+    monkeypatch.setattr(tracing, "trace", losing)
     found, _ = outcomes({"one": TiledTorch(), "two": TiledTorch()})
     assert [2, 1, 1] == traced
     states = {name: evidence(outcome).witness.state for name, outcome in found.items()}

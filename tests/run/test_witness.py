@@ -16,7 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from qualify.facts.outcome import Launch
 from qualify.run.adapters.tiled_torch import create
 from qualify.run.execute import run_control
-from qualify.run.witness import CALLS, Trace, decide, findings, negative_control, read_trace, trace
+from qualify.run.tracing import CALLS, Trace, read_trace, trace
+from qualify.run.witness import decide, findings, negative_control
 
 FA3 = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<K> > >"
 FA2 = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4> >"

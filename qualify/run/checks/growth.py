@@ -15,7 +15,7 @@ import torch
 
 from qualify.facts.case import Level, Workload, mask_kind
 from qualify.facts.outcome import Finding
-from qualify.run import witness
+from qualify.run import tracing
 from qualify.run.adapters.interface import Prepared
 from qualify.run.checks.interface import Subject, failing, passed
 
@@ -84,6 +84,6 @@ def peak_bytes(prepared: Prepared, device: torch.device) -> int:
         highest = torch.cuda.max_memory_allocated() - before
         del native
         return max(0, highest - kept)
-    highest, native = witness.cpu_peak(prepared.launch)
+    highest, native = tracing.cpu_peak(prepared.launch)
     out, _ = prepared.result(native)
     return max(0, highest - out.numel() * out.element_size())
