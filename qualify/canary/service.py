@@ -19,6 +19,7 @@ from threading import Event
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from qualify.canary.advice import advise
+from qualify.canary.alerts.formats import body_of
 from qualify.canary.alerts.postman import Postman
 from qualify.canary.conditions import examine
 from qualify.canary.deck import Deck
@@ -30,7 +31,6 @@ from qualify.canary.watch import Watcher, decide, told
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.errors import INFRASTRUCTURE, LeaseLost, StoreError
-from qualify.facts import codec
 from qualify.facts.canary import Due, Fire, Lease, Letter, Result, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
@@ -378,25 +378,3 @@ def _without_run(fire: Fire, state: str, *reasons: str, run_id: str | None = Non
         reasons=reasons,
         numerics_only=(),
     )
-
-
-def body_of(fire: Fire, result: Result, node: str) -> dict[str, object]:
-    """What an alert says, whoever gets it: ``qualify.alert/1``."""
-    return {
-        "schema": "qualify.alert/1",
-        "canary": fire.canary,
-        "fire": fire.id,
-        "kind": result.kind,
-        "advice": result.advice,
-        "verdict": result.verdict,
-        "reasons": list(result.reasons),
-        "trigger": fire.trigger,
-        "reason": fire.reason,
-        "changes": codec.to_data(fire.changes, tuple[StackChange, ...]),
-        "matrix": result.matrix,
-        "run": result.run_id,
-        "node": node,
-        "variant": result.variant,
-        "numerics_only": list(result.numerics_only),
-        "scheduled_for": fire.scheduled_for.isoformat(),
-    }

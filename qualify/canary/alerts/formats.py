@@ -11,7 +11,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from qualify.canary.alerts.signing import signed
 from qualify.cards.canary import AlertTarget
-from qualify.facts.canary import Alert, AlertKind
+from qualify.facts import codec
+from qualify.facts.canary import Alert, AlertKind, Fire, Result
+from qualify.facts.comparison import StackChange
 from qualify.report.one_line import one_line
 
 ADVICE: dict[AlertKind, str] = {
@@ -36,6 +38,28 @@ STAYS = timedelta(days=30)
 HEADER, SECTION, LISTED = 150, 2900, 10
 """characters of Slack's header and section, and reasons that an alert names"""
 V2 = "/api/v2/alerts"
+
+
+def body_of(fire: Fire, result: Result, node: str) -> dict[str, object]:
+    """What an alert says, whoever gets it: ``qualify.alert/1``."""
+    return {
+        "schema": "qualify.alert/1",
+        "canary": fire.canary,
+        "fire": fire.id,
+        "kind": result.kind,
+        "advice": result.advice,
+        "verdict": result.verdict,
+        "reasons": list(result.reasons),
+        "trigger": fire.trigger,
+        "reason": fire.reason,
+        "changes": codec.to_data(fire.changes, tuple[StackChange, ...]),
+        "matrix": result.matrix,
+        "run": result.run_id,
+        "node": node,
+        "variant": result.variant,
+        "numerics_only": list(result.numerics_only),
+        "scheduled_for": fire.scheduled_for.isoformat(),
+    }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
