@@ -191,6 +191,8 @@ def main() -> None:
             parser.error(f"no run {arguments.spent} in {arguments.table}")
         print(spent(named[0]) if named else table(evidence))
         return
+    if not (arguments.out and arguments.db):
+        parser.error("name the stores with --db and the file with --out, or a written file with --table")
     kernels = load_kernels()
     runs = []
     for url in arguments.db:
