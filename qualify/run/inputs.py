@@ -38,10 +38,10 @@ GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
-SMALL = 1 << 18
-"""elements of q, k and v up to which a CPU's inputs are kept to be copied: checks ask for the same ones many times"""
+SMALL = 1 << 19
+"""allocated elements up to which a CPU's inputs are kept to be copied: checks ask for the same ones many times"""
 KEPT = 512
-"""such inputs at most: 0.5 GB if all were float32 and as large as that"""
+"""such inputs at most: 1.1 GB if all were float32 and as large as that"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,8 +104,13 @@ def make_inputs(
 
 
 def _elements(workload: Workload) -> int:
+    """Of all that is allocated for q, k and v: guard bands, free pages and the tails of last pages too."""
+    size = workload.page_size
+    rows_q, rows_k = (sum(lengths) + 2 * GUARD_ROWS for lengths in (workload.seqlens_q, workload.seqlens_k))
+    if size:
+        rows_k = (1 + FREE_PAGES + sum(-(-length // size) for length in workload.seqlens_k)) * size
     per_key = workload.heads_kv * (workload.head_dim + workload.head_dim_v)
-    return sum(workload.seqlens_q) * workload.heads_q * workload.head_dim + sum(workload.seqlens_k) * per_key
+    return rows_q * workload.heads_q * workload.head_dim + rows_k * per_key
 
 
 @lru_cache(maxsize=KEPT)

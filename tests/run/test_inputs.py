@@ -245,6 +245,15 @@ def test_what_is_written_to_inputs_stays_there(workload: Workload) -> None:
     assert equal(drawn, make(workload))
 
 
+def test_what_takes_much_room_is_not_kept() -> None:
+    """Few keys in large pages are large too."""
+    kept_inputs.cache_clear()
+    make(make_workload(seqlens_q=(1,) * 9, seqlens_k=(2,) * 9, page_size=16))
+    assert 1 == kept_inputs.cache_info().currsize
+    make(make_workload(seqlens_q=(1,) * 9, seqlens_k=(2,) * 9, page_size=1024))
+    assert 1 == kept_inputs.cache_info().currsize
+
+
 def test_with_tensors_replaces_one_and_shares_the_rest() -> None:
     """The new allocation is seen through the call, its guard band cut off."""
     inputs = make(make_workload())
