@@ -12,7 +12,7 @@ those elements of its queries 0, and steers with the others (``Workload.rope``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from itertools import accumulate
 from typing import Any, get_args
 
@@ -23,6 +23,7 @@ from qualify.facts.case import Format, Workload
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.input_kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
 from qualify.run.input_kinds import draw, shape_logits, sink_level
+from qualify.run.kept import Kept
 
 INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
 
@@ -38,10 +39,10 @@ GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
 FREE_PAGES = 3
 """pages of the pool that no sequence uses; page 0 is the null page"""
-SMALL = 1 << 19
+KEEPABLE = 1 << 24
 """allocated elements up to which a CPU's inputs are kept to be copied: checks ask for the same ones many times"""
-KEPT = 512
-"""such inputs at most: 1.1 GB if all were float32 and as large as that"""
+KEPT_BYTES = 256 << 20
+"""of such inputs that a process keeps"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,9 +99,10 @@ def make_inputs(
             tensor one), and the dequantised values follow the kind. False: all factors are 1, for probes that set
             values themselves.
     """
-    if device.type == "cpu" and _elements(workload) <= SMALL:
-        return clone(kept_inputs(workload, kind, seed, descaled))
-    return _made(workload, kind, seed, device, descaled)
+    make = partial(_made, workload, kind, seed, device, descaled)
+    if device.type == "cpu" and _elements(workload) <= KEEPABLE:
+        return clone(kept_inputs.get((workload, kind, seed, descaled), make))
+    return make()
 
 
 def _elements(workload: Workload) -> int:
@@ -113,10 +115,13 @@ def _elements(workload: Workload) -> int:
     return rows_q * workload.heads_q * workload.head_dim + rows_k * per_key
 
 
-@lru_cache(maxsize=KEPT)
-def kept_inputs(workload: Workload, kind: InputKind, seed: int, descaled: bool) -> Inputs:
-    """Inputs on a CPU that nobody may write to."""
-    return _made(workload, kind, seed, torch.device("cpu"), descaled)
+def _allocated_bytes(inputs: Inputs) -> int:
+    wholes = (inputs.q_whole, inputs.k_whole, inputs.v_whole)
+    return sum(whole.numel() * whole.element_size() for whole in wholes[: 2 if inputs.call.latent else 3])
+
+
+kept_inputs: Kept[Inputs] = Kept(KEPT_BYTES, _allocated_bytes)
+"""Inputs on a CPU that nobody may write to."""
 
 
 def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, descaled: bool) -> Inputs:

@@ -83,7 +83,7 @@ TABLE: tuple[tuple[str, str, str, Role], ...] = (
         "auxiliary",
     ),
     (r"^triton_(poi|red|per)_fused", "inductor", "", "auxiliary"),
-    (r"^aten::", "aten", "cpu", "auxiliary"),
+    (r"^(aten::|detach$)", "aten", "cpu", "auxiliary"),  # autograd records a detach of its own, without a namespace
 )
 
 

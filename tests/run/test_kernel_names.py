@@ -142,6 +142,8 @@ PUBLISHED = [
     ("aten::_softmax", ("softmax", "", "softmax")),
     ("aten::copy_", ("elementwise", "", "auxiliary")),
     ("aten::transpose", ("aten", "cpu", "auxiliary")),
+    ("detach", ("aten", "cpu", "auxiliary")),
+    ("detach_kernel", ("", "", "unclassified")),
 ]
 
 STRANGE = [

@@ -8,9 +8,10 @@ import json
 import multiprocessing
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -148,15 +149,54 @@ def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
 def answers(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
     """What each task found, as they end."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=_begin) as pool:
-        waiting: dict[Future[dict[str, Any]], Task] = {}
+    left = Left(tasks)
+    with ExitStack() as stack:
+        waiting: dict[Future[dict[str, Any]], tuple[ProcessPoolExecutor, Task]] = {}
+
+        def submit(process: ProcessPoolExecutor, before: Task | None) -> None:
+            task = left.take(before)
+            if task is not None:
+                waiting[process.submit(examine, codec.to_data(task))] = (process, task)
+
+        for _ in range(PROCESSES):
+            submit(stack.enter_context(ProcessPoolExecutor(1, mp_context=context, initializer=_begin)), None)
+        while waiting:
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                process, task = waiting.pop(future)
+                submit(process, task)
+                yield task, future.result()
+
+
+class Left:
+    """The tasks that are left, by the inputs that they share: a process that has drawn those goes on with them."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self.groups: dict[Hashable, deque[Task]] = defaultdict(deque)
         for task in tasks:
-            waiting[pool.submit(examine, codec.to_data(task))] = task
-        try:
-            for future in as_completed(waiting):
-                yield waiting[future], future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            self.groups[shared_inputs(task)].append(task)
+        self.begun: set[Hashable] = set()
+
+    def take(self, before: Task | None) -> Task | None:
+        """A task that shares the inputs of the one before; or of the largest group, if possible one not begun."""
+        group = None if before is None else shared_inputs(before)
+        if group not in self.groups:
+            free = self.groups.keys() - self.begun or self.groups.keys()
+            group = max(free, key=lambda name: len(self.groups[name]), default=None)
+        if group is None:
+            return None
+        self.begun.add(group)
+        task = self.groups[group].popleft()
+        if not self.groups[group]:
+            del self.groups[group]
+        return task
+
+
+def shared_inputs(task: Task) -> Hashable:
+    """What tasks have in common that meet the same inputs at full, where these cost most; or all of a seed's."""
+    if task.fault or "full" in task.levels:
+        return task.seed, task.shapes[0] % AT_FULL if task.shapes else None
+    return task.seed, "smoke"
 
 
 def _begin() -> None:

@@ -9,7 +9,9 @@ the dtype of V before they multiply it. It shares no code with the golden result
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -43,8 +45,8 @@ class Simulator(Planner):
         self.calls = 0
 
     def launch(self, call: AttentionCall) -> Any:
-        """One call, in a range of its own that the profiler records."""
-        with torch.profiler.record_function(RANGE):
+        """One call, in a range of its own that the profiler records, as it records of any kernel: as a whole."""
+        with torch.profiler.record_function(RANGE), unrecorded():
             return self.attend(call)
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -52,8 +54,9 @@ class Simulator(Planner):
         self.calls += 1
         out, lse = self.allocate(call)
         plan = self.plan(call)
-        for index in range(plan.batch):
-            self.attend_sequence(call, plan, index, out, lse)
+        for index, (first, last) in enumerate(pairwise(plan.bounds_q)):
+            if first < last:
+                self.attend_sequence(call, plan, index, out, lse)
         return out, lse
 
     def allocate(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -66,12 +69,9 @@ class Simulator(Planner):
 
     def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
         """All tiles of queries of one sequence."""
-        first, last = plan.bounds_q[index], plan.bounds_q[index + 1]
-        if first == last:
-            return
+        length = plan.bounds_q[index + 1] - plan.bounds_q[index]
         q = self.queries(call, plan, index)
         k, v = self.keys(call, plan, index)
-        length = last - first
         for start in range(0, length, self.tile_q):
             tile = Tile(
                 plan=plan,
@@ -96,15 +96,15 @@ class Simulator(Planner):
         """Keys and values for every query head, up to whole tiles: (heads_q, keys, dim) float32, k descaled."""
         seqlen_k = plan.lengths_k[index]
         width = self.width(seqlen_k)
-        positions = torch.arange(-(-seqlen_k // width) * width, device=call.k.device)
-        inside, heads = positions < seqlen_k, self.head_map(plan, index).to(call.k.device)
+        positions = self.clamp(torch.arange(-(-seqlen_k // width) * width, device=call.k.device), plan, index)
+        heads = self.head_map(plan, index)
         read = []
         for name, tensor, strides in (("k", call.k, plan.strides[1]), ("v", call.v, plan.strides[2])):
-            slots = self.slots(name, plan, index, self.clamp(positions, plan, index))
-            rows = self.fetch(name, tensor, strides, slots, plan).float()
-            shared = self.clear(name, rows, inside).transpose(0, 1)
-            alone = len(shared) == 1 and seqlen_k >= LONG  # then a copy for each query head costs more than the rest
-            read.append(shared.expand(len(heads), -1, -1) if alone else shared[heads])
+            slots = self.slots(name, plan, index, positions)
+            rows = self.clear(name, self.fetch(name, tensor, strides, slots, plan).float(), seqlen_k)
+            alone = rows.shape[1] == 1 and seqlen_k >= LONG  # then a copy for each query head costs more than the rest
+            shared = rows.expand(-1, len(heads), -1) if alone else rows.index_select(1, heads)
+            read.append(shared.transpose(0, 1))
         descale = self.descale("k", call, plan, index)
         return (read[0] if descale is None else read[0] * descale), read[1]
 
@@ -125,15 +125,16 @@ class Simulator(Planner):
         return plan.table[index]
 
     def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
-        """(slots, heads_kv, dim) rows of the key (or value) tensor."""
+        """(slots, heads_kv, dim) a copy of rows of the key (or value) tensor."""
         whole = tensor.as_strided(tensor.shape, strides)
         if plan.table is None:
-            return whole[slots]
+            return whole.index_select(0, slots)
         return whole[slots // plan.page_size, slots % plan.page_size]
 
-    def clear(self, name: str, rows: Tensor, inside: Tensor) -> Tensor:
-        """Lanes past the end are zero."""
-        return rows.masked_fill(~inside.view(-1, 1, 1), 0.0)
+    def clear(self, name: str, rows: Tensor, seqlen_k: int) -> Tensor:
+        """Lanes past the end are zero; in place."""
+        rows[seqlen_k:] = 0.0
+        return rows
 
     def head_map(self, plan: Plan, index: int) -> Tensor:
         """(heads_q,) KV head of each query head."""
@@ -210,7 +211,7 @@ class Simulator(Planner):
 
     def scores(self, tile: Tile, q: Tensor, k: Tensor, first: int) -> Tensor:
         """(heads_q, rows, keys) scaled, capped and masked."""
-        capped = self.cap(tile, self.product(q, k) * tile.plan.scale)
+        capped = self.cap(tile, self.product(q, k).mul_(tile.plan.scale))
         return self.mask(tile, capped, self.seen(tile, first, k.shape[1]))
 
     def product(self, q: Tensor, k: Tensor) -> Tensor:
@@ -224,7 +225,7 @@ class Simulator(Planner):
 
     def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
         """-inf where a key is not seen."""
-        return scores.masked_fill(~seen, -math.inf)
+        return torch.where(seen, scores, -math.inf)
 
     def seen(self, tile: Tile, first: int, count: int) -> Tensor:
         """(rows, count) whether each query of the tile sees each key from ``first`` on."""
@@ -292,7 +293,7 @@ class Simulator(Planner):
 
     def accumulate(self, tile: Tile, first: int, acc: Tensor, shrink: Tensor, p: Tensor, v: Tensor) -> Tensor:
         """The accumulator, rescaled, plus P V."""
-        return torch.baddbmm(acc * shrink.unsqueeze(-1), self.round_p(tile, p), v)
+        return (acc * shrink.unsqueeze(-1)).baddbmm_(self.round_p(tile, p), v)
 
     def round_p(self, tile: Tile, p: Tensor) -> Tensor:
         """P as the matrix product reads it."""
@@ -345,6 +346,16 @@ class Simulator(Planner):
         rows = slice(begin + tile.start, begin + tile.stop)
         out[rows] = tile_out.transpose(0, 1).to(out.dtype)
         lse[:, rows] = tile_lse
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """No profiler sees an operator in here; allocations it does see."""
+    torch.autograd._enable_record_function(False)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.autograd._enable_record_function(True)  # type: ignore[attr-defined]
 
 
 def finite(m: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,18 @@ from qualify.errors import NothingSelected
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Refused
 from qualify.run.selftest import battery
-from qualify.run.selftest.battery import Asked, chosen, correct_tasks, fault_tasks, run_battery, telling_cases
+from qualify.run.selftest.battery import (
+    Asked,
+    Left,
+    chosen,
+    correct_tasks,
+    fault_tasks,
+    run_battery,
+    shared_inputs,
+    telling_cases,
+)
 from qualify.run.selftest.correct import VARIANTS
-from qualify.run.selftest.examine import accuse, against, detect, outcomes
+from qualify.run.selftest.examine import Task, accuse, against, detect, outcomes
 from qualify.run.selftest.faults.registry import FAULTS
 from qualify.run.selftest.workloads import SHAPES
 
@@ -83,6 +93,27 @@ def test_enough_correct_runs_are_planned(runs):
         assert set(range(len(SHAPES))) == at_full
         assert {variant.name for variant in VARIANTS} == {task.specimen for task in tasks}
         assert {"smoke", "full"} == {level for task in tasks for level in task.levels}
+
+
+def test_every_task_is_taken_once_and_a_process_goes_on_with_its_inputs():
+    """Two processes begin apart; each stays with what it has drawn while there is more, then helps the other."""
+    tasks = [*fault_tasks(chosen(""), ("smoke", "full")), *correct_tasks(("smoke", "full"), 1000)]
+    left = Left(tasks)
+    taken: list[list[Task]] = [[], []]
+    waiting = True
+    while waiting:
+        waiting = False
+        for mine in taken:
+            task = left.take(mine[-1] if mine else None)
+            if task is not None:
+                mine.append(task)
+                waiting = True
+    assert sorted(map(repr, tasks)) == sorted(map(repr, taken[0] + taken[1]))
+    assert abs(len(taken[0]) - len(taken[1])) <= 1
+    groups = [[shared_inputs(task) for task in mine] for mine in taken]
+    assert groups[0][0] != groups[1][0]
+    kept_on = sum(before == after for mine in groups for before, after in pairwise(mine))
+    assert kept_on >= len(tasks) - 2 * len({group for mine in groups for group in mine})
 
 
 def test_an_unknown_fault_is_named():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.profiler import profile
 
 from qualify.facts.case import Workload
 from qualify.facts.selftest import CLASSES
@@ -16,8 +17,9 @@ from qualify.run.inputs import make_inputs
 from qualify.run.reference import golden
 from qualify.run.selftest.correct import VARIANTS
 from qualify.run.selftest.faults.registry import FAULTS
-from qualify.run.selftest.simulator import Simulator
+from qualify.run.selftest.simulator import RANGE, Simulator
 from qualify.run.selftest.workloads import SHAPES
+from qualify.run.tracing import trace
 
 CPU = torch.device("cpu")
 TOLERANCE = 3e-6
@@ -50,6 +52,18 @@ def test_correct_kernels_equal_the_golden_result(variant, number):
     assert torch.equal(expected_lse == -math.inf, lse == -math.inf)
     seen = lse > -math.inf
     assert torch.allclose(expected_lse[seen], lse.double()[seen], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_a_profiler_sees_the_kernel_and_nothing_within():
+    """As it sees any kernel; the memory that a call takes it sees too, and after it operators again."""
+    call = make_call(SHAPES[0][1])
+    (seen,) = trace([lambda: Simulator().launch(call)], CPU)
+    assert "" == seen.defect
+    assert [[RANGE]] * 3 == [[launch.name for launch in launches] for launches in seen.calls]
+    assert (seen.peak_bytes or 0) > call.q.numel() * call.q.element_size()
+    with profile() as session:
+        torch.sin(call.q)
+    assert "aten::sin" in {event.name for event in session.events()}
 
 
 def test_descales_and_spans_equal_the_golden_result():

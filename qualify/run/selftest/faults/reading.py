@@ -51,7 +51,7 @@ class _ReadsPast(Simulator):
         beyond = (tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()) // strides[0]
         return tensor.as_strided((beyond, *tensor.shape[1:]), strides)[slots.clamp(max=beyond - 1)]
 
-    def clear(self, name: str, rows: Tensor, inside: Tensor) -> Tensor:
+    def clear(self, name: str, rows: Tensor, seqlen_k: int) -> Tensor:
         return rows
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class _NullPageValues(_DirtyValues):
     def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
         return super().fetch(name, tensor, strides, slots if plan.page_size else slots.clamp(max=len(tensor) - 1), plan)
 
-    def clear(self, name: str, rows: Tensor, inside: Tensor) -> Tensor:
+    def clear(self, name: str, rows: Tensor, seqlen_k: int) -> Tensor:
         return rows
 
 
