@@ -93,9 +93,10 @@ class Subject:
         return Result(out=out, lse=lse)
 
     def _dirty_memory(self, call: AttentionCall) -> None:
-        """Leave NaN in the allocator's cache, so that a row that nobody writes comes back as NaN."""
+        """Leave NaN in the allocator's cache, so that a row of out or lse that nobody writes comes back as NaN."""
         shape = (*call.q.shape[:2], call.v.shape[-1])
         dirt = [torch.full(shape, math.nan, dtype=call.out_dtype, device=self.device) for _ in range(2)]
+        dirt += [torch.full(shape[1::-1], math.nan, device=self.device) for _ in range(2)]
         del dirt
 
     def locate(self, row: int) -> tuple[int, int]:

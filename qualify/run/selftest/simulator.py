@@ -150,11 +150,17 @@ class Simulator(Planner):
     def attend_tile(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor) -> Partial:
         """All splits of the keys, merged."""
         splits = self.splits(tile)
-        partials = [
-            self.store(tile, number, starts, self.attend_split(tile, q, k, v, starts))
-            for number, starts in enumerate(splits)
-        ]
-        return partials[0] if len(partials) == 1 else self.merge(tile, partials)
+        if len(splits) == 1:
+            return self.store(tile, 0, splits[0], self.attend_split(tile, q, k, v, splits[0]))
+        partials = []
+        for number, starts in enumerate(splits):
+            partial = self.attend_split(tile, q, k, v, starts) if len(starts) else self.no_keys(q, v)
+            partials.append(self.store(tile, number, starts, partial))
+        return self.merge(tile, partials)
+
+    def no_keys(self, q: Tensor, v: Tensor) -> Partial:
+        """A split that no keys are left for, which ends at once."""
+        return torch.zeros(*q.shape[:2], v.shape[-1]), torch.full(q.shape[:2], -math.inf)
 
     def splits(self, tile: Tile) -> list[Sequence[int]]:
         """First keys of the tiles of each split; later splits may be empty."""

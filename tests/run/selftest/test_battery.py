@@ -37,6 +37,7 @@ from qualify.run.selftest.workloads import SHAPES
         ("writes-past-end", "contract"),
         ("p-fp8", "budget"),
         ("lse-log2", "lse"),
+        ("unwritten-lse", "lse"),
         ("race", "repeat"),
         ("math-path", "witness"),
         ("odd-groups", "outcome"),

@@ -160,6 +160,14 @@ class _UnwrittenRows(Simulator):
             super().write(tile, out, lse, tile_out, tile_lse)
 
 
+class _UnwrittenLse(_UnwrittenRows):
+    """The last, partial tile of queries is written without its LSE."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        super().write(tile, out, lse, tile_out, tile_lse)
+        Simulator.write(self, tile, out, torch.empty_like(lse), tile_out, tile_lse)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="empty-garbage",
@@ -223,6 +231,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flash-attention#1661, flash-linear-attention#1029",
         does="the last, partial tile of queries is not written",
         make=_UnwrittenRows,
+    ),
+    Fault(
+        name="unwritten-lse",
+        kind="B",
+        mirrors="tilelang#2461",
+        does="the LSE of the last, partial tile of queries is not written",
+        make=_UnwrittenLse,
     ),
     Fault(
         name="lse-log2",
