@@ -178,7 +178,7 @@ class Trials:
             if any(known != seed for _, known in self.made):
                 self.made.clear()
             inputs = make_inputs(workload, kind=kind, seed=seed, device=self.device, descaled=True)
-            found = golden(inputs.call, underflow=workload.dtype in {"fp16", "fp8_e4m3"})
+            found = golden(inputs.call, underflow=workload.q_format in {"fp16", "fp8_e4m3"})
             self.made[workload, seed] = inputs, rows_kept(found, found.keys > 0)
         return self.made[workload, seed]
 

@@ -4,7 +4,7 @@
 
     python docs/generate.py           writes docs/schema/*.json and the marked blocks of README.md and docs/*.md
     python docs/generate.py --check   exits 1 and names the files that differ from what it would write
-    python docs/generate.py --incidents NAME REPORT.json [REPORT.json ...]
+    python docs/generate.py --incidents NAME [EVIDENCE.json] REPORT.json [REPORT.json ...]
                                       writes docs/evidence/incidents-NAME.json from reports of runs of `incidents`, all
                                       on one stack, each of some kernels
     python docs/generate.py --lock    writes constraints.txt from what is installed in this environment
@@ -304,8 +304,11 @@ def _power(value: float) -> str:
 def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     """What docs/incidents.md needs of reports: the stack, and each incident's state, kernels and first reason.
 
-    Of a case that several reports have, the last one counts that ran it.
+    Of a case that several reports have, the last one counts that ran it. Where the first is such evidence already, it
+    stands for all incidents but those that the others replay to the end.
     """
+    before = reports[0] if isinstance(reports[0]["incidents"], dict) else None
+    reports = reports[1:] if before else reports
     stack, parameters = reports[0]["stack"], reports[0]["parameters"]
     parts: dict[tuple[str, str], set[frozenset[tuple[str, str]]]] = {}
     for report in reports:
@@ -317,21 +320,29 @@ def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     if any(len(states) > 1 for states in parts.values()):  # a run names only the binaries that it loaded
         raise SystemExit("the reports are of several stacks; name each stack's evidence differently")
     versions = {part["name"]: part["version"] for part in stack["components"] if part["kind"] == "distribution"}
+    if before and before["versions"] != {name: versions.get(name) for name in before["versions"]}:
+        raise SystemExit("the reports are of another stack than the evidence; name it differently")
+    if before and any(report["parameters"]["level"] != before["level"] for report in reports):
+        raise SystemExit(f"the reports are of another level than the evidence ({before['level']})")
+    if before and any(report["parameters"]["kernel"] for report in reports):
+        raise SystemExit("a report of some kernels does not replay a whole incident: leave out --kernel")
     replayed: dict[str, dict[str, dict[str, Any]]] = {}
     for item in (item for report in reports for item in report["incidents"]):
         known = replayed.setdefault(item["incident"], {})
         ran = {case["id"]: case for case in item["cases"] if case["state"] not in {"open", "not applicable"}}
         known |= {case["id"]: case for case in item["cases"] if case["id"] not in known} | ran
-    found = {}
+    found = dict(before["incidents"]) if before else {}
     for incident, by_id in replayed.items():
         cases = by_id.values()
+        if incident in found and any(case["state"] == "open" for case in cases):
+            continue
         state = next(state for state in STATES if any(case["state"] == state for case in cases))
         telling = [case for case in cases if case["state"] == state]
         kernels = list(dict.fromkeys(case["kernel"] for case in telling))
         reasons = [reason for case in telling for reason in case["why"]]
         found[incident] = {"state": state, "kernels": kernels, "why": reasons[0] if reasons else ""}
     data = {
-        "run": ", ".join(report["run"] for report in reports),
+        "run": ", ".join([*([before["run"]] if before else []), *(report["run"] for report in reports)]),
         "device": stack["device"]["name"],
         "versions": {name: versions[name] for name in sorted(versions)},
         "level": parameters["level"],

@@ -125,7 +125,7 @@ def incident_report(run, cases, versions=("2.11.0",)):
     return {
         "run": run,
         "stack": {"device": {"name": "H100"}, "components": parts},
-        "parameters": {"level": "full", "qualify_version": "0"},
+        "parameters": {"level": "full", "kernel": "", "qualify_version": "0"},
         "incidents": [{"incident": "flash-attention-1", "cases": told}],
     }
 
@@ -148,6 +148,36 @@ def test_the_last_report_that_ran_an_incident_counts(later, state, kernels):
     found = evidence["incidents"]["flash-attention-1"]
     assert (state, kernels) == (found["state"], found["kernels"])
     assert "first, second" == evidence["run"]
+
+
+@pytest.mark.parametrize(
+    ("later", "state"),
+    [([("a", "not reproduced")], "not reproduced"), ([("a", "not reproduced"), ("b", "open")], "reproduced")],
+    ids=["to the end", "cut off"],
+)
+def test_evidence_stands_until_an_incident_is_replayed_to_the_end(later, state):
+    """One incident can be run again alone; the others stay as they are."""
+    first = incident_report("first", [("a", "reproduced")])
+    first["incidents"].append({**first["incidents"][0], "incident": "flash-attention-2"})
+    evidence = json.loads(generator().incident_evidence([first]))
+    after = json.loads(generator().incident_evidence([evidence, incident_report("second", later)]))
+    assert state == after["incidents"]["flash-attention-1"]["state"]
+    assert evidence["incidents"]["flash-attention-2"] == after["incidents"]["flash-attention-2"]
+    assert "first, second" == after["run"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"level": "smoke"}, "level"), ({"kernel": "torch-*"}, "kernel"), ({}, "stack")],
+    ids=["other level", "some kernels", "other stack"],
+)
+def test_evidence_takes_only_what_is_like_it(changes, message):
+    """Whole incidents of the same level and stack."""
+    evidence = json.loads(generator().incident_evidence([incident_report("first", [("a", "reproduced")])]))
+    later = incident_report("second", [("a", "not reproduced")], ["2.11.0" if changes else "2.13.0"])
+    later["parameters"] |= changes
+    with pytest.raises(SystemExit, match=message):
+        generator().incident_evidence([evidence, later])
 
 
 def test_incidents_of_two_stacks_are_not_mixed():

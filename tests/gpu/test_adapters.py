@@ -200,7 +200,8 @@ def test_a_claimed_call_equals_attention_in_float64(
 
 REFUSED = {
     "softcap": {"torch-sdpa", "torch-sdpa-flash", "torch-sdpa-efficient", "torch-sdpa-cudnn", "torch-sdpa-math"},
-    "sinks": set(CARDS) - {"flash-attn-3", "flash-attn-4", "tiled-torch", "vllm-triton", "vllm-triton-fp8"},
+    "sinks": set(CARDS)
+    - {"flash-attn-3", "flash-attn-3-fp8", "flash-attn-4", "tiled-torch", "vllm-triton", "vllm-triton-fp8"},
     "paged decode": {name for name in CARDS if name.startswith("torch-")} | {"flash-attn-2", "flex-attention"},
     "window": {"torch-sdpa-flash", "torch-sdpa-is-causal"},
     "varlen": {"torch-sdpa-flash", "torch-sdpa-is-causal"},

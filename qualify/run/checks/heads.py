@@ -1,8 +1,8 @@
 """heads: each query head reads its own key/value head and no other.
 
-Some KV heads get other values, and exactly their query groups must change, the rest bitwise the same. Which KV
-heads change follows the binary digits of their number, one call per digit, so the pattern in which a query
-head changed is the number of the KV head that it reads. The same once with keys. At full level also with other
+Some KV heads get values of the other sign, and exactly their query groups must change, the rest bitwise the same.
+Which KV heads change follows the binary digits of their number, one call per digit, so the pattern in which a query
+head changed is the number of the KV head that it reads. The same once with fresh keys. At full level also with other
 group sizes, where a card claims grouped heads: these also against the golden result, because a kernel that packs the
 heads of a group into rows divides by the group for its mask, sinks, factors and LSE too. Another case whose small
 calls are the same does not ask them again while the process lives.
@@ -96,7 +96,7 @@ def wrong_head(subject: Subject) -> Finding | None:
     low, high = rows.visible_range(causal=workload.causal, window=workload.window)
     for digit in range(digits):
         marked = (number >> digit) & 1 == 1 if workload.heads_kv > 1 else number == 0
-        after = subject.run(_changed(inputs, marked, "v", subject.seed).call)
+        after = subject.run(_turned_values(inputs, marked).call)
         read += _changes(subject, before, after).long() << digit
     expected = own if workload.heads_kv > 1 else own + 1
     wrong = (read != expected) & (high > low)[:, None]
@@ -113,7 +113,7 @@ def _wrong_keys(subject: Subject, inputs: Inputs, before: Result, own: Tensor, s
     """The same question for keys, with every second KV head; a row with one key does not depend on it."""
     heads_kv = subject.workload.heads_kv
     marked = torch.arange(heads_kv, device=subject.device) % 2 == 0
-    moved = _changes(subject, before, subject.run(_changed(inputs, marked, "k", subject.seed).call)) & several[:, None]
+    moved = _changes(subject, before, subject.run(_other_keys(inputs, marked, subject.seed).call)) & several[:, None]
     follows = marked[own]
     # One row may round to what it was; a head whose every row does is not moved by its keys.
     deaf = (follows & ~moved.any(0))[None, :] & several[:, None]
@@ -137,13 +137,22 @@ def _finding(subject: Subject, what: str, row: int, head: int, kv: int, seen: in
     return failing("heads", detail, values | {"seen": seen, "group": ratio})
 
 
-def _changed(inputs: Inputs, marked: Tensor, tensor: str, seed: int) -> Inputs:
-    """Other values of one tensor in the marked KV heads."""
-    whole = inputs.k_whole if tensor == "k" else inputs.v_whole
+def _other_keys(inputs: Inputs, marked: Tensor, seed: int) -> Inputs:
+    """Fresh keys in the marked KV heads."""
+    whole = inputs.k_whole
     generator = torch.Generator(whole.device).manual_seed(seed + 17)
     fresh = (2 * torch.randn(whole.shape, generator=generator, device=whole.device)).to(whole.dtype)
-    picked = torch.where(marked[:, None], fresh, whole)
-    return with_tensors(inputs, k=picked) if tensor == "k" else with_tensors(inputs, v=picked)
+    return with_tensors(inputs, k=torch.where(marked[:, None], fresh, whole))
+
+
+def _turned_values(inputs: Inputs, marked: Tensor) -> Inputs:
+    """Values of the other sign in the marked KV heads: every output that reads them turns, however few its elements.
+
+    Fresh values would give an output of one element the same bits by chance, once in some hundred rows.
+    """
+    whole = inputs.v_whole
+    turned = torch.where(whole.float() == 0, 1.0, -whole.float()).to(whole.dtype)
+    return with_tensors(inputs, v=torch.where(marked[:, None], turned, whole))
 
 
 def _changes(subject: Subject, before: Result, after: Result) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.heads import Heads
+from qualify.run.checks.heads import Heads, wrong_head
 
 
 def heads(adapter: Any = None, deterministic: bool = True, jit: str = "never", **workload: Any) -> Finding:
@@ -42,6 +42,16 @@ def test_wrong_mappings_are_caught(name: str) -> None:
     """Eight heads on two; a mapping that is right there is wrong for another group size."""
     finding = heads(Dense(kv_head=MAPPINGS[name]))
     assert "fail" == finding.verdict
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_outputs_of_one_element_change_with_their_values(seed: int) -> None:
+    """However many rows and heads there are, none keeps its bits by chance; a wrong mapping of such heads is caught."""
+    shape = {"heads_q": 10, "heads_kv": 2, "head_dim": 1, "head_dim_v": 1, "seqlens_q": (60,), "seqlens_k": (60,)}
+    card = make_card(jit="shapes")
+    assert wrong_head(make_subject(card=card, level="full", seed=seed, **shape)) is None
+    mixed = Dense(kv_head=MAPPINGS["interleaved"])
+    assert wrong_head(make_subject(mixed, card=card, level="full", seed=seed, **shape)) is not None
 
 
 def test_values_of_another_head_are_caught() -> None:

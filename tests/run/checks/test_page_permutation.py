@@ -53,11 +53,31 @@ def marks_the_cache(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tens
     return out, lse
 
 
-@pytest.mark.parametrize("edit", [consecutive, narrow_rows, wraps], ids=lambda edit: edit.__name__)
-def test_wrong_page_lookups_are_caught(edit: Any) -> None:
+@pytest.mark.parametrize(
+    ("edit", "order"),
+    [(consecutive, "reversed"), (narrow_rows, "wider"), (wraps, "reversed")],
+    ids=lambda part: getattr(part, "__name__", part),
+)
+def test_wrong_page_lookups_are_caught(edit: Any, order: str) -> None:
     """Each reads a page that is not the sequence's."""
     finding = permuted(with_table(edit))
-    assert ("fail", "reversed") == (finding.verdict, finding.values["order"])
+    assert ("fail", order) == (finding.verdict, finding.values["order"])
+
+
+def test_splits_by_the_width_of_the_table_are_allowed() -> None:
+    """They round otherwise; what the width changes beyond that is wrong."""
+
+    def split(by: float) -> Edited:
+        def rounded(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+            assert call.block_table is not None
+            needed = -(-call.max_seqlen_k // call.k.shape[1])
+            return (out * (1 + by) if call.block_table.shape[1] > needed else out), lse
+
+        return Edited(result=rounded)
+
+    assert "pass" == permuted(split(2.0**-8)).verdict
+    finding = permuted(split(2.0**-3))
+    assert ("fail", "wider") == (finding.verdict, finding.values["order"])
 
 
 def of_one_owner(table: Tensor, call: AttentionCall) -> Tensor:
@@ -117,7 +137,7 @@ def test_rounding_is_allowed_without_determinism() -> None:
 
     def nudge(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         calls.append(0)
-        return out * (1 + 2.0**-8 * (len(calls) % 2)), lse
+        return out * (1 + 2.0**-8 * (len(calls) % 3 == 0)), lse
 
     assert "pass" == permuted(Edited(result=nudge), deterministic=False).verdict
     assert "fail" == permuted(Edited(result=nudge)).verdict
