@@ -309,6 +309,8 @@ def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     """
     before = reports[0] if isinstance(reports[0]["incidents"], dict) else None
     reports = reports[1:] if before else reports
+    if not reports or any(isinstance(report["incidents"], dict) for report in reports):
+        raise SystemExit("earlier evidence comes first, and reports after it")
     stack, parameters = reports[0]["stack"], reports[0]["parameters"]
     parts: dict[tuple[str, str], set[frozenset[tuple[str, str]]]] = {}
     for report in reports:
@@ -320,7 +322,7 @@ def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     if any(len(states) > 1 for states in parts.values()):  # a run names only the binaries that it loaded
         raise SystemExit("the reports are of several stacks; name each stack's evidence differently")
     versions = {part["name"]: part["version"] for part in stack["components"] if part["kind"] == "distribution"}
-    if before and before["versions"] != {name: versions.get(name) for name in before["versions"]}:
+    if before and (before["device"], before["versions"]) != (stack["device"]["name"], versions):
         raise SystemExit("the reports are of another stack than the evidence; name it differently")
     if before and any(report["parameters"]["level"] != before["level"] for report in reports):
         raise SystemExit(f"the reports are of another level than the evidence ({before['level']})")
@@ -334,7 +336,8 @@ def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     found = dict(before["incidents"]) if before else {}
     for incident, by_id in replayed.items():
         cases = by_id.values()
-        if incident in found and any(case["state"] == "open" for case in cases):
+        ran = any(case["state"] != "not applicable" for case in cases)
+        if incident in found and (not ran or any(case["state"] == "open" for case in cases)):
             continue
         state = next(state for state in STATES if any(case["state"] == state for case in cases))
         telling = [case for case in cases if case["state"] == state]

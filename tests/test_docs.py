@@ -152,8 +152,12 @@ def test_the_last_report_that_ran_an_incident_counts(later, state, kernels):
 
 @pytest.mark.parametrize(
     ("later", "state"),
-    [([("a", "not reproduced")], "not reproduced"), ([("a", "not reproduced"), ("b", "open")], "reproduced")],
-    ids=["to the end", "cut off"],
+    [
+        ([("a", "not reproduced")], "not reproduced"),
+        ([("a", "not reproduced"), ("b", "open")], "reproduced"),
+        ([("a", "not applicable")], "reproduced"),
+    ],
+    ids=["to the end", "cut off", "not run"],
 )
 def test_evidence_stands_until_an_incident_is_replayed_to_the_end(later, state):
     """One incident can be run again alone; the others stay as they are."""
@@ -168,16 +172,29 @@ def test_evidence_stands_until_an_incident_is_replayed_to_the_end(later, state):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"level": "smoke"}, "level"), ({"kernel": "torch-*"}, "kernel"), ({}, "stack")],
-    ids=["other level", "some kernels", "other stack"],
+    [
+        ({"parameters": {"level": "smoke", "kernel": ""}}, "level"),
+        ({"parameters": {"level": "full", "kernel": "torch-*"}}, "kernel"),
+        ({"stack": incident_report("", [], ["2.13.0"])["stack"]}, "stack"),
+        ({"stack": incident_report("", [])["stack"] | {"device": {"name": "A100"}}}, "stack"),
+    ],
+    ids=["other level", "some kernels", "other versions", "other device"],
 )
 def test_evidence_takes_only_what_is_like_it(changes, message):
     """Whole incidents of the same level and stack."""
     evidence = json.loads(generator().incident_evidence([incident_report("first", [("a", "reproduced")])]))
-    later = incident_report("second", [("a", "not reproduced")], ["2.11.0" if changes else "2.13.0"])
-    later["parameters"] |= changes
+    later = incident_report("second", [("a", "not reproduced")]) | changes
     with pytest.raises(SystemExit, match=message):
         generator().incident_evidence([evidence, later])
+
+
+def test_evidence_comes_before_the_reports():
+    """It is what they change."""
+    report = incident_report("first", [("a", "reproduced")])
+    evidence = json.loads(generator().incident_evidence([report]))
+    for wrong in ([evidence], [report, evidence]):
+        with pytest.raises(SystemExit, match="comes first"):
+            generator().incident_evidence(wrong)
 
 
 def test_incidents_of_two_stacks_are_not_mixed():

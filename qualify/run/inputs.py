@@ -12,7 +12,7 @@ those elements of its queries 0, and steers with the others (``Workload.rope``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, get_args
 
@@ -101,7 +101,7 @@ def make_inputs(
     """
     make = partial(_made, workload, kind, seed, device, descaled)
     if device.type == "cpu" and _elements(workload) <= KEEPABLE:
-        return clone(kept_inputs.get((workload, kind, seed, descaled), make))
+        return clone(kept_inputs().get((workload, kind, seed, descaled), make))
     return make()
 
 
@@ -116,12 +116,15 @@ def _elements(workload: Workload) -> int:
 
 
 def _allocated_bytes(inputs: Inputs) -> int:
-    wholes = (inputs.q_whole, inputs.k_whole, inputs.v_whole)
-    return sum(whole.numel() * whole.element_size() for whole in wholes[: 2 if inputs.call.latent else 3])
+    wholes = [inputs.q_whole, inputs.k_whole, *([] if inputs.call.latent else [inputs.v_whole])]
+    wholes += [] if inputs.call.block_table is None else [inputs.call.block_table]
+    return sum(whole.numel() * whole.element_size() for whole in wholes)
 
 
-kept_inputs: Kept[Inputs] = Kept(KEPT_BYTES, _allocated_bytes)
-"""Inputs on a CPU that nobody may write to."""
+@lru_cache(maxsize=1)
+def kept_inputs() -> Kept[Inputs]:
+    """This process's inputs on a CPU, that nobody may write to."""
+    return Kept(KEPT_BYTES, _allocated_bytes)
 
 
 def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, descaled: bool) -> Inputs:

@@ -73,7 +73,7 @@ class PagePermutation:
                 detail = f"with pages that several sequences share, {changed(found)}"
                 return [failing(self.name, detail, {"order": "shared", **found})]
         asked = f"pages {', '.join(ORDERS[subject.level])} in a larger pool{', and shared' if both else ''}"
-        return [passed(self.name, f"the same result with {asked}")]
+        return [passed(self.name, f"the same result with a wider block table, and with {asked}")]
 
 
 def widened(call: AttentionCall) -> AttentionCall:

@@ -124,11 +124,11 @@ def _sequence(workload: Workload, index: int) -> Workload:
 
 
 def _only(call: AttentionCall, index: int, rows: slice, keys: slice, single: Workload) -> AttentionCall:
-    """One sequence of a call."""
+    """One sequence of a call. What it has of small tensors is copied: tensors begin at multiples of 16 bytes."""
     bounds: dict[str, Any] = {"dtype": torch.int32, "device": call.q.device}
     factors = {"q_descale": call.q_descale, "k_descale": call.k_descale, "v_descale": call.v_descale}
     descales: dict[str, Any] = {
-        name: None if factor is None else factor[index : index + 1] for name, factor in factors.items()
+        name: None if factor is None else factor[index : index + 1].clone() for name, factor in factors.items()
     }
     one = replace(
         call,
@@ -144,4 +144,5 @@ def _only(call: AttentionCall, index: int, rows: slice, keys: slice, single: Wor
             one, k=call.k[keys], v=call.v[keys], cu_seqlens_k=torch.tensor([0, single.seqlens_k[0]], **bounds)
         )
     assert call.seqused_k is not None, "a paged call has seqused_k"
-    return replace(one, seqused_k=call.seqused_k[index : index + 1], block_table=call.block_table[index : index + 1])
+    used, pages = call.seqused_k[index : index + 1], call.block_table[index : index + 1]
+    return replace(one, seqused_k=used.clone(), block_table=pages.clone())

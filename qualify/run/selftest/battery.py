@@ -168,8 +168,9 @@ def answers(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
                 process, task = waiting.pop(future)
+                answer = future.result()
                 submit(process, task)
-                yield task, future.result()
+                yield task, answer
 
 
 @contextmanager
@@ -197,7 +198,7 @@ class Left:
         """A task that shares the inputs of the one before; or of the largest group, if possible one not begun."""
         group = None if before is None else shared_inputs(before)
         if group not in self.groups:
-            free = self.groups.keys() - self.begun or self.groups.keys()
+            free = [name for name in self.groups if name not in self.begun] or list(self.groups)
             group = max(free, key=lambda name: len(self.groups[name]), default=None)
         if group is None:
             return None
@@ -209,7 +210,7 @@ class Left:
 
 
 def shared_inputs(task: Task) -> Hashable:
-    """What tasks have in common that meet the same inputs at full, where these cost most; or all of a seed's."""
+    """What tasks have in common that draw the same inputs: their first case and seed, or at smoke all of a seed."""
     if task.fault or "full" in task.levels:
         return task.seed, task.shapes[0] % AT_FULL if task.shapes else None
     return task.seed, "smoke"

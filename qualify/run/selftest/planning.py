@@ -150,5 +150,5 @@ class Planner:
 
 
 def contents(tensor: Tensor) -> tuple[torch.Size, bytes]:
-    """Shape and bytes, by which equal tensors of a dtype know each other."""
+    """Shape and bytes: equal for tensors of one dtype with equal values."""
     return tensor.shape, tensor.numpy().tobytes()

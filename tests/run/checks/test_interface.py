@@ -10,7 +10,7 @@ from builders import make_card, make_subject
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qualify.run.checks.interface import Result, changed, difference, paged_or_ragged, same_bits
+from qualify.run.checks.interface import Result, changed, difference, lse_apart, paged_or_ragged, same_bits
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
@@ -61,6 +61,27 @@ def test_without_determinism_a_few_units_in_the_last_place_are_granted(
     results = [Result(out=out, lse=None) for out in (before, after)]
     assert far == (difference(subject, *results, exact=False) is not None)
     assert difference(subject, *results) is not None
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "far"),
+    [
+        (3.0, 3.0 + 5e-5, False),
+        (3.0, 3.0 + 7e-5, True),
+        (0.1, 0.1 + 3e-5, True),
+        (-math.inf, -math.inf, False),
+        (math.inf, 1e30, True),
+        (-math.inf, 0.0, True),
+        (1.0, math.nan, True),
+    ],
+)
+def test_without_determinism_an_lse_may_differ_by_twice_its_accuracy(was: float, now: float, far: bool) -> None:
+    """Relative, of at least 1; infinities and NaN are no rounding."""
+    assert [far] == lse_apart(torch.tensor([was]), torch.tensor([now]), 1e-5).tolist()
+    subject = make_subject(card=make_card(lse={"rel": 1e-5}), seqlens_q=(1,), heads_q=1, heads_kv=1)
+    out = torch.ones(1, 1, 64)
+    results = [Result(out=out, lse=torch.full((1, 1), value)) for value in (was, now)]
+    assert far == (difference(subject, *results, exact=False) is not None)
 
 
 @given(lengths=st.lists(st.integers(0, 200), min_size=1, max_size=7).filter(any), page_size=st.integers(1, 64))

@@ -64,20 +64,21 @@ def test_wrong_page_lookups_are_caught(edit: Any, order: str) -> None:
     assert ("fail", order) == (finding.verdict, finding.values["order"])
 
 
-def test_splits_by_the_width_of_the_table_are_allowed() -> None:
+@pytest.mark.parametrize(
+    ("out_by", "lse_by", "tensor"), [(2.0**-8, 1e-6, None), (2.0**-3, 0.0, "out"), (0.0, 1e-3, "lse")]
+)
+def test_splits_by_the_width_of_the_table_are_allowed(out_by: float, lse_by: float, tensor: str | None) -> None:
     """They round otherwise; what the width changes beyond that is wrong."""
 
-    def split(by: float) -> Edited:
-        def rounded(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-            assert call.block_table is not None
-            needed = -(-call.max_seqlen_k // call.k.shape[1])
-            return (out * (1 + by) if call.block_table.shape[1] > needed else out), lse
+    def rounded(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        assert call.block_table is not None
+        wide = call.block_table.shape[1] > -(-call.max_seqlen_k // call.k.shape[1])
+        return out * (1 + wide * out_by), lse + wide * lse_by
 
-        return Edited(result=rounded)
-
-    assert "pass" == permuted(split(2.0**-8)).verdict
-    finding = permuted(split(2.0**-3))
-    assert ("fail", "wider") == (finding.verdict, finding.values["order"])
+    finding = permuted(Edited(result=rounded))
+    assert ("pass" if tensor is None else "fail") == finding.verdict
+    if tensor:
+        assert ("wider", tensor) == (finding.values["order"], finding.values["tensor"])
 
 
 def of_one_owner(table: Tensor, call: AttentionCall) -> Tensor:

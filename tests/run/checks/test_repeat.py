@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -139,6 +139,23 @@ def test_what_depends_on_the_batch_fails_where_the_card_claims_that_nothing_does
         card = make_card(batch_invariant=claimed)
         (finding,) = Repeat().run(make_subject(adapter, level="full", card=card, **batch))
         assert verdict == finding.verdict
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "bf16_kv_fp8_e4m3"])
+def test_a_sequence_alone_has_aligned_tensors(dtype: str) -> None:
+    """Its lengths, pages and factors begin at multiples of 16 bytes, as the call contract says of all tensors."""
+
+    def aligned(call: AttentionCall) -> AttentionCall:
+        tensors = [getattr(call, field.name) for field in fields(call)]
+        assert not [
+            tensor.data_ptr() % 16 for tensor in tensors if isinstance(tensor, Tensor) and tensor.data_ptr() % 16
+        ]
+        return call
+
+    card = make_card(batch_invariant=True)
+    workload: dict[str, Any] = {"seqlens_q": (1,) * 3, "seqlens_k": (70, 33, 64), "page_size": 16, "dtype": dtype}
+    (finding,) = Repeat().run(make_subject(Edited(call=aligned), level="full", card=card, **workload))
+    assert "pass" == finding.verdict
 
 
 @pytest.mark.gpu

@@ -97,7 +97,7 @@ def test_enough_correct_runs_are_planned(runs):
 
 
 def test_every_task_is_taken_once_and_a_process_goes_on_with_its_inputs():
-    """Two processes begin apart; each stays with what it has drawn while there is more, then helps the other."""
+    """Two processes begin apart, and each stays with what it has drawn while there is more."""
     tasks = [*fault_tasks(chosen(""), ("smoke", "full")), *correct_tasks(("smoke", "full"), 1000)]
     left = Left(tasks)
     taken: list[list[Task]] = [[], []]
@@ -110,11 +110,18 @@ def test_every_task_is_taken_once_and_a_process_goes_on_with_its_inputs():
                 mine.append(task)
                 waiting = True
     assert sorted(map(repr, tasks)) == sorted(map(repr, taken[0] + taken[1]))
-    assert abs(len(taken[0]) - len(taken[1])) <= 1
     groups = [[shared_inputs(task) for task in mine] for mine in taken]
     assert groups[0][0] != groups[1][0]
     kept_on = sum(before == after for mine in groups for before, after in pairwise(mine))
     assert kept_on >= len(tasks) - 2 * len({group for mine in groups for group in mine})
+
+
+def test_a_process_without_tasks_of_its_own_helps_another():
+    """It takes from what another began where nothing else is left, until that is done too."""
+    smoke = [task for task in correct_tasks(("smoke",), 1000) if task.seed == 1]
+    left = Left([*smoke[:2], smoke[2]])
+    first = left.take(None)
+    assert [*smoke[:3], None] == [first, left.take(None), left.take(first), left.take(first)]
 
 
 def test_an_unknown_fault_is_named():

@@ -168,6 +168,17 @@ class _UnwrittenLse(_UnwrittenRows):
         Simulator.write(self, tile, out, torch.empty_like(lse), tile_out, tile_lse)
 
 
+class _LseByWidth(Simulator):
+    """Splits of the keys are booked by the width of the block table, and the LSE counts those that there are not."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        plan = tile.plan
+        if plan.table is not None:
+            needed = -(-max(plan.lengths_k) // plan.page_size)
+            tile_lse = tile_lse + math.log(plan.table.shape[1] / needed)
+        super().write(tile, out, lse, tile_out, tile_lse)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="empty-garbage",
@@ -238,6 +249,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="tilelang#2461",
         does="the LSE of the last, partial tile of queries is not written",
         make=_UnwrittenLse,
+    ),
+    Fault(
+        name="lse-by-width",
+        kind="G",
+        mirrors="page_permutation: a wider block table",
+        does="the LSE grows with the width of the block table",
+        make=_LseByWidth,
     ),
     Fault(
         name="lse-log2",
