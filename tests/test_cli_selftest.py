@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+from pathlib import Path
 
-from cli_process import call
+from cli_process import call, command, environment
 
 from qualify.run.selftest.workloads import SHAPES
 
@@ -14,10 +17,10 @@ def test_a_few_faults(tmp_path):
     ended = call("selftest", "--fault", "lse-*", "--runs", "1", "--level", "smoke", "--json", cwd=tmp_path)
     assert 0 == ended.code, ended.err
     assert "qualify.selftest/1" == ended.data["schema"]
-    assert (3, 3, [], len(SHAPES), []) == tuple(
+    assert (4, 4, [], len(SHAPES), []) == tuple(
         ended.data[name] for name in ("faults", "caught", "missed", "correct_runs", "false_alarms")
     )
-    assert 3 == json.loads((tmp_path / "out" / "selftest.json").read_text())["faults"]
+    assert 4 == json.loads((tmp_path / "out" / "selftest.json").read_text())["faults"]
     assert (tmp_path / "out" / "selftest.html").exists()
     assert (tmp_path / ".qualify" / "evidence.db").exists()
     assert "USDT" not in ended.err
@@ -28,3 +31,29 @@ def test_nothing_matches(tmp_path):
     ended = call("selftest", "--fault", "nothing-like-it", cwd=tmp_path)
     assert 3 == ended.code
     assert [] == list(tmp_path.iterdir())
+
+
+def test_its_processes_end_with_it(tmp_path):
+    """However it ends: nothing is left that holds a gigabyte and waits for tasks."""
+    with subprocess.Popen(command("selftest"), cwd=tmp_path, env=environment(), stderr=subprocess.DEVNULL) as ended:
+        children = Path(f"/proc/{ended.pid}/task/{ended.pid}/children")
+        workers: list[str] = []
+        until = time.monotonic() + 60
+        while len(workers) < 2 and time.monotonic() < until:
+            time.sleep(0.2)
+            workers = [pid for pid in children.read_text().split() if "spawn_main" in _command_line(pid)]
+        time.sleep(5)  # they import torch before they follow it
+        ended.kill()
+    assert 2 == len(workers)
+    until = time.monotonic() + 30
+    while any("spawn_main" in _command_line(pid) for pid in workers) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert ["", ""] == [_command_line(pid) for pid in workers]
+
+
+def _command_line(pid: str) -> str:
+    """What the process was started with; empty where there is none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -75,9 +75,7 @@ def main() -> None:
 def _follow_parent(parent: int) -> None:
     """Die with the parent, leave Ctrl-C to it, say where a fault was, and be the first that a full machine kills."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)  # it died before this process began to follow it
+    die_with(parent)
     faulthandler.enable()
     # The parent asks with it where a silent process is, before it kills it.
     faulthandler.register(signal.SIGUSR1, all_threads=False)
@@ -86,6 +84,13 @@ def _follow_parent(parent: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
         return
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent ends, however that is."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # it died before this process began to follow it
 
 
 def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing.context import SpawnContext
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from qualify.run.selftest.examine import SEED, Task, examine
 from qualify.run.selftest.faults.registry import FAULTS
 from qualify.run.selftest.specimen import Fault
 from qualify.run.selftest.workloads import SHAPES, case
+from qualify.run.worker import die_with
 
 PROCESSES = 2
 RUNS = 1000
@@ -163,7 +165,7 @@ def answers(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
 
         with environment(ALLOCATOR):
             for _ in range(PROCESSES):
-                submit(stack.enter_context(ProcessPoolExecutor(1, mp_context=context, initializer=_begin)), None)
+                submit(stack.enter_context(_process(context)), None)
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in done:
@@ -216,11 +218,17 @@ def shared_inputs(task: Task) -> Hashable:
     return task.seed, "smoke"
 
 
-def _begin() -> None:
+def _process(context: SpawnContext) -> ProcessPoolExecutor:
+    """One process, that ends with this one."""
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+
+
+def _begin(parent: int) -> None:
     """One thread per process, and no chatter of the profiler on stderr; errors come back with the future.
 
     What torch and the checks have built so far stays for ever: no collection of garbage need look through it.
     """
+    die_with(parent)
     torch.set_num_threads(1)
     gc.freeze()
     silent = os.open(os.devnull, os.O_WRONLY)
