@@ -13,7 +13,6 @@ The database's address comes in ``QUALIFY_DB``, so that no list of processes sho
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -36,9 +35,9 @@ from qualify.report.differences import change_text
 from qualify.report.files import write_report
 from qualify.report.judged import Judged, judge
 from qualify.report.one_line import one_line
+from qualify.run.parent import die_with
 from qualify.store.store import Store
 
-PR_SET_PDEATHSIG = 1
 NAMED = 3
 """failures and changes that an alert names"""
 LONGEST = 300
@@ -78,9 +77,7 @@ def follow(parent: int) -> None:
     """Die with the parent, leave Ctrl-C to it, and store what was measured when it asks to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)  # it died before this process began to follow it
+    die_with(parent)
 
 
 def obey(order: Order, store: Store, messages: Messages) -> Seen:

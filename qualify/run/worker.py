@@ -19,7 +19,6 @@ In mode ``compile`` the child only prepares the calls of a chunk, and says ``rea
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -36,8 +35,7 @@ from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings
-
-PR_SET_PDEATHSIG = 1
+from qualify.run.parent import die_with
 
 
 class Pipe:
@@ -84,13 +82,6 @@ def _follow_parent(parent: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
         return
-
-
-def die_with(parent: int) -> None:
-    """End this process when its parent ends, however that is."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)  # it died before this process began to follow it
 
 
 def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:

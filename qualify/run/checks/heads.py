@@ -151,8 +151,9 @@ def _turned_values(inputs: Inputs, marked: Tensor) -> Inputs:
     Fresh values would give an output of one element the same bits by chance, once in some hundred rows.
     """
     whole = inputs.v_whole
-    turned = torch.where(whole.float() == 0, 1.0, -whole.float()).to(whole.dtype)
-    return with_tensors(inputs, v=torch.where(marked[:, None], turned, whole))
+    turned = -whole.float()
+    turned.masked_fill_(turned == 0, 1.0)
+    return with_tensors(inputs, v=torch.where(marked[:, None], turned.to(whole.dtype), whole))
 
 
 def _changes(subject: Subject, before: Result, after: Result) -> Tensor:

@@ -26,12 +26,12 @@ from qualify.facts import codec
 from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
+from qualify.run.parent import die_with
 from qualify.run.selftest.correct import VARIANTS
 from qualify.run.selftest.examine import SEED, Task, examine
 from qualify.run.selftest.faults.registry import FAULTS
 from qualify.run.selftest.specimen import Fault
 from qualify.run.selftest.workloads import SHAPES, case
-from qualify.run.worker import die_with
 
 PROCESSES = 2
 RUNS = 1000
@@ -40,7 +40,7 @@ AT_FULL = 12
 """a correct kernel meets every twelfth case of the matrix at full"""
 
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
-"""for glibc: the memory of a tensor serves the next one, and is not given back and cleared: a tenth of the time"""
+"""for glibc: the memory of a tensor serves the next one, and is not given back and cleared in between"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

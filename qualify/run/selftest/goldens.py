@@ -14,7 +14,7 @@ from qualify.run.kept import Kept
 from qualify.run.reference import ROW_LIMIT, Golden, golden
 
 LIMIT_BYTES = 320 << 20
-"""of golden results that a process keeps: those of two cases at full are 258 MB at most, mostly 100"""
+"""of golden results that a process keeps: room for the cases of one group of tasks (battery.shared_inputs)"""
 
 
 class Goldens:
