@@ -59,7 +59,7 @@ _CARD: dict[str, Any] = {
         "head_dim_v": "any",
         "layouts": ["packed", "paged"],
         "masks": ["full", "causal", "window", "band", "chunked", "spans"],
-        "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty"],
+        "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty", "empty_batch"],
         "deterministic": True,
         "empty_row": {"out": 0, "lse": "-inf"},
     },
@@ -401,6 +401,6 @@ def _row(
         "Q": p.square() @ v.square(),
         "U": v.abs().sum(0),
         "lse": lse,
-        "row_max": scores.max(),
+        "row_max": logits.max(),
         "keys": len(places),
     }

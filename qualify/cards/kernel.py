@@ -28,7 +28,7 @@ from qualify.facts.case import Dtype
 
 Generation = Literal["ampere", "hopper", "blackwell", "portable", "cpu"]
 Layout = Literal["packed", "paged"]
-Feature = Literal["gqa", "softcap", "sinks", "lse", "ragged", "empty", "graph"]
+Feature = Literal["gqa", "softcap", "sinks", "lse", "ragged", "empty", "empty_batch", "graph"]
 CALL = "call"
 
 
@@ -115,6 +115,13 @@ class BatchClaim(Card):
     """most sequences in one call"""
 
 
+class ElementsClaim(Card):
+    """Elements of one tensor of a call."""
+
+    max: Annotated[int, Field(strict=True, ge=1 << 31)]
+    """most elements, from the first to the last that is addressed, at least 2^31"""
+
+
 class LseClaim(Card):
     """How exact the returned log-sum-exp is."""
 
@@ -161,12 +168,15 @@ class Claims(Card):
     """range of page sizes; left out = every size"""
     batch: BatchClaim | None = None
     """limit of the batch; left out = none"""
+    elements: ElementsClaim | None = None
+    """limit of the elements that keys or values span; left out = none"""
     masks: Some[Mask]
     """full, causal, window, band (a window open to later keys), chunked, spans (images whose tokens see each other)"""
     longer_queries: Some[Mask] | None = None
     """masks under which a sequence may have more queries than keys; left out = under every one of masks"""
     features: Several[Feature]
-    """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), graph"""
+    """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), empty_batch
+    (all of them may: a call without any query or key), graph"""
     lse: LseClaim = LseClaim()
     """accuracy of the returned log-sum-exp"""
     fp8: Fp8Claim = Fp8Claim()
@@ -199,6 +209,8 @@ class Claims(Card):
             problems += _range_problems("page_size", page.min, page.max, page.multiple_of)
             if "paged" not in self.layouts:
                 problems.append((("page_size",), "is claimed although layouts has no paged; add paged or remove it"))
+        if "empty_batch" in self.features and "empty" not in self.features:
+            problems.append((("features",), "has empty_batch and not empty, of which it is more; add empty"))
         for index, mask in enumerate(self.longer_queries or ()):
             if mask not in self.masks:
                 problems.append((("longer_queries", index), f"is {mask}, which masks does not claim"))

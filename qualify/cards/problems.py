@@ -18,8 +18,8 @@ C = TypeVar("C", bound=BaseModel)
 Problem = tuple[Place, str]
 
 RULES = (
-    ("greater_than_equal", "be at least {ge:g}"),
-    ("greater_than", "be more than {gt:g}"),
+    ("greater_than_equal", "be at least {ge:.15g}"),
+    ("greater_than", "be more than {gt:.15g}"),
     ("less_than_equal", "be at most {le:.10g}"),
     ("finite_number", "be a finite number"),
     ("too_short", "hold at least {min_length} value"),

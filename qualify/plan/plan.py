@@ -17,7 +17,7 @@ from qualify.errors import NothingSelected, UsageError
 from qualify.facts.case import INCIDENTS, Case, Dtype, Phase, Workload
 from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
-from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
+from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.shapes import Shape, against, bucket_shapes, count_shapes, expand_shapes, with_images
 from qualify.plan.workloads import descaled, geometry_of, shape_of
 
@@ -256,9 +256,10 @@ class _Refusals:
         if (name, dtype) not in parts:
             parts[name, dtype] = dtype_refusals(card, dtype)
         reasons = (*parts[name, id(geometry)], *parts[name, id(shape)], *parts[name, dtype])
-        if card.claims.alignment == "bottom_right" and card.claims.longer_queries is None:
+        claims = card.claims
+        if claims.alignment == "bottom_right" and claims.longer_queries is None and claims.elements is None:
             return reasons
-        return (*reasons, *alignment_refusals(card, geometry, shape))
+        return (*reasons, *length_refusals(card, geometry, shape))
 
 
 def _lengths(shape: Shape) -> str:

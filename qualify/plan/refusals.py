@@ -81,12 +81,19 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
         reasons.append(f"{len(shape.spans)} image spans ({name} does not claim spans)")
     if "empty" not in claims.features and (0 in shape.seqlens_q or 0 in shape.seqlens_k):
         reasons.append(f"an empty sequence ({name} does not claim empty)")
+    elif "empty_batch" not in claims.features and not (any(shape.seqlens_q) and any(shape.seqlens_k)):
+        reasons.append(f"no query or no key in the whole batch ({name} does not claim empty_batch)")
     return reasons
 
 
-def alignment_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[str]:
-    """A mask aligned to the wrong corner where the corner matters, or more queries than keys where none are claimed."""
+def length_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[str]:
+    """A mask aligned to the wrong corner where that matters, more queries than keys, or more elements than claimed."""
     claims, kind = card.claims, mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)
+    step = shape.page_size or 1
+    keys = sum(-(-seqlen_k // step) * step for seqlen_k in shape.seqlens_k)
+    elements = keys * geometry.heads_kv * max(geometry.head_dim, geometry.head_dim_v)
+    if claims.elements and elements > claims.elements.max:
+        return [f"{keys} keys, {elements} elements ({card.kernel} claims ≤ {claims.elements.max})"]
     for seqlen_q, seqlen_k in zip(shape.seqlens_q, shape.seqlens_k, strict=True):
         if claims.alignment == "top_left" and kind != "full" and seqlen_q != seqlen_k:
             return [f"seqlen_q={seqlen_q} ≠ seqlen_k={seqlen_k} ({card.kernel} aligns its mask to the top left)"]

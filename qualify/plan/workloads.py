@@ -10,7 +10,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.facts.case import INCIDENTS, Phase, Workload
 from qualify.masks import UNBOUNDED
 from qualify.plan.geometry import Geometry
-from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
+from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.shapes import Shape, varlen_label
 
 
@@ -39,7 +39,7 @@ def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
         *geometry_refusals(card, geometry),
         *dtype_refusals(card, workload.dtype),
         *shape_refusals(card, shape),
-        *alignment_refusals(card, geometry, shape),
+        *length_refusals(card, geometry, shape),
     ]
 
 

@@ -50,6 +50,8 @@ class AccuracyClass:
     """β₀: bias that a correct kernel may have"""
     underflow: float
     """a_P: absolute error of a weight below the format's normal range, relative to the row's largest; 0 = none"""
+    spacing: float = 0.0
+    """distance between the format's numbers below its normal range, where hardware rounds to them; 0 = none"""
     scores: float = 0.0
     """u_S: unit roundoff of the format of the scores; 0 = float32, whose roundoff every class has"""
     product: float = 0.0
@@ -60,7 +62,7 @@ class AccuracyClass:
 
 CLASSES: tuple[AccuracyClass, ...] = (
     AccuracyClass(name="fp32", roundoff=2.0**-20, gain=2e-6, underflow=0.0),
-    AccuracyClass(name="fp16", roundoff=2.0**-11, gain=6e-5, underflow=2.0**-15),
+    AccuracyClass(name="fp16", roundoff=2.0**-11, gain=6e-5, underflow=2.0**-15, spacing=2.0**-24),
     AccuracyClass(name="bf16", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
     AccuracyClass(name="fp8kv", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
     AccuracyClass(name="lowp_scores", roundoff=2.0**-8, gain=5e-3, underflow=0.0, scores=2.0**-8),
@@ -72,6 +74,10 @@ Hopper's tensor cores align the fp8 products of a step to the largest one and ke
 arXiv:2412.19437, 3.3.2). Cutting at 2^-13 of a power of two that is up to twice the largest product has an rms error of
 at most 2^-12 / √12. FlashAttention-3 in fp8 on an H100, with logits near +400: R up to 7.1 and β up to 2.4 % without
 that term. The same cut of P V showed as β up to 1.8e-3 where V has one sign, so β₀ is 2.5e-3 and not 1.5e-3.
+
+fp16 has its subnormal spacing because a kernel may begin its row maximum with the sink. Where that stands far above a
+row's scores, all its weights are subnormal: vLLM's Triton kernel on gpt-oss-20b in fp16 on an H100, window of 128 keys,
+rising logits: R up to 13.4 without that term, at outputs that are as small.
 
 fp32 has 2^-20 and not 2^-21: PyTorch's memory-efficient kernel multiplies in three TF32 parts, and where V has one sign
 G was 1.001 of its limit in 2 of 1,000 calls.
@@ -214,6 +220,10 @@ def _variance(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor)
     """σ² of every element."""
     variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + _rounded(kind) * step.square()
     variance = variance + (_sums(golden) * golden.A).square()
+    if kind.spacing and golden.U is not None:  # Σ v² of values that are not far from normal is at most 2 (Σ|v|)² / n
+        keys = golden.keys.to(golden.A.dtype)[:, None]
+        weight = kind.spacing * torch.exp(golden.row_max - golden.lse) * (2 / 12 / keys).sqrt()
+        variance = variance + (weight.unsqueeze(-1) * golden.U).square()
     return variance + (kind.scores / 2) ** 2 * golden.T if kind.scores and golden.T is not None else variance
 
 

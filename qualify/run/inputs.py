@@ -77,14 +77,14 @@ def _cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor, int]:
-    """Shuffled pages for every sequence, (batch, max_pages), and the size of the pool.
+    """Shuffled pages for every sequence, (batch, max_pages), of which there is one at least, and the size of the pool.
 
     Page 0 is the null page: unused entries point there, as serving engines do it.
     """
     needed = [-(-length // workload.page_size) for length in workload.seqlens_k]
     pool = 1 + sum(needed) + FREE_PAGES
     order = torch.randperm(pool - 1, generator=generator, device=generator.device).add(1).to(torch.int32)
-    column = torch.arange(max(needed, default=0), device=order.device)
+    column = torch.arange(max(1, *needed), device=order.device)
     used = column < torch.tensor(needed, device=order.device)[:, None]
     return torch.zeros_like(used, dtype=torch.int32).masked_scatter(used, order), pool
 

@@ -56,7 +56,7 @@ class Golden:
     lse: Tensor
     """(n, heads_q), natural logarithm"""
     row_max: Tensor
-    """(n, heads_q), largest visible score"""
+    """(n, heads_q), largest visible score, or the sink where it is larger: a kernel may begin with it"""
     score_bound: Tensor
     """(n, heads_q), |q| times the largest |k| times the scale: no score, and no part of one, is larger"""
     product_bound: Tensor
@@ -293,6 +293,7 @@ def _fill_block(
     if call.sinks is not None:
         sink = call.sinks.to(dtype).view(1, heads_kv, group, 1)
         lse = torch.where(lse == -math.inf, lse, torch.logaddexp(lse, sink))
+        row_max = torch.where(row_max == -math.inf, row_max, torch.maximum(row_max, sink))
     base = torch.where(lse == -math.inf, 0.0, lse)
     p = torch.exp(scores - base.unsqueeze(-1)).flatten(2, 3)
 

@@ -13,7 +13,7 @@ from qualify.cards.load import load_matrix
 from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, installed_version, shipped_version
 from qualify.plan.plan import make_plan
-from qualify.plan.refusals import alignment_refusals
+from qualify.plan.refusals import length_refusals, shape_refusals
 from qualify.plan.shapes import Shape
 
 CPU = Host(kind="cpu", name="a CPU", compute_capability="")
@@ -100,6 +100,12 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
         ),
         (VARLEN, {}, {"features": ["gqa", "ragged"]}, ["an empty sequence (under-test does not claim empty)"]),
         (
+            {"phases": {"prefill": {"batch": 1, "seqlen": 20000000}}},
+            {},
+            {"elements": {"max": 1 << 31}},
+            ["20000000 keys, 2560000000 elements (under-test claims ≤ 2147483648)"],
+        ),
+        (
             CHUNKED,
             {},
             {"alignment": "top_left"},
@@ -142,16 +148,24 @@ def test_more_queries_than_keys_are_refused_under_masks_that_do_not_claim_them()
     """Under the others, and where there are enough keys, they are not."""
     card = make_card(longer_queries=["full", "window"])
     expected = ["mask=causal, seqlen_q=9 > seqlen_k=4 (under-test claims more queries than keys under full, window)"]
-    assert expected == alignment_refusals(card, causal(), lengths((4, 9), (4, 4)))
-    assert [] == alignment_refusals(card, causal(), lengths((4, 9), (4, 9)))
-    assert [] == alignment_refusals(card, replace(causal(), causal=False), lengths((9,), (4,)))
-    assert [] == alignment_refusals(card, replace(causal(), window=(3, 0)), lengths((9,), (4,)))
-    assert [] == alignment_refusals(make_card(), causal(), lengths((9,), (4,)))
+    assert expected == length_refusals(card, causal(), lengths((4, 9), (4, 4)))
+    assert [] == length_refusals(card, causal(), lengths((4, 9), (4, 9)))
+    assert [] == length_refusals(card, replace(causal(), causal=False), lengths((9,), (4,)))
+    assert [] == length_refusals(card, replace(causal(), window=(3, 0)), lengths((9,), (4,)))
+    assert [] == length_refusals(make_card(), causal(), lengths((9,), (4,)))
     plan = make_plan(load_matrix("incidents"), {"under-test": make_kernel(longer_queries=["full"])})
     (refused,) = {why for case, why in plan.refused if case.incident == "flash-attention-1778"}
     assert ("mask=causal, seqlen_q=40 > seqlen_k=17 (under-test claims more queries than keys under full)",) == refused
     with pytest.raises(ValidationError, match="is band, which masks does not claim"):
         make_card(masks=["causal"], longer_queries=["band"])
+
+
+@pytest.mark.parametrize(("queries", "keys"), [((0, 0), (5, 9)), ((3, 4), (0, 0))])
+def test_a_call_of_nothing_is_refused_where_it_is_not_claimed(queries: tuple[int, ...], keys: tuple[int, ...]) -> None:
+    """Neither of no query nor of no key."""
+    expected = ["no query or no key in the whole batch (under-test does not claim empty_batch)"]
+    assert expected == shape_refusals(make_card(features=["gqa", "ragged", "empty"]), lengths(queries, keys))
+    assert [] == shape_refusals(make_card(), lengths(queries, keys))
 
 
 def causal() -> Geometry:

@@ -39,9 +39,11 @@ class AttentionCall:
     seqused_k: Tensor | None
     """(batch,) int32 keys in use; paged only"""
     block_table: Tensor | None
-    """(batch, max_pages) int32 page numbers; paged only; entries past the used pages hold any value"""
+    """(batch, max_pages ≥ 1) int32 page numbers; paged only; entries past the used pages hold any value"""
     max_seqlen_q: int
+    """the most queries of a sequence"""
     max_seqlen_k: int
+    """no sequence has more keys; a paged call may say more than the longest has, up to what its table has room for"""
     scale: float
     """multiplies q·k"""
     causal: bool

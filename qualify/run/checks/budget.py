@@ -20,7 +20,7 @@ from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Errors, declared_class, judge
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject
+from qualify.run.checks.interface import Result, Subject, lse_apart
 from qualify.run.inputs import INPUT_KINDS, InputKind
 from qualify.run.reference import SAMPLE_ROWS, Golden
 
@@ -80,7 +80,7 @@ def compare(
     lse = None if result.lse is None else result.lse.T[golden.rows]
     traps = not_finite(subject, golden, out, kind)
     empty = golden.keys == 0
-    findings = traps + empty_rows(subject, out[empty], None if lse is None else lse[empty], kind)
+    findings = traps + empty_rows(subject, out[empty], None if lse is None else lse[empty], call.sinks, kind)
     seen = rows_kept(golden, ~empty)
     if traps or not len(seen.rows):
         return findings, None
@@ -173,10 +173,15 @@ def not_finite(subject: Subject, golden: Golden, out: Tensor, kind: str) -> list
     return [Finding(check="budget", verdict="fail", detail=detail, values=values)]
 
 
-def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, kind: str) -> list[Finding]:
+def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, sinks: Tensor | None, kind: str) -> list[Finding]:
     """Rows that see no key give what the card's ``empty_row`` says.
 
-    With sinks the LSE is not asked: the sink alone is a sum of exponentials too, and FlashAttention-3 and -4 return it.
+    With sinks the LSE may also be the sink: alone it is a sum of exponentials, and FlashAttention-3 and -4 return it.
+
+    Args:
+        out: (rows, heads_q, head_dim_v) of the rows that see no key.
+        lse: (rows, heads_q) of theirs.
+        sinks: (heads_q,) of the call.
     """
     policy = subject.card.claims.empty_row
     wrong = []
@@ -185,13 +190,13 @@ def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, kind: str) -> 
         if policy.out in expectations and not bool(expectations[policy.out].all()):
             wrong.append(f"out is not {policy.out} (for example {float(out[~expectations[policy.out]][0])})")
         infinities = {"-inf": -math.inf, "inf": math.inf}
-        if (
-            lse is not None
-            and not subject.workload.sinks
-            and policy.lse in infinities
-            and not bool((lse == infinities[policy.lse]).all())
-        ):
-            wrong.append(f"lse is not {policy.lse} (for example {float(lse[lse != infinities[policy.lse]][0])})")
+        if lse is not None and policy.lse in infinities:
+            right = lse == infinities[policy.lse]
+            if sinks is not None:
+                right |= ~lse_apart(sinks.expand_as(lse), lse, subject.card.claims.lse.rel)
+            if not bool(right.all()):
+                expected = policy.lse if sinks is None else f"{policy.lse}, nor the sink"
+                wrong.append(f"lse is not {expected} (for example {float(lse[~right][0])})")
     if not wrong:
         return []
     detail = f"{kind} inputs: {len(out)} query rows see no key, and there {' and '.join(wrong)}, as the card claims"

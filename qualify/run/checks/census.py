@@ -5,6 +5,9 @@ with one-hot values the output tells how many visible keys carry each label. Two
 by residue and by block, give every run of keys a fingerprint of its own, so one key more or less, a
 shifted window, a dropped page or a lost split shows. At most ``DENSITY`` keys share a label: then one key is
 worth more than the roundings of the weights, of split partials (FlashInfer keeps them in bf16) and of the output.
+
+At full the first labelling is asked again with every score at one number far below zero, further than a hidden key
+whose score is -1e4 instead of -inf, and than a row maximum that begins there.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.checks.interface import Result, Subject, paged_or_ragged
+from qualify.run.checks.interface import Result, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import Rows, key_positions, rows_of
-from qualify.run.inputs import make_inputs, replace_keys, with_tensors
+from qualify.run.inputs import Inputs, make_inputs, replace_keys, with_tensors
 
 DENSITY = 32
 """keys that may share a label"""
 WINDOWS: dict[Level, int] = {"smoke": 2, "full": 8}
 """windows of ``DENSITY * head_dim_v`` keys that are labelled in a very long sequence"""
+LOW = -12000.0
+"""far below -1e4, which some take for minus infinity, and within what float32 resolves to a thousandth"""
+ELEMENTS, LOUD_KEY = 8, 128.0
+"""elements of queries and keys that make such a score, and how large they are in the keys: exact in every dtype"""
 BLOCK_ELEMENTS = 1 << 24
 """output elements compared at a time"""
 
@@ -69,7 +76,7 @@ class Census:
 
     name = "census"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "two calls per labelled window"
+    cost = "two calls per labelled window, one more at full"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
@@ -86,22 +93,47 @@ class Census:
         scale = 2.0 ** min(largest, math.floor(math.log2(max(workload.seqlens_k))))
         position = key_positions(workload, subject.device)
         everything = torch.ones_like(position, dtype=torch.bool)
-        count = 0
-        for labelling in labellings(workload, subject.level):
+        asked = [(labelling, 0.0) for labelling in labellings(workload, subject.level)]
+        deep = depth(subject) if subject.level == "full" else 0.0
+        asked += [(asked[0][0], deep)] if deep else []
+        queries = {0.0: inputs, deep: with_tensors(inputs, q=_sounding(inputs, workload, deep))}
+        for labelling, score in asked:
             values = torch.zeros(len(position), 1, labelling.dim, dtype=inputs.call.out_dtype, device=subject.device)
             offset = position - labelling.start
             labelled = ((offset >= 0) & (offset < labelling.size)).nonzero().squeeze(-1)
             values[labelled, 0, labelling.label(offset[labelled])] = scale
-            nothing = torch.zeros(1, device=subject.device)
-            probe = replace_keys(inputs, workload, everything, nothing, values)
+            key = torch.zeros(1, 1, workload.head_dim, device=subject.device)
+            key[..., workload.rope.start : workload.rope.start + ELEMENTS] = LOUD_KEY if score else 0.0
+            probe = replace_keys(queries[score], workload, everything, key, values)
             result = subject.run(probe.call)
-            reader = Reader(workload, rows, labelling, probe.call.sinks, scale)
+            reader = Reader(workload, rows, labelling, probe.call.sinks, scale, score)
             wrong = reader.first_wrong(result, subject)
-            count += 1
             if wrong:
-                return [Finding(check=self.name, verdict="fail", detail=wrong[0], values=wrong[1])]
-        detail = f"every query of every head sees exactly its keys ({count} labellings)"
-        return [Finding(check=self.name, verdict="pass", detail=detail, values={"labellings": count})]
+                where = f"with every score at {score:.6g}: " if score else ""
+                return [failing(self.name, where + wrong[0], {"score": score, **wrong[1]})]
+        far = f", also with every score at {deep:.6g}" if deep else ""
+        detail = f"every query of every head sees exactly its keys ({len(asked)} labellings{far})"
+        return [passed(self.name, detail, labellings=len(asked))]
+
+
+def depth(subject: Subject) -> float:
+    """A score below LOW that powers of two make exactly; 0 where something caps scores, adds to them or hides less."""
+    workload, hidden = subject.workload, subject.card.claims.hidden_score
+    if workload.softcap or workload.sinks or hidden is not None or workload.head_dim - workload.rope.start < ELEMENTS:
+        return 0.0
+    return -ELEMENTS * LOUD_KEY * _loud_query(workload.scale) * workload.scale
+
+
+def _loud_query(scale: float) -> float:
+    return float(2.0 ** math.ceil(math.log2(-LOW / scale / ELEMENTS / LOUD_KEY)))
+
+
+def _sounding(inputs: Inputs, workload: Workload, score: float) -> Tensor:
+    """Queries that give every key made for them the score."""
+    q = torch.zeros_like(inputs.q_whole)
+    first = workload.rope.start
+    q[..., first : first + ELEMENTS] = -_loud_query(workload.scale) if score else 0.0
+    return q
 
 
 def labellings(workload: Workload, level: Level) -> Iterator[Labelling]:
@@ -128,12 +160,14 @@ class Reader:
         labelling: Labelling,
         sinks: Tensor | None,
         scale: float,
+        score: float = 0.0,
     ) -> None:
         self.workload = workload
         self.rows = rows
         self.labelling = labelling
         self.sink = 0.0 if sinks is None else sinks.float().exp()
         self.scale = scale
+        self.score = score
 
     def seen(self, out: Tensor, low: Tensor, high: Tensor, rows: slice | list[int]) -> Tensor:
         """(rows, heads_q, head_dim_v) label counts that the output gives away, if the row saw ``high - low`` keys."""
@@ -186,10 +220,10 @@ class Reader:
     def _miscounted(
         self, result: Result, low: Tensor, high: Tensor, limit: float
     ) -> tuple[str, dict[str, Value]] | None:
-        """The LSE must be ln(n + e^sink)."""
+        """The LSE must be ln(n + e^sink), plus the score of every key."""
         if result.lse is None:
             return None
-        expected = torch.log((high - low).double()[:, None] + self.sink)
+        expected = torch.log((high - low).double()[:, None] + self.sink) + self.score
         actual = result.lse.T.double()
         off = (actual - expected).abs() / expected.abs().clamp(min=1)
         wrong = ~(off <= limit) & (high > low)[:, None]
@@ -206,7 +240,7 @@ class Reader:
         }
         detail = (
             f"exp(lse) does not count the visible keys in {values['rows']} rows; first: query {values['query']}, head "
-            f"{head}: lse {values['lse']:.7g}, ln of {int(high[row] - low[row])} keys (and the sink) is "
+            f"{head}: lse {values['lse']:.7g}, that of {int(high[row] - low[row])} keys (and the sink) is "
             f"{values['expected']:.7g}"
         )
         return detail, values

@@ -1,10 +1,11 @@
 """degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
 
 One key, one query, one off every tile edge, sequences without queries or keys at the first, a middle and the last
-place, more queries than keys, as many queries as keys in all but not in each sequence; under a mask with images,
-several of them in several sequences. Rows that see no key give what the card's ``empty_row`` says; all others are
-compared with the golden result. What a card does not claim (ragged batches, empty sequences) is not asked, and what
-another case with the same heads, mask and pages asked of the kernel is not asked again while the process lives.
+place, batches of nothing but such sequences, more queries than keys, as many queries as keys in all but not in each
+sequence; under a mask with images, several of them in several sequences. Rows that see no key give what the card's
+``empty_row`` says; all others are compared with the golden result. What a card does not claim (ragged batches, empty
+sequences) is not asked, and what another case with the same heads, mask and pages asked of the kernel is not asked
+again while the process lives.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Degenerate:
 
     name = "degenerate"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three to ten small calls, each with a golden result"
+    cost = "three to twelve small calls, each with a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -67,8 +68,14 @@ class Degenerate:
 
 
 def judge_lengths(subject: Subject) -> Finding | None:
-    """The first finding that fails for the subject's lengths."""
+    """The first finding that fails for the subject's lengths.
+
+    On pages one sequence alone is planned for all that its pages have room for. In a batch the longest one says what is
+    planned for, and a kernel that takes that for a length is wrong for the others.
+    """
     call = subject.inputs().call
+    if call.block_table is not None and subject.workload.batch == 1:
+        call = replace(call, max_seqlen_k=call.block_table.shape[1] * subject.workload.page_size)
     findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", 0, measure=False)
     return next((finding for finding in findings if finding.verdict == "fail"), None)
 
@@ -96,6 +103,9 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
             yield f"length {length}", ((1 if decode else length,) * 2, (length,) * 2)
     if "ragged" in features and "empty" in features:
         yield from _empty(decode=decode)
+    if "empty_batch" in features:
+        yield "no keys at all", ((1 if decode else 9,) * 2, (0,) * 2)
+        yield "no queries at all", ((0,) * 2, (5,) * 2)
     if not decode:
         yield "more queries than keys", ((70,) * 2, (33,) * 2)
         yield "one key for many queries", ((65,), (1,))

@@ -1,19 +1,21 @@
 """graph: a captured call, replayed with other contents and shorter lengths, gives what an eager call gives.
 
 Serving engines capture decode into CUDA graphs. The call is captured once, the bytes of q, k and v are replaced in
-place, and the replay must be bitwise what the kernel gives eagerly for them. On pages the lengths are then shortened
-in place, too: an engine captures at its longest context and replays at every other. A library that cannot be captured
-is noted with its words; only a card that claims ``graph`` fails by it.
+place, and the replay must be bitwise what the kernel gives eagerly for them. On pages the entries of the block table
+then change places, and at last the lengths are shortened: an engine captures at its longest context and replays at
+every other, with the pages of other requests. A library that cannot be captured is noted with its words; only a card
+that claims ``graph`` fails by it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from qualify.facts.case import Level
+from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed
@@ -26,14 +28,14 @@ class Graph:
 
     name = "graph"
     levels: tuple[Level, ...] = ("full",)
-    cost = "seven calls, three more on pages"
+    cost = "seven calls, six more on pages"
 
     def skips(self, subject: Subject) -> str:
         """CUDA only."""
         return "" if subject.device.type == "cuda" else "there are no CUDA graphs on a CPU"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """One capture, a replay with other contents, and one with shorter lengths."""
+        """One capture, a replay with other contents, and on pages one each with other pages and shorter lengths."""
         inputs, other = subject.inputs(), subject.inputs(seed=1)
         eager = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
         prepared = subject.adapter.prepare(inputs.call)
@@ -64,34 +66,41 @@ class Graph:
         found = difference(subject, eager, _result(prepared, native), exact=exact)
         if found:
             return [failing(self.name, f"replayed with other contents: {changed(found)}", dict(found))]
-        shorter = self._shorter(subject, inputs.call, prepared, captured, native)
-        if shorter is not None:
-            return [shorter]
-        return [passed(self.name, "captured and replayed with other contents: the same as eager")]
+        asked, planned = ["contents"], []
+        for name, metadata in replaced(subject.workload, inputs.call):
+            eager = subject.run(replace(inputs.call, **metadata))
+            for field, tensor in metadata.items():
+                getattr(inputs.call, field).copy_(tensor)
+            if difference(subject, eager, _result(prepared, prepared.launch()), exact=exact):
+                planned.append(name)
+                continue
+            captured.replay()
+            found = difference(subject, eager, _result(prepared, native), exact=exact)
+            if found:
+                return [failing(self.name, f"replayed with other {name}: {changed(found)}", {"other": name, **found})]
+            asked.append(name)
+        detail = f"captured and replayed with other {', '.join(asked)}: the same as eager"
+        detail += f"; {' and '.join(planned)} are planned on the host, not replayed" if planned else ""
+        return [passed(self.name, detail)]
 
-    def _shorter(
-        self, subject: Subject, call: AttentionCall, prepared: Prepared, captured: torch.cuda.CUDAGraph, native: Any
-    ) -> Finding | None:
-        """What a replay with shorter lengths has to say; None where a call has no lengths to shorten in place."""
-        workload = subject.workload
-        if call.seqused_k is None or workload.spans:
-            return None
-        short = [max(q, -(-k // 2)) for q, k in zip(workload.seqlens_q, workload.seqlens_k, strict=True)]
-        lengths = torch.tensor(short, dtype=call.seqused_k.dtype, device=call.seqused_k.device)
-        lengths = torch.minimum(lengths, call.seqused_k)
-        if torch.equal(lengths, call.seqused_k):
-            return None
-        exact = subject.card.claims.deterministic
-        eager = subject.run(replace(call, seqused_k=lengths))
-        call.seqused_k.copy_(lengths)
-        said = "captured and replayed with other contents"
-        if difference(subject, eager, _result(prepared, prepared.launch()), exact=exact):
-            return passed(self.name, f"{said}: the same as eager; lengths are planned on the host, not replayed")
-        captured.replay()
-        found = difference(subject, eager, _result(prepared, native), exact=exact)
-        if found:
-            return failing(self.name, f"replayed with shorter lengths: {changed(found)}", dict(found))
-        return passed(self.name, f"{said} and with shorter lengths: the same as eager")
+
+def replaced(workload: Workload, call: AttentionCall) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(what, tensors by field) that a step of an engine replaces in a paged call, as long as its graph serves it."""
+    if call.block_table is None or call.seqused_k is None:
+        return
+    table, size = call.block_table, workload.page_size
+    needed = torch.tensor([-(-keys // size) for keys in workload.seqlens_k], device=table.device)
+    used = torch.arange(table.shape[1], device=table.device) < needed[:, None]
+    if int(used.sum()) > 1:
+        turned = table.clone()
+        turned[used] = table[used].roll(1)
+        yield "pages", {"block_table": turned}
+    if workload.spans:
+        return
+    short = [max(q, -(-k // 2)) for q, k in zip(workload.seqlens_q, workload.seqlens_k, strict=True)]
+    lengths = torch.minimum(torch.tensor(short, dtype=torch.int32, device=table.device), call.seqused_k)
+    if not torch.equal(lengths, call.seqused_k):
+        yield "lengths", {"seqused_k": lengths}
 
 
 def _result(prepared: Prepared, native: Any) -> Result:

@@ -1,11 +1,12 @@
 """heads: each query head reads its own key/value head and no other.
 
 Some KV heads get values of the other sign, and exactly their query groups must change, the rest bitwise the same.
-Which KV heads change follows the binary digits of their number, one call per digit, so the pattern in which a query
-head changed is the number of the KV head that it reads. The same once with fresh keys. At full level also with other
-group sizes, where a card claims grouped heads: these also against the golden result, because a kernel that packs the
-heads of a group into rows divides by the group for its mask, sinks, factors and LSE too. Another case whose small
-calls are the same does not ask them again while the process lives.
+Which KV heads change follows the binary digits of their number, counted from 1, one call per digit, so the pattern in
+which a query head changed is the number of the KV head that it reads. The same once with fresh keys. At full level also
+with other group sizes, where a card claims grouped heads: these also against the golden result, because a kernel that
+packs the heads of a group into rows divides by the group for its mask, sinks, factors and LSE too. The largest groups
+have few queries, as a draft that is verified: kernels pack those, and the rows are more than a tile. Another case whose
+small calls are the same does not ask them again while the process lives.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from qualify.run.inputs import Inputs, with_tensors
 RATIOS = (1, 3, 5, 6, 7, 8, 12, 16)
 SMALL_Q, SMALL_K = 9, 40
 """lengths of the calls with other group sizes"""
+LARGE_GROUP, FEW_Q = 12, 8
+"""from such a group on there are so many queries"""
 
 
 class Heads:
@@ -49,7 +52,8 @@ class Heads:
         asked, told, refused = [], [], []
         for ratio in self._ratios(subject):
             workload = subject.workload
-            seqlen_q = 1 if max(workload.seqlens_q) == 1 else SMALL_Q
+            seqlen_q = SMALL_Q if ratio < LARGE_GROUP else FEW_Q
+            seqlen_q = 1 if max(workload.seqlens_q) == 1 else seqlen_q
             seqlen_k = seqlen_q if subject.card.claims.alignment == "top_left" else SMALL_K
             small = replace(workload, heads_kv=3, heads_q=3 * ratio).with_lengths((seqlen_q,) * 2, (seqlen_k,) * 2)
             other = replace(subject, workload=small)
@@ -89,23 +93,17 @@ def wrong_head(subject: Subject) -> Finding | None:
     inputs = subject.inputs()
     before = subject.run(inputs.call)
     own = torch.arange(workload.heads_q, device=subject.device) // (workload.heads_q // workload.heads_kv)
-    number = torch.arange(workload.heads_kv, device=subject.device)
+    number = torch.arange(workload.heads_kv, device=subject.device) + 1
     read = torch.zeros(len(before.out), workload.heads_q, dtype=torch.int64, device=subject.device)
-    digits = max(1, (workload.heads_kv - 1).bit_length())
     rows = rows_of(workload, subject.device)
     low, high = rows.visible_range(causal=workload.causal, window=workload.window)
-    for digit in range(digits):
-        marked = (number >> digit) & 1 == 1 if workload.heads_kv > 1 else number == 0
-        after = subject.run(_turned_values(inputs, marked).call)
+    for digit in range(workload.heads_kv.bit_length()):
+        after = subject.run(_turned_values(inputs, (number >> digit) & 1 == 1).call)
         read += _changes(subject, before, after).long() << digit
-    expected = own if workload.heads_kv > 1 else own + 1
-    wrong = (read != expected) & (high > low)[:, None]
+    wrong = (read != own + 1) & (high > low)[:, None]
     if bool(wrong.any()):
         row, head = (int(x) for x in wrong.nonzero()[0])
-        seen, kv = int(read[row, head]), int(own[head])
-        if workload.heads_kv == 1:
-            seen -= 1
-        return _finding(subject, "values", row, head, kv, seen, int(wrong.sum()))
+        return _finding(subject, "values", row, head, int(own[head]), int(read[row, head]) - 1, int(wrong.sum()))
     return _wrong_keys(subject, inputs, before, own, (high - low) > 1)
 
 
@@ -128,7 +126,10 @@ def _wrong_keys(subject: Subject, inputs: Inputs, before: Result, own: Tensor, s
 def _finding(subject: Subject, what: str, row: int, head: int, kv: int, seen: int | None, count: int) -> Finding:
     sequence, query = subject.locate(row)
     ratio = subject.workload.heads_q // subject.workload.heads_kv
-    other = f"it follows KV head {seen}" if seen is not None else "it follows another"
+    other = "it follows another"
+    if seen is not None:
+        other = "it follows none" if seen < 0 else f"it follows KV head {seen}"
+        other = "it follows several" if seen >= subject.workload.heads_kv else other
     detail = (
         f"group size {ratio}: sequence {sequence}, query {query}, head {head} must follow the {what} of KV head {kv}, "
         f"and {other} ({count} rows and heads are wrong)"

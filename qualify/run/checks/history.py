@@ -4,9 +4,10 @@ Call A, then call B that differs in exactly one thing (scale, lengths, their ord
 chunk, images, softcap, sinks, dtype, or page size), then A
 again: B must be right against the golden result, and the second A bitwise the first. A plan, a compiled kernel or a
 workspace that is kept under too coarse a key gives itself away. Then the same tensors are called again after their
-contents were replaced where they stand, lengths, pages and factors too, as a cache and its metadata are from one step
-of an engine to the next: what is kept under a tensor's address is stale. At last a prepared A is launched again after B
-was prepared on the same adapter: its plan must still be its own.
+contents were replaced where they stand, as a cache and its metadata are from one step of an engine to the next: all of
+them at once, and lengths, pages and images one by one, because what is kept under the address of one tensor may be
+found by the contents of the others. At last a prepared A is launched again after B was prepared on the same adapter:
+its plan must still be its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from qualify.facts.case import Level, Workload, formats_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed
+from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed
 from qualify.run.inputs import Inputs, clone, make_inputs
 
 SHORT = 96
@@ -34,7 +35,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most sixteen, and seven small calls"
+    cost = "two small calls and a golden result for each difference, at most seventeen, and at most 23 small calls"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -83,16 +84,15 @@ class History:
         return None
 
     def _kept_address(self, subject: Subject) -> Finding | None:
-        """The same tensors give what other tensors with their contents give: first other values, then other lengths."""
-        inputs = clone(subject.inputs())
-        subject.run(inputs.call)
-        for name, workload in (("contents", subject.workload), ("lengths", _turned(subject.workload))):
-            altered = replace(subject, workload=workload)
-            fresh = clone(_with_lengths_of(inputs, workload) if name == "lengths" else altered.inputs(seed=3)).call
-            expected = altered.run(fresh)
-            tensors = _overwritten(inputs.call, fresh)
-            after = altered.run(replace(fresh, **tensors))
-            found = difference(altered, expected, after, exact=subject.card.claims.deterministic)
+        """The same tensors give what other tensors with their contents give."""
+        for name, (workload, inputs), (altered, other) in replacements(subject):
+            before = clone(inputs).call
+            replace(subject, workload=workload).run(before)
+            fresh = clone(other).call
+            asked = replace(subject, workload=altered)
+            expected = asked.run(fresh)
+            after = asked.run(replace(fresh, **_overwritten(before, fresh)))
+            found = difference(asked, expected, after, exact=subject.card.claims.deterministic)
             if found:
                 detail = f"after a call, the same tensors with other {name}: {changed(found)}"
                 return failing(self.name, detail, {"differs_in": name, **found})
@@ -132,22 +132,83 @@ def shortened(workload: Workload) -> Workload:
     return workload.with_lengths(queries, keys)
 
 
-def _turned(workload: Workload) -> Workload:
-    """Other lengths for the same tensors: shorter ones in the same pages, or those of the batch in the other order."""
+Asked = tuple[Workload, Inputs]
+
+
+def replacements(subject: Subject) -> Iterator[tuple[str, Asked, Asked]]:
+    """(what is replaced, a call, another one whose tensors have the same shapes), as far as the card claims them."""
+    workload, inputs = subject.workload, subject.inputs()
+    yield "contents", (workload, inputs), (workload, subject.inputs(seed=3))
+    for name, turned in _turned(subject):
+        yield name, (workload, inputs), (turned, _with_metadata_of(inputs, turned))
+    if workload.page_size:
+        yield "pages", *_appended(subject)
+    images = [other for name, other in _other_masks(subject) if name.startswith("image")]
+    if len(images) == 2:  # the same image at two places
+        at, moved = images
+        yield "images", (at, _with_metadata_of(inputs, at)), (moved, _with_metadata_of(inputs, moved))
+    elif workload.spans:
+        moved = replace(
+            workload, spans=tuple((at, start, max(start + 1, end - 1)) for at, start, end in workload.spans)
+        )
+        yield "images", (workload, inputs), (moved, _with_metadata_of(inputs, moved))
+
+
+def _turned(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """Other lengths for the same tensors: of the queries alone, of the keys alone (the longest stays), and of both.
+
+    On pages a sequence becomes shorter; in packed tensors two sequences change places, or one gives another a row.
+    """
+    workload = subject.workload
+    queries, keys = workload.seqlens_q, workload.seqlens_k
     if workload.spans:
-        return workload
-    if not workload.page_size:
-        return workload.with_lengths(workload.seqlens_q[::-1], workload.seqlens_k[::-1])
-    pairs = zip(workload.seqlens_q, workload.seqlens_k, strict=True)
-    return workload.with_lengths(workload.seqlens_q, tuple(max(min(q, k), -(-k // 2)) for q, k in pairs))
+        return
+    halves = tuple(max(min(q, k), -(-k // 2)) for q, k in zip(queries, keys, strict=True))
+    longest = keys.index(max(keys))
+    others = tuple(
+        key if index == longest else half for index, (key, half) in enumerate(zip(keys, halves, strict=True))
+    )
+    turned = (
+        ("lengths of queries", (_exchanged(queries), keys)),
+        ("lengths of keys", (queries, others if workload.page_size else _exchanged(keys))),
+        ("lengths", (queries, halves) if workload.page_size else (queries[::-1], keys[::-1])),
+    )
+    for name, lengths in turned:
+        even = all(len(set(each)) == 1 for each in lengths)
+        if (
+            lengths != (queries, keys)
+            and claimed(subject, *lengths)
+            and (even or "ragged" in subject.card.claims.features)
+        ):
+            yield name, workload.with_lengths(*lengths)
 
 
-def _with_lengths_of(inputs: Inputs, workload: Workload) -> Inputs:
-    """The inputs with a workload's lengths."""
+def _exchanged(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """As many rows in all: in the other order, or where that is the same, one row from the first for the last."""
+    if lengths != lengths[::-1] or len(lengths) == 1 or lengths[0] < 2:
+        return lengths[::-1]
+    return (lengths[0] - 1, *lengths[1:-1], lengths[-1] + 1)
+
+
+def _appended(subject: Subject) -> tuple[Asked, Asked]:
+    """A cache whose sequences each grow by a page, which the block table names where the null page stood."""
+    workload, size = subject.workload, subject.workload.page_size
+    longer = workload.with_lengths(workload.seqlens_q, tuple(key + size for key in workload.seqlens_k))
+    grown = replace(subject, workload=longer).inputs()
+    table = grown.call.block_table
+    assert table is not None, "only asked of pages"
+    needed = torch.tensor([-(-key // size) for key in workload.seqlens_k], device=table.device)
+    used = torch.arange(table.shape[1], device=table.device) < needed[:, None]
+    short = _with_metadata_of(grown, workload)
+    before = replace(short, call=replace(short.call, block_table=table * used))
+    return (workload, before), (longer, grown)
+
+
+def _with_metadata_of(inputs: Inputs, workload: Workload) -> Inputs:
+    """The inputs with a workload's lengths and images."""
     own = make_inputs(workload, kind="normal", seed=0, device=inputs.call.q.device).call
-    lengths = {name: getattr(own, name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")}
-    call = replace(inputs.call, **lengths, max_seqlen_q=own.max_seqlen_q, max_seqlen_k=own.max_seqlen_k)
-    return replace(inputs, call=call)
+    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "bidirectional_spans", "max_seqlen_q", "max_seqlen_k")
+    return replace(inputs, call=replace(inputs.call, **{name: getattr(own, name) for name in names}))
 
 
 def _overwritten(call: AttentionCall, other: AttentionCall) -> dict[str, Any]:
@@ -180,12 +241,45 @@ def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
     longest = max(workload.seqlens_k)
     if "chunked" in masks and longest > 2:
         yield "chunk", replace(workload, chunk=-(-workload.chunk // 2) or -(-longest // 3))
-    pairs = list(zip(workload.seqlens_q, workload.seqlens_k, strict=True))
-    at = next((index for index, (queries, keys) in enumerate(pairs) if 4 <= queries <= keys), None)
-    if "spans" in masks and not workload.chunk and at is not None:
-        start, size = pairs[at][1] - pairs[at][0], pairs[at][0] // 2
-        yield "image", replace(workload, spans=((at, start, start + size),))
-        yield "image (its place)", replace(workload, spans=((at, start + 1, start + 1 + size),))
+    image = _image(workload)
+    if "spans" in masks and not workload.chunk and image:
+        at, start, end = image
+        yield "image", replace(workload, spans=(image,))
+        yield "image (its place)", replace(workload, spans=((at, start + 1, end + 1),))
+
+
+def _image(workload: Workload) -> tuple[int, int, int] | None:
+    """The first half of the queries of a sequence; None where none has enough."""
+    pairs = enumerate(zip(workload.seqlens_q, workload.seqlens_k, strict=True))
+    found = (
+        (at, keys - queries, keys - queries + queries // 2) for at, (queries, keys) in pairs if 4 <= queries <= keys
+    )
+    return next(found, None)
+
+
+def _other_softcap(workload: Workload) -> float:
+    return workload.softcap * 0.5 or 2.0
+
+
+def _windowed(subject: Subject) -> Workload | None:
+    """The workload under a window, or half of its own; None where the card claims none."""
+    workload = subject.workload
+    if "window" not in subject.card.claims.masks or workload.chunk:
+        return None
+    left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
+    return replace(workload, causal=True, window=(left, 0))
+
+
+def _beside_window(subject: Subject, windowed: Workload) -> Iterator[tuple[str, Workload]]:
+    """What models have beside a window in one layer."""
+    workload, claims = subject.workload, subject.card.claims
+    if "softcap" in claims.features and windowed != workload:
+        yield "window and softcap", replace(windowed, softcap=_other_softcap(workload))
+    if "sinks" in claims.features and windowed != workload:
+        yield "window and sinks", replace(windowed, sinks=True)
+    image = _image(workload)
+    if "spans" in claims.masks and image:
+        yield "window and image", replace(windowed, spans=(image,))
 
 
 def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
@@ -202,21 +296,16 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
         return  # what follows would be compiled
     if workload.causal and "full" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
         yield "mask", replace(workload, causal=False)
-    windowed = workload
-    if "window" in claims.masks and not workload.chunk:
-        left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
-        windowed = replace(workload, causal=True, window=(left, 0))
+    windowed = _windowed(subject)
+    if windowed:
         yield "window", windowed
     yield from _other_masks(subject)
     if "softcap" in claims.features:
-        softcap = workload.softcap * 0.5 or 2.0
-        yield "softcap", replace(workload, softcap=softcap)
-        if windowed != workload:
-            yield "window and softcap", replace(windowed, softcap=softcap)
+        yield "softcap", replace(workload, softcap=_other_softcap(workload))
     if "sinks" in claims.features:
         yield "sinks", replace(workload, sinks=not workload.sinks)
-        if windowed != workload:  # models that have both have them in one layer
-            yield "window and sinks", replace(windowed, sinks=True)
+    if windowed:
+        yield from _beside_window(subject, windowed)
     for dtype in claims.dtypes:
         if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
             descale = claims.fp8.descale if formats_of(dtype)[1] == "fp8_e4m3" else ""

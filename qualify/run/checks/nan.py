@@ -2,8 +2,10 @@
 
 A NaN upstream is a defect somebody has to find; a kernel that takes it for a masked key, or for zero, hides it. One
 element of a query, of a key and of a value becomes NaN, one call for each: every row that sees it must be NaN (of a
-value only that element), and no row of another sequence. Asked where the card claims that NaN propagates. Rows of the
-same sequence that do not see it are not asked: several correct kernels compute 0 · NaN.
+value only that element), and no row of another sequence. Keys and values get it at the first, the middle and the last
+position that a row sees, because kernels treat tiles that a mask cuts, the last tile and all others differently. Asked
+where the card claims that NaN propagates. Rows of the same sequence that do not see it are not asked: several correct
+kernels compute 0 · NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Nan:
 
     name = "nan"
     levels: tuple[Level, ...] = ("full",)
-    cost = "four calls"
+    cost = "eight calls"
 
     def skips(self, subject: Subject) -> str:
         """Needs the claim, and a row that sees a key."""
@@ -42,14 +44,18 @@ class Nan:
         rows = rows_of(workload, subject.device)
         low, high = rows.visible_range(causal=workload.causal, window=workload.window)
         row = int((high - low).argmax())
-        position = int(high[row]) - 1
-        slot = int(key_slots(inputs, workload)[int(rows.first_key[row]) + position])
+        slots = key_slots(inputs, workload)
         own = rows.sequence == rows.sequence[row]
-        sees = own & (low <= position) & (position < high)
         this = torch.arange(len(own), device=own.device) == row
         before = subject.run(inputs.call).out
         group = workload.heads_q // workload.heads_kv
-        for name, seen, heads, elements in (("q", this, 1, None), ("k", sees, group, None), ("v", sees, group, 1)):
+        first, last = int(low[row]), int(high[row]) - 1
+        places = sorted({first, (first + last) // 2, last})
+        asked = [("q", last), *((name, position) for name in ("k", "v") for position in places)]
+        for name, position in asked:
+            seen = this if name == "q" else own & (low <= position) & (position < high)
+            heads, elements = (1 if name == "q" else group), (1 if name == "v" else None)
+            slot = int(slots[int(rows.first_key[row]) + position])
             out = subject.run(_planted(inputs, name, row, slot)).out
             hidden = ~out[:, :heads, :elements].isnan() & seen.view(-1, 1, 1)
             if bool(hidden.any()):

@@ -1,15 +1,17 @@
 """page permutation: where the pages of a cache lie must not matter, and the cache must stay as it was.
 
-First the block table becomes wider than needed, which may change the result by rounding: flash-attn 2 chooses its KV
-splits by that width. Then the same pages are placed in another pool, under a table as wide: twice as large, in another
-order, among pages that hold other numbers, at one of which the table's unused entries point. The result must be
-bitwise the same (within rounding for a kernel without a claim of determinism), and no slot and no entry may change.
-At full the sequences also begin alike, once with pages of their own and once with the same pages, as a prefix cache
-hands them out.
+First the block table becomes wider than needed, and ``max_seqlen_k`` larger, though not by as much, as an engine hands
+them over that prepares for its longest request. That may change the result by rounding: kernels choose their KV splits
+by either. Then the same pages are placed in another pool, under a table as wide: twice as large, in another order,
+among pages that hold other numbers, at one of which the table's unused entries point. The result must be bitwise the
+same (within rounding for a kernel without a claim of determinism), and no slot and no entry may change. At full the
+unused entries are also -1, before a pool that begins behind a page of NaN; and the sequences begin alike, once with
+pages of their own and once with the same pages, as a prefix cache hands them out.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -18,7 +20,16 @@ from torch import Tensor
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Subject, changed, difference, failing, paged_or_ragged, passed, same_bits
+from qualify.run.checks.interface import (
+    Result,
+    Subject,
+    changed,
+    difference,
+    failing,
+    paged_or_ragged,
+    passed,
+    same_bits,
+)
 from qualify.run.inputs import Inputs, clone, make_inputs
 
 SPARE_COLUMNS = 3
@@ -35,51 +46,83 @@ class PagePermutation:
 
     name = "page_permutation"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "three calls at smoke, seven at full"
+    cost = "three calls at smoke, eight at full"
 
     def skips(self, subject: Subject) -> str:
         """Needs pages."""
         return "" if subject.workload.page_size else "the cache has no pages"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """One call per order of the pages."""
+        """The first difference ends it."""
         workload = paged_or_ragged(subject)
         subject = replace(subject, workload=workload)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
-        exact = subject.card.claims.deterministic
-        before = subject.run(widened(inputs.call))
+        wide = widened(inputs.call, workload.page_size)
+        before = subject.run(wide)
         found = difference(subject, subject.run(inputs.call), before, exact=False)
         if found:
             return [failing(self.name, f"under a wider block table, {changed(found)}", {"order": "wider", **found})]
+        inputs = replace(inputs, call=replace(inputs.call, max_seqlen_k=wide.max_seqlen_k))
+        exact = subject.card.claims.deterministic
         for order in ORDERS[subject.level]:
-            moved = move_pages(inputs, workload, order, subject.seed)
-            assert moved.call.block_table is not None, "skips() asked"
-            kept = (moved.k_whole.clone(), moved.v_whole.clone(), moved.call.block_table.clone())
-            found = difference(subject, before, subject.run(moved.call), exact=exact)
-            values: dict[str, Value] = {"order": order}
+            wrong = self._moved(subject, inputs, before, order)
+            if wrong:
+                return [wrong]
+        asked = f"pages {', '.join(ORDERS[subject.level])} in a larger pool"
+        if subject.level == "full":
+            found = difference(subject, before, subject.run(unnamed(inputs, workload)), exact=exact)
             if found:
-                return [failing(self.name, f"with the pages {order}, {changed(found)}", values | found)]
-            tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
-            for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):
-                written = unlike(was, now)
-                if written:
-                    detail = f"the call changed {written} elements of the {name}"
-                    return [failing(self.name, detail, values | {"tensor": name, "elements": written})]
-        both = shared_prefix(inputs, workload) if subject.level == "full" else None
-        if both:
-            own, shared = (subject.run(call) for call in both)
-            found = difference(subject, own, shared, exact=exact)
-            if found:
-                detail = f"with pages that several sequences share, {changed(found)}"
-                return [failing(self.name, detail, {"order": "shared", **found})]
-        asked = f"pages {', '.join(ORDERS[subject.level])} in a larger pool{', and shared' if both else ''}"
-        return [passed(self.name, f"the same result with a wider block table, and with {asked}")]
+                detail = f"with -1 in the unused entries of the block table, {changed(found)}"
+                return [failing(self.name, detail, {"order": "unnamed", **found})]
+            asked += ", unused entries of -1"
+            both = shared_prefix(inputs, workload)
+            if both:
+                own, shared = map(subject.run, both)
+                found = difference(subject, own, shared, exact=exact)
+                if found:
+                    detail = f"with pages that several sequences share, {changed(found)}"
+                    return [failing(self.name, detail, {"order": "shared", **found})]
+                asked += ", shared pages"
+        return [passed(self.name, f"the same result with a wider block table, {asked}")]
+
+    def _moved(self, subject: Subject, inputs: Inputs, before: Result, order: str) -> Finding | None:
+        """A finding where the pages' places matter, or where the call writes to its cache or table."""
+        moved = move_pages(inputs, subject.workload, order, subject.seed)
+        assert moved.call.block_table is not None, "skips() asked"
+        kept = (moved.k_whole.clone(), moved.v_whole.clone(), moved.call.block_table.clone())
+        found = difference(subject, before, subject.run(moved.call), exact=subject.card.claims.deterministic)
+        values: dict[str, Value] = {"order": order}
+        if found:
+            return failing(self.name, f"with the pages {order}, {changed(found)}", values | found)
+        tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
+        for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):
+            written = unlike(was, now)
+            if written:
+                detail = f"the call changed {written} elements of the {name}"
+                return failing(self.name, detail, values | {"tensor": name, "elements": written})
+        return None
 
 
-def widened(call: AttentionCall) -> AttentionCall:
-    """The call under a block table with more columns, whose entries are the null page."""
+def widened(call: AttentionCall, page_size: int) -> AttentionCall:
+    """The call under a block table with more columns, whose entries are the null page, and planned for a page more."""
     assert call.block_table is not None, "skips() asked"
-    return replace(call, block_table=torch.nn.functional.pad(call.block_table, (0, SPARE_COLUMNS)))
+    table = torch.nn.functional.pad(call.block_table, (0, SPARE_COLUMNS))
+    return replace(call, block_table=table, max_seqlen_k=(call.block_table.shape[1] + 1) * page_size)
+
+
+def unnamed(inputs: Inputs, workload: Workload) -> AttentionCall:
+    """The call with -1 in the unused entries of its block table; what stands before page 0 is NaN, and no accident."""
+    table = inputs.call.block_table
+    assert table is not None, "skips() asked"
+    used, _ = _used(workload, table)
+    wide = torch.nn.functional.pad(torch.where(used, table, -1), (0, SPARE_COLUMNS), value=-1)
+
+    def behind_nan(whole: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(whole[:1], math.nan), whole])[1:]
+
+    k = behind_nan(inputs.k_whole)
+    v = k[..., : workload.head_dim_v] if workload.latent else behind_nan(inputs.v_whole)
+    return replace(inputs.call, k=k, v=v, block_table=wide)
 
 
 def unlike(was: Tensor, now: Tensor) -> int:

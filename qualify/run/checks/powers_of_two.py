@@ -89,12 +89,15 @@ def exponent_of(tensor: Tensor) -> int:
 
 
 def loudest(subject: Subject, inputs: Inputs) -> int:
-    """By how much the queries grow: no further than where the scale takes a card's ``hidden_score`` near zero."""
+    """By how much the queries grow: no further than where scale and factors take ``hidden_score`` near zero."""
     hidden = subject.card.claims.hidden_score
     most = exponent_of(inputs.call.q)
     if hidden is None:
         return most
-    room = math.floor(math.log2(max(1.0, -hidden * inputs.call.scale / GONE)))
+    scale = inputs.call.scale
+    for factors in (inputs.call.q_descale, inputs.call.k_descale):
+        scale *= 1.0 if factors is None else float(factors.min())
+    room = math.floor(math.log2(max(1.0, -hidden * scale / GONE)))
     return min(most, room - room % 2)
 
 

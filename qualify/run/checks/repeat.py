@@ -8,6 +8,7 @@ batch invariance, a sequence alone also gives the bits that it gives among other
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -58,7 +59,8 @@ class Repeat:
                 values = {"call": number + 1, **found}
                 return [Finding(check=self.name, verdict=verdict, detail=detail, values=values)]
         if subject.level == "full" and subject.card.claims.batch_invariant:
-            alone = _alone(subject, call, first)
+            several = [index for index, queries in enumerate(subject.workload.seqlens_q) if queries]
+            alone = differs_alone(subject, call, first, several[:SEQUENCES])
             if alone:
                 return [alone]
         detail = f"{times} calls{', half of them beside other work' if load else ''}, the same bits"
@@ -96,13 +98,12 @@ def _cold(subject: Subject, later: Result) -> Finding | None:
     return failing("repeat", detail, {"call": 0, **found})
 
 
-def _alone(subject: Subject, call: AttentionCall, whole: Result) -> Finding | None:
-    """A finding where a sequence by itself has other bits than in its batch."""
+def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequences: Sequence[int]) -> Finding | None:
+    """A finding where one of some sequences has other bits by itself than in its batch, whose result is ``whole``."""
     workload = subject.workload
     bounds_q = [0, *accumulate(workload.seqlens_q)]
     bounds_k = [0, *accumulate(workload.seqlens_k)]
-    sequences = [index for index in range(workload.batch) if workload.seqlens_q[index]]
-    for index in sequences[:SEQUENCES] if workload.batch > 1 else ():
+    for index in sequences if workload.batch > 1 else ():
         rows = slice(bounds_q[index], bounds_q[index + 1])
         single = _sequence(workload, index)
         own = _only(call, index, rows, slice(bounds_k[index], bounds_k[index + 1]), single)

@@ -1,12 +1,15 @@
 """size limits: what a kernel counts in 16 or 32 bits must not end where a production call goes on.
 
-Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31
-elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence of more than
-2^16 keys whose last key decides (of one query, and of several), one of over 2^11 queries, one of over 2^9 queries after
-more than 2^10 keys, more heads than a block has threads, as many sequences, and a batch of more than 2^16 of which
-those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far tensor lies as much
-memory again, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong and does not
-end the process. A card that limits its batch is asked at that limit.
+Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31, and
+than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence
+of more than 2^16 keys whose last key decides (of one query, and of several; on pages beside a short one, whose row of
+the block table is as long), one of over 2^11 queries, one of over 2^9 queries after more than 2^10 keys, more heads
+than a block has threads, as many sequences (twice, with the lengths in the other order, because a workspace of that
+size may hold what was left there; and some of them alone, where the card claims batch invariance), and a batch of more
+than 2^16 of which those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far
+tensor lies more memory, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong
+and does not end the process. A card that limits its batch is asked at that limit, and one that limits the elements of a
+tensor no further than that.
 """
 
 from __future__ import annotations
@@ -25,15 +28,20 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
 from qualify.run.checks.history import shortened
-from qualify.run.checks.interface import Subject, changed, claimed, difference, failing, noted, passed
+from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed
+from qualify.run.checks.repeat import differs_alone
 from qualify.run.inputs import Inputs, replace_keys, with_tensors
 
-OFFSETS = 1 << 31
-"""elements that a signed 32-bit offset reaches"""
+REACHES = (31, 32)
+"""binary digits of the elements that 32-bit offsets reach, with a sign and without"""
+BEFORE = 1 << 31
+"""elements before a far tensor: as far back as an offset that wraps leads"""
 MANY = (1 << 16) + 1
 """of keys or of sequences: one more than 16 bits count"""
 PAST = 63
 """keys beyond MANY, so that the sequence ends inside a tile"""
+SPREAD = 64
+"""keys at least that are spread over a far tensor: between two of them lies no more than rows of real tensors take"""
 TELLING = 40.0
 """by how much the last key's score stands above the others, in natural logarithms"""
 LIVE = 3
@@ -48,6 +56,8 @@ GROUP = 2
 """query heads on the one KV head of the long calls: enough to be grouped, and no more work than that"""
 ALIVE = 130
 """sequences that all have queries: more than the threads of four warps"""
+ALONE = (0, 40, 80)
+"""of them, those that are also run alone: of several tiles of keys, in the last order"""
 HEADS = 130
 """query heads at least: more than the threads of four warps"""
 FEW = 40
@@ -59,7 +69,7 @@ class SizeLimits:
 
     name = "size_limits"
     levels: tuple[Level, ...] = ("full",)
-    cost = "at most nine small calls, two of them over 2^31 elements; each once for a kernel, dtype and layout"
+    cost = "at most twelve small calls, four over 2^31 elements or more; each once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -102,13 +112,16 @@ class SizeLimits:
 def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
     """What is asked, by name, as far as the card claims it."""
     claims, workload = subject.card.claims, subject.workload
-    parts: dict[str, Callable[[Subject], Finding | None]]
-    if workload.page_size:
-        parts = {"a cache beyond 2^31 elements": _far_pages}
-    elif workload.latent:
-        parts = {"keys beyond 2^31 elements": _far_keys}
-    else:
-        parts = {"keys beyond 2^31 elements": _far_keys, "values beyond 2^31 elements": _far_values}
+    parts: dict[str, Callable[[Subject], Finding | None]] = {}
+    limit = math.inf if claims.elements is None else claims.elements.max
+    for power in (power for power in REACHES if 1 << power < limit):
+        beyond = f"beyond 2^{power} elements"
+        if workload.page_size:
+            parts[f"a cache {beyond}"] = partial(_same, move=partial(far_pages, offsets=1 << power))
+            continue
+        parts[f"keys {beyond}"] = partial(_same, move=partial(far_rows, keys=True, offsets=1 << power))
+        if not workload.latent:
+            parts[f"values {beyond}"] = partial(_same, move=partial(far_rows, keys=False, offsets=1 << power))
     decode = max(workload.seqlens_q) == 1
     if claims.alignment == "bottom_right" or not workload.causal:
         parts[f"{MANY + PAST} keys" + ("" if decode else f" of {SEVERAL} queries")] = _late_keys
@@ -117,7 +130,7 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
     if not decode and claims.alignment == "bottom_right":
         parts[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
     if subject.card.jit == "never" and not workload.latent:  # kernels for latents know their models' heads
-        parts[f"{_many(workload.heads_q)} heads"] = _many_heads
+        parts[f"{_many(workload)} heads"] = _many_heads
     if {"ragged", "empty"} <= set(claims.features):
         parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
     if "ragged" in claims.features and (claims.batch is None or claims.batch.max >= ALIVE):
@@ -125,32 +138,23 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
     return parts
 
 
-def _far_pages(subject: Subject) -> Finding | None:
-    return _same(subject, far_pages)
-
-
-def _far_keys(subject: Subject) -> Finding | None:
-    return _same(subject, partial(far_rows, keys=True))
-
-
-def _far_values(subject: Subject) -> Finding | None:
-    return _same(subject, partial(far_rows, keys=False))
-
-
 def _same(subject: Subject, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
     """The same numbers far from the start of their tensor give the same result."""
-    small = replace(subject, workload=shortened(subject.workload))
+    workload = shortened(subject.workload)
+    if sum(workload.seqlens_k) < SPREAD:
+        workload = workload.with_lengths((1 if max(workload.seqlens_q) == 1 else SPREAD,), (SPREAD,))
+    small = replace(subject, workload=workload)
     call = small.inputs().call
     before = small.run(call)
     found = difference(small, before, small.run(move(call)), exact=False)
     return failing("size_limits", changed(found), dict(found)) if found else None
 
 
-def far_pages(call: AttentionCall) -> AttentionCall:
-    """The call with its pages at the end of a cache of which keys or values (the larger) have over 2^31 elements."""
+def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:
+    """The call with its pages at the end of a cache of which keys or values (the larger) have more elements."""
     assert call.block_table is not None, "only a paged call has pages"
     pool = len(call.k)
-    first = -(-OFFSETS // max(call.k[0].numel(), call.v[0].numel()))
+    first = -(-offsets // max(call.k[0].numel(), call.v[0].numel()))
     moved: dict[str, Any] = {}
     for name, pages in (("k", call.k),) if call.latent else (("k", call.k), ("v", call.v)):
         far = _behind_nan((first + pool) * pages[0].numel(), pages).view(first + pool, *pages.shape[1:])
@@ -161,14 +165,14 @@ def far_pages(call: AttentionCall) -> AttentionCall:
     return replace(call, **moved, block_table=call.block_table + first)
 
 
-def far_rows(call: AttentionCall, *, keys: bool) -> AttentionCall:
-    """The call with rows of keys (or values) so far apart that the last ones lie beyond 2^31 elements.
+def far_rows(call: AttentionCall, *, keys: bool, offsets: int) -> AttentionCall:
+    """The call with rows of keys (or values) so far apart that the last ones lie beyond so many elements.
 
     Latent values go with the keys.
     """
     tensor = call.k if keys else call.v
     rows, heads, dim = tensor.shape
-    step = max(heads * dim, -(-5 * OFFSETS // 4 // max(1, rows - 1) // 64) * 64)
+    step = max(heads * dim, -(-9 * offsets // 8 // max(1, rows - 1) // 64) * 64)
     whole = _behind_nan(step * (rows - 1) + heads * dim, tensor)
     far = whole.as_strided(tensor.shape, (step, dim, 1), whole.storage_offset())
     far.copy_(tensor)
@@ -178,50 +182,55 @@ def far_rows(call: AttentionCall, *, keys: bool) -> AttentionCall:
 
 
 def _behind_nan(elements: int, like: Tensor) -> Tensor:
-    """So many elements, with 2^31 more before them; on a CPU memory that nobody touches is not taken."""
+    """So many elements, with BEFORE more before them, NaN all; on a CPU memory that nobody touches is not taken."""
     if like.is_cuda:
-        whole = torch.empty(OFFSETS + elements, dtype=like.dtype, device=like.device)
-        whole[:OFFSETS] = math.nan
-        return whole[OFFSETS:]
+        whole = torch.empty(BEFORE + elements, dtype=like.dtype, device=like.device)
+        for part in torch.split(whole, BEFORE):
+            part.fill_(math.nan)
+        return whole[BEFORE:]
     try:
-        return torch.empty(OFFSETS + elements, dtype=like.dtype)[OFFSETS:]
+        return torch.empty(BEFORE + elements, dtype=like.dtype)[BEFORE:]
     except RuntimeError as error:  # torch's word for a CPU without memory
         raise MemoryError(str(error)) from error
 
 
 def _late_keys(subject: Subject) -> Finding | None:
-    """One query, or several, over more than 2^16 keys, of which the last decides."""
+    """One query, or several, over more than 2^16 keys, of which the last decides; on pages after a short sequence."""
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
-    late = replace(subject, workload=_one_kv_head(subject).with_lengths((queries,), (MANY + PAST,)))
+    lengths: tuple[tuple[int, ...], tuple[int, ...]] = ((queries,), (MANY + PAST,))
+    if subject.workload.page_size and "ragged" in subject.card.claims.features:
+        lengths = ((queries,) * 2, (FEW, MANY + PAST))
+    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths(*lengths))
     inputs = last_key_decides(late, late.inputs(seed=11))
     return _wrong(late, inputs.call, seed=11)
 
 
 def _late_queries(subject: Subject) -> Finding | None:
     """More than 2^11 queries over a few keys, which under a causal mask the last ones alone see."""
-    late = replace(subject, workload=_one_kv_head(subject).with_lengths((LATE,), (FEW,)))
+    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths((LATE,), (FEW,)))
     return _wrong(late, late.inputs(seed=13).call, seed=13)
 
 
 def _long_prompt(subject: Subject) -> Finding | None:
     """Over 2^9 queries after a context of over 2^10 keys."""
-    long = replace(subject, workload=_one_kv_head(subject).with_lengths((LONG_Q,), (LONG_K,)))
+    long = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths((LONG_Q,), (LONG_K,)))
     return _wrong(long, long.inputs(seed=15).call, seed=15)
 
 
-def _one_kv_head(subject: Subject) -> Workload:
-    """The workload with one KV head and at most GROUP of its query heads, where that needs no other kernel."""
+def _few_kv_heads(subject: Subject, most: int) -> Workload:
+    """The workload with so many KV heads and at most GROUP query heads for each, where that needs no other kernel."""
     workload = subject.workload
     if subject.card.jit != "never":
         return workload
-    own = workload.heads_q // workload.heads_kv
-    return replace(workload, heads_q=own if workload.latent else min(own, GROUP), heads_kv=1)
+    own, heads_kv = workload.heads_q // workload.heads_kv, min(most, workload.heads_kv)
+    group = own if workload.latent else min(own, GROUP)
+    return replace(workload, heads_q=group * heads_kv, heads_kv=heads_kv)
 
 
 def _many_heads(subject: Subject) -> Finding | None:
-    """The same group, so often that there are more heads than four warps have threads."""
+    """The same group, so often that there are more heads than four warps have threads, and eights of KV heads."""
     workload = subject.workload
-    heads_q = _many(workload.heads_q)
+    heads_q = _many(workload)
     many = replace(workload, heads_q=heads_q, heads_kv=workload.heads_kv * heads_q // workload.heads_q)
     queries = 1 if max(workload.seqlens_q) == 1 else SEVERAL
     keys = queries if subject.card.claims.alignment == "top_left" else FEW
@@ -229,9 +238,10 @@ def _many_heads(subject: Subject) -> Finding | None:
     return _wrong(wide, wide.inputs(seed=14).call, seed=14)
 
 
-def _many(heads: int) -> int:
-    """The next multiple of a number of heads that is at least HEADS."""
-    return -(-HEADS // heads) * heads
+def _many(workload: Workload) -> int:
+    """Query heads in the least multiple of the workload's that has at least HEADS, and a multiple of 8 KV heads."""
+    step = workload.heads_q * 8 // math.gcd(8, workload.heads_kv)
+    return -(-HEADS // step) * step
 
 
 def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
@@ -269,13 +279,20 @@ def _many_sequences(subject: Subject) -> Finding | None:
 
 
 def _live_sequences(subject: Subject) -> Finding | None:
-    """A batch in which every sequence has queries, and keys of a length of its own."""
+    """A batch in which every sequence has queries, and keys of a length of its own; then in the other order."""
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
     lengths_k = (
         (queries,) * ALIVE if subject.card.claims.alignment == "top_left" else tuple(range(SEVERAL, SEVERAL + ALIVE))
     )
-    alive = replace(subject, workload=_one_kv_head(subject).with_lengths((queries,) * ALIVE, lengths_k))
-    return _wrong(alive, alive.inputs(seed=16).call, seed=16)
+    workload = _few_kv_heads(subject, SEVERAL)
+    for seed, lengths in ((16, lengths_k), (17, lengths_k[::-1])):
+        alive = replace(subject, workload=workload.with_lengths((queries,) * ALIVE, lengths))
+        call = alive.inputs(seed=seed).call
+        result = alive.run(call)
+        wrong = _judged(alive, call, result, seed)
+        if wrong:
+            return wrong
+    return differs_alone(alive, call, result, ALONE) if subject.card.claims.batch_invariant else None
 
 
 def _largest_batch(subject: Subject) -> int:
@@ -284,5 +301,9 @@ def _largest_batch(subject: Subject) -> int:
 
 
 def _wrong(subject: Subject, call: AttentionCall, seed: int) -> Finding | None:
-    findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", seed, measure=False)
+    return _judged(subject, call, subject.run(call), seed)
+
+
+def _judged(subject: Subject, call: AttentionCall, result: Result, seed: int) -> Finding | None:
+    findings, _ = compare(subject, call, subject.golden(call), result, "normal", seed, measure=False)
     return next((finding for finding in findings if finding.verdict == "fail"), None)

@@ -226,6 +226,22 @@ class _TwoParts(Simulator):
         return super().product(q[..., rotated], k[..., rotated]) + super().product(q[..., latent], k[..., latent])
 
 
+class _SinkAlone(Simulator):
+    """The LSE of a row that sees no key is the sink, as FlashAttention-3 and -4 return it."""
+
+    def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        out, whole = super().add_sinks(call, tile, out, lse)
+        return out, whole if call.sinks is None else torch.where(lse == -math.inf, self.sink(call, tile, lse), whole)
+
+
+class _SplitsByTable(Simulator):
+    """KV splits follow the width of the block table."""
+
+    def split_count(self, tile: Tile) -> int:
+        table = tile.plan.table
+        return super().split_count(tile) if table is None else 1 + table.shape[1] % 5
+
+
 VARIANTS: tuple[Variant, ...] = (
     Variant(name="plain", does="the simulator as the faults start from it", make=Simulator),
     Variant(name="small-tiles", does="tiles of 16 queries and 16 keys", make=partial(Simulator, tile_q=16, tile_k=16)),
@@ -272,6 +288,8 @@ VARIANTS: tuple[Variant, ...] = (
     ),
     Variant(name="three-tf32", does="float32 products in three parts of TF32", make=_ThreeParts),
     Variant(name="reciprocal", does="the epilogue multiplies with 1/l", make=_ReciprocalSum),
+    Variant(name="sink-alone", does="the LSE of a row without keys is the sink, if there is one", make=_SinkAlone),
+    Variant(name="splits-by-table", does="KV splits follow the width of the block table", make=_SplitsByTable),
     Variant(name="one-cache", does="a latent cache: V is taken from K, whatever is given as V", make=_OneCache),
     Variant(name="two-parts", does="a latent cache: scores added from the rotated part and the latent", make=_TwoParts),
 )

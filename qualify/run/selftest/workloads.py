@@ -178,7 +178,7 @@ def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
                 "head_dim_v": "any",
                 "layouts": ["packed", "paged"],
                 "masks": ["full", "causal", "window", "band", "chunked", "spans"],
-                "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty"],
+                "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty", "empty_batch"],
                 "lse": {"rel": lse_rel},
                 "deterministic": True,
                 "batch_invariant": True,

@@ -77,9 +77,10 @@ def test_images_pass_every_check(workload: dict[str, Any], level: str) -> None:
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 def test_correct_kernels_pass_at_full_level(workload: dict[str, Any]) -> None:
-    """More inputs, sweeps and repeats find nothing either."""
+    """More inputs, sweeps and repeats find nothing either; a machine may have no room for the largest tensors."""
     for check, verdict, detail in verdicts(level="full", **workload):
-        assert verdict == "pass" or (verdict == "note" and check in {"layout", "poison"}), (check, detail)
+        allowed = check in {"layout", "poison"} or (check == "size_limits" and "not asked: no room for" in detail)
+        assert verdict == "pass" or (verdict == "note" and allowed), (check, detail)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS[::3], ids=str)

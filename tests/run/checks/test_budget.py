@@ -15,11 +15,12 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.masks import visible
 from qualify.run.accuracy import class_named
-from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
 from qualify.run.checks.interface import Subject
 from qualify.run.reference import SAMPLE_ROWS, Golden, select_rows
+from qualify.run.selftest.correct import VARIANTS
 
 EMPTY: dict[str, Any] = {"seqlens_q": (9, 3), "seqlens_k": (4, 3)}
 
@@ -236,6 +237,20 @@ def test_a_broken_empty_row_policy_tells_how_many_and_an_example() -> None:
     finding = budget(empty_rows(2.5, math.inf), **EMPTY)["empty_row"]
     assert 5 == finding.values["rows"]
     assert "out is not 0 (for example 2.5) and lse is not -inf (for example inf)" in finding.detail
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_weights_below_the_range_of_fp16_are_rounded_as_it_rounds(seed: int) -> None:
+    """A kernel whose row maximum begins with the sink has nothing but such weights where the sink is far above."""
+
+    class SinkFirst:
+        def prepare(self, call: AttentionCall) -> Prepared:
+            kernel = {variant.name: variant for variant in VARIANTS}["sink-first"].make()
+            return Prepared(launch=lambda: kernel.launch(call), result=lambda native: native)
+
+    shape = {"heads_q": 8, "heads_kv": 1, "head_dim": 64, "seqlens_q": (500,), "window": (127, 0), "sinks": True}
+    subject = make_subject(SinkFirst(), level="full", dtype="fp16", seed=seed, **shape)
+    assert {"pass"} == {finding.verdict for finding in Budget().run(subject)}
 
 
 def test_a_batch_of_empty_rows_only_has_no_statistics() -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.masks import visible
-from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.census import Census, Labelling, labellings
 
@@ -75,6 +75,50 @@ def test_a_wrong_mask_is_recognised(fault: str) -> None:
     assert "fail" == finding.verdict
     assert words == finding.values["looks_like"]
     assert finding.detail.endswith(f"; all rows look like {words}")
+
+
+class Hidden(Dense):
+    """Hidden keys have a score of their own, and row maxima begin somewhere."""
+
+    def __init__(self, score: float, begin: float = -math.inf) -> None:
+        super().__init__()
+        self.score, self.begin = score, begin
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        native = super().prepare(call)
+
+        def launch() -> Any:
+            out, lse = native.launch()
+            lost = (lse < self.begin - 104) | ((lse < self.score) & (call.cu_seqlens_q[1] > 1))
+            return torch.where(lost.T.unsqueeze(-1), 0.0, out), lse
+
+        return Prepared(launch=launch, result=lambda native: native)
+
+
+@pytest.mark.parametrize("adapter", [Hidden(-1e4), Hidden(-math.inf, begin=-1e4)], ids=["hidden", "maximum"])
+def test_a_finite_minus_infinity_is_caught(adapter: Any) -> None:
+    """At full, where every score is below it."""
+    assert "pass" == census(adapter).verdict
+    finding = census(adapter, level="full")
+    assert ("fail", True) == (finding.verdict, -24000 < finding.values["score"] <= -12000)
+    assert finding.detail.startswith("with every score at -")
+
+
+@pytest.mark.parametrize("workload", [{}, {"head_dim": 256}, {"head_dim": 40, "scale": 1.0}, PAGED, WINDOW], ids=str)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3"])
+def test_low_scores_are_asked_of_correct_kernels(workload: dict[str, Any], dtype: str) -> None:
+    """Exactly the same for every key, in every dtype."""
+    finding = census(level="full", dtype=dtype, **workload)
+    assert ("pass", True) == (finding.verdict, "also with every score at -" in finding.detail)
+
+
+@pytest.mark.parametrize(
+    ("workload", "hidden"), [({"softcap": 30.0}, None), ({"sinks": True}, None), ({}, -5e4), ({"head_dim": 4}, None)]
+)
+def test_low_scores_are_not_asked_where_they_do_not_stay(workload: dict[str, Any], hidden: float | None) -> None:
+    """Under a softcap, beside a sink, or where the card says what a hidden key scores."""
+    finding = census(card=make_card(hidden_score=hidden), level="full", **workload)
+    assert ("pass", False) == (finding.verdict, "every score at" in finding.detail)
 
 
 def test_the_first_wrong_row_is_described() -> None:

@@ -130,6 +130,31 @@ def test_the_sink_alone_is_an_lse() -> None:
     assert "pass" == finding.verdict
 
 
+@pytest.mark.parametrize("value", [1e4, math.inf, math.nan, 0.0])
+def test_another_lse_of_rows_without_keys_is_none_beside_sinks(value: float) -> None:
+    """It is -inf or the sink."""
+    wrong = Edited(result=lambda call, out, lse: (out, torch.where(lse == -math.inf, value, lse)))
+    finding = findings(wrong, sinks=True)[0]
+    assert ("fail", True) == (finding.verdict, "lse is not -inf, nor the sink" in finding.detail)
+
+
+@pytest.mark.parametrize(("name", "part"), [("no keys at all", "k"), ("no queries at all", "q")])
+def test_a_call_of_nothing_is_asked_where_the_card_claims_it(name: str, part: str) -> None:
+    """A library that fails to launch an empty grid is refused such calls, or ends its case."""
+
+    class Grid(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Any:
+            if not len(getattr(call, part)):
+                raise RuntimeError("invalid configuration argument")
+            return super().prepare(call)
+
+    with pytest.raises(RuntimeError, match="invalid configuration"):
+        findings(Grid())
+    (finding,) = findings(Grid(), card=make_card(features=["gqa", "lse", "ragged", "empty"]))
+    assert ("pass", False) == (finding.verdict, name in finding.detail)
+    assert name in findings()[0].detail
+
+
 def test_a_refusal_is_told() -> None:
     """The library says no to more queries than keys."""
 
@@ -140,7 +165,7 @@ def test_a_refusal_is_told() -> None:
             return super().prepare(call)
 
     verdicts = [(finding.verdict, "seqlen_q > seqlen_k" in finding.detail) for finding in findings(Choosy())]
-    assert [("pass", False), ("note", True), ("note", True)] == verdicts
+    assert [("pass", False), *[("note", True)] * 3] == verdicts
 
 
 def images_of_all(call: AttentionCall) -> AttentionCall:

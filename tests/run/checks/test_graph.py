@@ -39,21 +39,21 @@ class Eager:
 
 
 class Paged:
-    """One query on the pages of one sequence; its lengths as they are, or as they were when prepared or captured."""
+    """One query on the pages of one sequence; its lengths or pages as they are, or as when prepared or captured."""
 
-    def __init__(self, *, bakes: bool = False, plans: bool = False) -> None:
+    def __init__(self, *, bakes: str = "", plans: bool = False) -> None:
         self.bakes = bakes
         self.plans = plans
 
     def prepare(self, call: AttentionCall) -> Prepared:
         assert call.seqused_k is not None
         assert call.block_table is not None
-        planned, table = call.seqused_k.clone(), call.block_table[0].long()
+        lengths, pages = call.seqused_k.clone(), call.block_table.clone()
 
         def launch() -> Any:
-            used = (
-                planned if self.plans or (self.bakes and torch.cuda.is_current_stream_capturing()) else call.seqused_k
-            )
+            baked = self.bakes if torch.cuda.is_current_stream_capturing() else ""
+            used = lengths if self.plans or baked == "lengths" else call.seqused_k
+            table = (pages if baked == "pages" else call.block_table)[0].long()
             group = call.q.shape[1] // call.k.shape[2]
             k, v = (pool[table].flatten(0, 1).float().transpose(0, 1) for pool in (call.k, call.v))
             scores = call.q.float().transpose(0, 1) @ k.repeat_interleave(group, 0).transpose(1, 2) * call.scale
@@ -105,20 +105,22 @@ def test_a_kernel_that_can_be_captured_passes() -> None:
 
 
 @pytest.mark.gpu
-def test_lengths_that_are_baked_in_are_caught() -> None:
-    """The replay reads the keys of the longest context."""
+def test_lengths_and_pages_that_are_baked_in_are_caught() -> None:
+    """The replay reads the keys of the longest context, or the pages of another request."""
     decode: dict[str, Any] = {"seqlens_q": (1,), "seqlens_k": (500,), "page_size": 16}
-    found, detail = verdict(Paged(bakes=True), **decode)
-    assert ("fail", True) == (found, "replayed with shorter lengths" in detail)
+    found, detail = verdict(Paged(bakes="lengths"), **decode)
+    assert ("fail", True) == (found, "replayed with other lengths" in detail)
+    found, detail = verdict(Paged(bakes="pages"), **decode)
+    assert ("fail", True) == (found, "replayed with other pages" in detail)
     found, detail = verdict(Paged(), **decode)
-    assert ("pass", True) == (found, "and with shorter lengths" in detail)
+    assert ("pass", True) == (found, "with other contents, pages, lengths" in detail)
 
 
 @pytest.mark.gpu
 def test_lengths_that_are_planned_on_the_host_are_told() -> None:
     """An eager launch does not see them change either: whoever serves with it plans anew before a replay."""
     found, detail = verdict(Paged(plans=True), seqlens_q=(1,), seqlens_k=(500,), page_size=16)
-    assert ("pass", True) == (found, "planned on the host" in detail)
+    assert ("pass", True) == (found, "lengths are planned on the host" in detail)
 
 
 @pytest.mark.gpu

@@ -64,6 +64,31 @@ def test_values_of_another_head_are_caught() -> None:
     assert ("fail", "values") == (finding.verdict, finding.values["what"])
 
 
+def test_a_trace_of_the_first_head_is_caught() -> None:
+    """Every other one has some of its values."""
+
+    def keys(call: AttentionCall, index: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+        v = call.v[first:last].float()
+        v[:, 1:] += v[:, :1] / 16
+        return call.k[first:last], v
+
+    finding = heads(Dense(keys=keys))
+    assert ("fail", "it follows several" in finding.detail) == (finding.verdict, True)
+
+
+@pytest.mark.parametrize("most", [64, 80])
+def test_few_queries_of_a_large_group_are_more_rows_than_a_tile(most: int) -> None:
+    """Where a kernel packs the queries of a group, and the last rows get another's result."""
+
+    def edit(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        group = call.q.shape[1] // call.k.shape[1]
+        packed = 1 < call.max_seqlen_q <= 8 and call.max_seqlen_q * group > most
+        return torch.where((torch.arange(len(out)) % 8 == 7).view(-1, 1, 1) & packed, out * 2, out), lse
+
+    finding = heads(Edited(result=edit))
+    assert ("fail", 12) == (finding.verdict, finding.values["group"])
+
+
 def test_keys_of_another_head_are_caught() -> None:
     """Values are right, keys are those of the neighbour."""
 

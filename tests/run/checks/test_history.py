@@ -143,14 +143,74 @@ class Addressed(TiledTorch):
         return super().prepare(replace(call, **{self.name: copy}))
 
 
-@pytest.mark.parametrize("name", ["k", "v", "block_table", "seqused_k", "cu_seqlens_k", "sinks", "v_descale"])
-def test_what_is_kept_under_an_address_is_caught(name: str) -> None:
-    """Contents, pages, lengths and factors that were replaced where they stand."""
-    workload: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "sinks": True}
-    workload |= {"page_size": 16} if name in {"block_table", "seqused_k"} else {}
+@pytest.mark.parametrize(
+    ("name", "differs"),
+    [
+        ("k", "contents"),
+        ("v", "contents"),
+        ("sinks", "contents"),
+        ("v_descale", "contents"),
+        ("block_table", "contents"),
+        ("seqused_k", "lengths of keys"),
+        ("cu_seqlens_k", "lengths of keys"),
+        ("cu_seqlens_q", "lengths of queries"),
+        ("bidirectional_spans", "images"),
+    ],
+)
+def test_what_is_kept_under_an_address_is_caught(name: str, differs: str) -> None:
+    """Contents, pages, lengths, images and factors that were replaced where they stand."""
+    workload: dict[str, Any] = {"seqlens_q": (5, 3), "seqlens_k": (40, 33), "sinks": True}
+    workload |= {"page_size": 16} if name in {"block_table", "seqused_k", "cu_seqlens_q"} else {}
     workload |= {"dtype": "fp8_e4m3"} if name == "v_descale" else {}
     (finding,) = history(Addressed(name), **workload)
-    differs = "lengths" if name in {"seqused_k", "cu_seqlens_k"} else "contents"
+    assert ("fail", differs) == (finding.verdict, finding.values["differs_in"])
+
+
+class AddressedBeside(Addressed):
+    """What is kept is found by the address together with what a key may hold beside it."""
+
+    def __init__(self, name: str, key: Callable[[AttentionCall], Any]) -> None:
+        super().__init__(name)
+        self.key = key
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        tensor = getattr(call, self.name)
+        if tensor is None:
+            return TiledTorch.prepare(self, call)
+        key = (tensor.data_ptr(), tensor.shape, str(self.key(call)))
+        _, copy = self.kept.setdefault(key, (tensor, tensor.clone()))
+        return TiledTorch.prepare(self, replace(call, **{self.name: copy}))
+
+
+DECODE: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("adapter", "workload", "differs"),
+    [
+        (AddressedBeside("seqused_k", lambda call: call.max_seqlen_k), DECODE, "lengths of keys"),
+        (AddressedBeside("block_table", lambda call: call.block_table[:, 0].tolist()), DECODE, "pages"),
+        (
+            AddressedBeside("cu_seqlens_q", lambda call: call.cu_seqlens_k.tolist()),
+            {"seqlens_q": (9, 9), "seqlens_k": (40, 33)},
+            "lengths of queries",
+        ),
+        (
+            AddressedBeside("cu_seqlens_k", lambda call: call.cu_seqlens_q.tolist()),
+            {"seqlens_q": (9, 9), "seqlens_k": (40, 40)},
+            "lengths of keys",
+        ),
+        (
+            AddressedBeside("bidirectional_spans", lambda call: call.cu_seqlens_q.tolist()),
+            {"seqlens_q": (30,), "window": (7, 0), "spans": ((0, 3, 20),)},
+            "images",
+        ),
+    ],
+    ids=["the longest", "the first page", "keys' lengths", "queries' lengths", "an image under a window"],
+)
+def test_what_is_kept_under_an_address_and_more_is_caught(adapter: Any, workload: dict[str, Any], differs: str) -> None:
+    """Whatever else stays the same."""
+    (finding,) = history(adapter, **workload)
     assert ("fail", differs) == (finding.verdict, finding.values["differs_in"])
 
 
@@ -181,7 +241,7 @@ def test_a_refusal_is_told() -> None:
                 raise LibraryRefusal("no window")
             return super().prepare(call)
 
-    assert ["pass", "note", "note", "note"] == [finding.verdict for finding in history(Choosy())]
+    assert ["pass", *["note"] * 4] == [finding.verdict for finding in history(Choosy())]
 
 
 def test_each_shape_of_a_compiler_is_too_much() -> None:
@@ -249,7 +309,10 @@ def test_a_key_that_holds_too_little_is_caught(name: str, adapter: Any, workload
     assert ("fail", name) == (finding.verdict, finding.values["differs_in"])
 
 
-@pytest.mark.parametrize(("name", "fields"), [("sinks", {"sinks": None}), ("softcap", {"softcap": 0.0})])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [("sinks", {"sinks": None}), ("softcap", {"softcap": 0.0}), ("image", {"bidirectional_spans": None})],
+)
 def test_what_is_lost_under_a_window_only_is_caught(name: str, fields: dict[str, Any]) -> None:
     """Each alone is right."""
 

@@ -56,6 +56,19 @@ def test_a_hidden_nan_is_caught(name: str, workload: dict[str, Any]) -> None:
     assert "sees it and gives a number" in finding.detail
 
 
+@pytest.mark.parametrize(("name", "place"), [("k", "first"), ("v", "first"), ("k", "middle"), ("v", "middle")])
+def test_a_nan_that_is_hidden_at_some_keys_only_is_caught(name: str, place: str) -> None:
+    """In a tile that no mask cuts, or in one that is not the last."""
+
+    def edit(call: AttentionCall) -> AttentionCall:
+        tensor = getattr(call, name).clone()
+        part = slice(0, 8) if place == "first" else slice(24, 48)
+        tensor[part] = tensor[part].nan_to_num(nan=0.0)
+        return replace(call, **{name: tensor})
+
+    assert ("fail", name) == ((finding := nan(Edited(call=edit), seqlens_q=(70,))).verdict, finding.values["tensor"])
+
+
 def test_an_output_cleaned_of_nan_is_caught() -> None:
     """The result hides what the arithmetic found."""
     finding = nan(Edited(result=lambda call, out, lse: (out.nan_to_num(nan=0.0), lse)))

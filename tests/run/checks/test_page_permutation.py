@@ -81,6 +81,30 @@ def test_splits_by_the_width_of_the_table_are_allowed(out_by: float, lse_by: flo
         assert ("wider", tensor) == (finding.values["order"], finding.values["tensor"])
 
 
+def unnamed_is_last(table: Tensor, call: AttentionCall) -> Tensor:
+    """Where a page is -1 the last one stands in, for the whole sequence."""
+    return torch.where((table < 0).any(1, keepdim=True), len(call.k) - 1, table)
+
+
+def longest_for_all(call: AttentionCall) -> AttentionCall:
+    """The longest length that was planned for is that of every sequence."""
+    return replace(call, seqused_k=call.seqused_k.clamp(max=0) + call.max_seqlen_k)
+
+
+def test_unused_entries_of_a_table_have_no_meaning() -> None:
+    """They may be -1, at full."""
+    assert "pass" == permuted(with_table(unnamed_is_last)).verdict
+    finding = permuted(with_table(unnamed_is_last), level="full")
+    assert ("fail", "unnamed") == (finding.verdict, finding.values["order"])
+    assert "unused entries of -1" in permuted(level="full").detail
+
+
+def test_a_larger_maximum_is_no_length() -> None:
+    """An engine plans for its longest request."""
+    finding = permuted(Edited(call=longest_for_all), seqlens_q=(1,), seqlens_k=(41,))
+    assert ("fail", "wider") == (finding.verdict, finding.values["order"])
+
+
 def of_one_owner(table: Tensor, call: AttentionCall) -> Tensor:
     """A page that two sequences hold is taken from the earlier one."""
     taken: set[int] = set()

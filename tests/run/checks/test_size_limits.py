@@ -15,32 +15,32 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.size_limits import MANY, OFFSETS, SizeLimits, far_pages, far_rows
+from qualify.run.checks.size_limits import MANY, SizeLimits, far_pages, far_rows
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
 LAYOUTS = pytest.mark.parametrize("layout", [{}, PAGED], ids=["packed", "paged"])
 
 
 class Wrapped(TiledTorch):
-    """Rows or pages whose offset leaves 32 bits are read as zeros."""
+    """Rows or pages at offsets that its integers do not reach are read as zeros."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, reach: int) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.reach = name, reach
 
     def prepare(self, call: AttentionCall) -> Prepared:
         tensor: Tensor = getattr(call, self.name)
         step = tensor.stride(0)
-        if len(tensor) * step <= OFFSETS:
+        if len(tensor) * step <= self.reach:
             return super().prepare(call)
         if call.block_table is None:
             near = tensor.clone()
-            near[torch.arange(len(tensor)) * step >= OFFSETS] = 0
+            near[torch.arange(len(tensor)) * step >= self.reach] = 0
             return super().prepare(replace(call, **{self.name: near}))
         pages = call.block_table.flatten().long().unique()
         table = torch.searchsorted(pages, call.block_table.long())
         small: dict[str, Any] = {name: getattr(call, name)[pages].clone() for name in ("k", "v")}
-        small[self.name][pages * step >= OFFSETS] = 0
+        small[self.name][pages * step >= self.reach] = 0
         return super().prepare(replace(call, **small, block_table=table.int()))
 
 
@@ -83,21 +83,33 @@ def size_limits(adapter: Any = None, **subject: Any) -> list[Finding]:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32", "fp8_e4m3"])
 def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -> None:
     """Every question is asked."""
-    (finding,) = size_limits(dtype=dtype, **layout)
+    finding, *notes = size_limits(dtype=dtype, **layout)
     assert "pass" == finding.verdict
-    far = "a cache beyond 2^31 elements" if layout else "keys beyond 2^31 elements, values beyond 2^31 elements"
+    what = ["a cache"] if layout else ["keys", "values"]
+    no_room = [note.detail.removeprefix("not asked: no room for ").partition(" (")[0] for note in notes]
+    far = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in what]
+    assert set(no_room) <= {name for name in far if dtype == "fp32" or "2^32" in name}
     late = "65600 keys" if layout else "65600 keys of 3 queries, 2113 queries, 545 queries on 1669 keys"
-    assert f"right with {far}, {late}, 136 heads, 65537 sequences, 130 live sequences" == finding.detail
+    asked = ", ".join(name for name in far if name not in no_room)
+    assert f"right with {asked}, {late}, 160 heads, 65537 sequences, 130 live sequences" == finding.detail
 
 
 @pytest.mark.parametrize(
     ("layout", "name", "what"),
     [({}, "k", "keys"), ({}, "v", "values"), (PAGED, "k", "a cache"), (PAGED, "v", "a cache")],
 )
-def test_offsets_of_32_bits_are_caught(layout: dict[str, Any], name: str, what: str) -> None:
-    """In keys and in values alone."""
-    finding, *_ = size_limits(Wrapped(name), **layout)
-    assert ("fail", f"{what} beyond 2^31 elements") == (finding.verdict, finding.values["what"])
+@pytest.mark.parametrize("power", [31, 32])
+def test_offsets_of_32_bits_are_caught(layout: dict[str, Any], name: str, what: str, power: int) -> None:
+    """In keys and in values alone, with a sign and without one."""
+    finding, *_ = size_limits(Wrapped(name, 1 << power), **layout)
+    assert ("fail", f"{what} beyond 2^{power} elements") == (finding.verdict, finding.values["what"])
+
+
+@LAYOUTS
+def test_a_card_may_claim_fewer_elements(layout: dict[str, Any]) -> None:
+    """Then nothing beyond them is asked."""
+    finding, *_ = size_limits(Wrapped("k", 1 << 32), card=make_card(elements={"max": 1 << 32}), **layout)
+    assert ("pass", False) == (finding.verdict, "2^32" in finding.detail)
 
 
 @LAYOUTS
@@ -146,7 +158,7 @@ EDITS: dict[str, tuple[Callable[[AttentionCall, Tensor], None], str]] = {
     "sequence 31": (without_sequence(31), "65537 sequences"),
     "sequence 64": (without_sequence(64), "65537 sequences"),
     "sequence 32766": (without_sequence(32766), "65537 sequences"),
-    "heads from 128 on": (lambda call, out: doubled(out[:, 128:]), "136 heads"),
+    "heads from 128 on": (lambda call, out: doubled(out[:, 128:]), "160 heads"),
     "queries from 2048 on": (lambda call, out: doubled(out[2048:]), "2113 queries"),
     "several queries of many keys": (
         lambda call, out: doubled(out[: len(out) * (call.max_seqlen_k > 2048 and call.max_seqlen_q > 1)]),
@@ -228,21 +240,21 @@ def test_what_a_library_refuses_is_noted() -> None:
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_far_rows_hold_the_same_numbers(keys: bool) -> None:
-    """The last of them lie beyond 2^31 elements."""
+    """The last of them lie beyond as many elements as are asked."""
     packed = make_subject(level="full").inputs().call
-    far = far_rows(packed, keys=keys)
+    far = far_rows(packed, keys=keys, offsets=1 << 32)
     tensor = far.k if keys else far.v
-    assert tensor.stride(0) * (len(tensor) - 1) > OFFSETS
+    assert tensor.stride(0) * (len(tensor) - 1) > 1 << 32
     assert torch.equal(packed.k, far.k)
     assert torch.equal(packed.v, far.v)
 
 
 def test_far_pages_hold_the_same_numbers() -> None:
-    """All of them lie beyond 2^31 elements."""
+    """All of them lie beyond as many elements as are asked."""
     paged = make_subject(level="full", **PAGED).inputs().call
-    far = far_pages(paged)
+    far = far_pages(paged, offsets=1 << 32)
     assert paged.block_table is not None
     assert far.block_table is not None
-    assert int(far.block_table.min()) * far.k.stride(0) >= OFFSETS
+    assert int(far.block_table.min()) * far.k.stride(0) >= 1 << 32
     for name in ("k", "v"):
         assert torch.equal(getattr(paged, name)[paged.block_table.long()], getattr(far, name)[far.block_table.long()])

@@ -113,6 +113,44 @@ class _SinkOfFifths(Simulator):
         return own.roll(1, 0) if tile.plan.heads_q // tile.plan.heads_kv in {5, 7} else own
 
 
+class _RowsBeyondTile(Simulator):
+    """Up to eight queries are packed with their group into rows: those from 64 on see what the last query sees."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        position, group = super().positions(tile), tile.plan.heads_q // tile.plan.heads_kv
+        if not 1 < tile.seqlen_q <= 8:
+            return position
+        return torch.where(torch.arange(tile.start, tile.stop) * group >= 64, tile.seqlen_k - 1, position)
+
+
+class _BatchFirstHead(Simulator):
+    """Decode of 64 to 1024 sequences with two to seven KV heads: the last group reads KV head 0."""
+
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        heads = super().head_map(plan, index)
+        lost = plan.bounds_q[-1] == plan.batch and 64 <= plan.batch <= 1024 and 1 < plan.heads_kv < 8
+        return torch.where(heads == plan.heads_kv - 1, 0, heads) if lost else heads
+
+
+class _Swizzled(Simulator):
+    """Where the KV heads are a multiple of eight, neighbours change places."""
+
+    def head_map(self, plan: Plan, index: int) -> Tensor:
+        heads = super().head_map(plan, index)
+        return heads ^ 1 if plan.heads_kv % 8 == 0 else heads
+
+
+class _TraceOfFirst(Simulator):
+    """The values of every KV head but the first have a trace of its own."""
+
+    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
+        k, v = super().keys(call, plan, index)
+        if plan.heads_kv == 1 or plan.dtype.itemsize != 2:
+            return k, v
+        other = torch.arange(plan.heads_q) >= plan.heads_q // plan.heads_kv
+        return k, v + v[:1] * (2.0**-11 * other).view(-1, 1, 1)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gqa-interleave",
@@ -197,6 +235,34 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="modular#6591",
         does="in groups of 5 and 7 a head takes its neighbour's sink",
         make=_SinkOfFifths,
+    ),
+    Fault(
+        name="rows-beyond-64",
+        kind="E",
+        mirrors="flash-attention#2528, FlashMLA#212",
+        does="of up to eight queries packed with their group, rows from 64 on are not masked",
+        make=_RowsBeyondTile,
+    ),
+    Fault(
+        name="batch-first-head",
+        kind="E",
+        mirrors="pytorch#193893",
+        does="decode of 64 sequences or more: the last group reads KV head 0",
+        make=_BatchFirstHead,
+    ),
+    Fault(
+        name="heads-of-eight",
+        kind="E",
+        mirrors="pytorch#193893",
+        does="with a multiple of eight KV heads, neighbours change places",
+        make=_Swizzled,
+    ),
+    Fault(
+        name="trace-of-first",
+        kind="E",
+        mirrors="onnx#7274",
+        does="values of the other KV heads have a trace of KV head 0",
+        make=_TraceOfFirst,
     ),
 )
 """Heads and their elements."""

@@ -215,6 +215,22 @@ class _FirstSpanOnly(Simulator):
         return replace(plan, spans=plan.spans[:1])
 
 
+class _ImagesOfPages(Simulator):
+    """Images are ignored where a windowed call reads pages."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        return replace(plan, spans=()) if plan.page_size and plan.window != (-1, -1) else plan
+
+
+class _HiddenScore(Simulator):
+    """A hidden key scores -1e4, and is gone where a row's other scores are above that."""
+
+    def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
+        inside = self.in_sequence(tile, torch.arange(scores.shape[-1]).view(1, -1))
+        return torch.where(seen, scores, torch.where(inside, -1e4, -torch.inf))
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="causal-plus-1",
@@ -390,6 +406,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#30974",
         does="of several images only the first one counts",
         make=_FirstSpanOnly,
+    ),
+    Fault(
+        name="paged-images",
+        kind="A",
+        mirrors="vllm#30974",
+        does="images are ignored where a call with a window reads pages",
+        make=_ImagesOfPages,
+    ),
+    Fault(
+        name="hidden-score",
+        kind="A",
+        mirrors="pytorch#103749, flash-attention#442",
+        does="a hidden key scores -1e4 instead of -inf",
+        make=_HiddenScore,
     ),
 )
 """Masks."""

@@ -58,15 +58,10 @@ class _EmptyLseFinite(_EmptyLse):
 
 
 class _EmptyShiftsTable(Simulator):
-    """Sequences without keys are left out when the rows of keys are counted."""
+    """Sequences without keys are left out when the rows of the block table are counted."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
-        plan = super().make_plan(call)
-        self.rows = torch.tensor([length > 0 for length in plan.lengths_k]).cumsum(0).sub(1).clamp(min=0).tolist()
-        return plan
-
-    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
-        return super().keys(call, plan, self.rows[index]) if plan.table is not None else super().keys(call, plan, index)
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        return super().pages(name, plan, sum(length > 0 for length in plan.lengths_k[:index]))
 
 
 class _DecodeByBatch(Simulator):

@@ -180,6 +180,37 @@ class _WideThroughFp16(Simulator):
         return rows.half() if name in self.names and rows.dtype == torch.bfloat16 else rows
 
 
+class _FirstMaximum(Simulator):
+    """The row maximum begins at -1e4."""
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        new = super().maximum(tile, m, scores)
+        return torch.where(new == -math.inf, new, new.clamp(min=-1e4))
+
+
+class _ScoreCeiling(Simulator):
+    """Scores above a fixed bound are cut off."""
+
+    def cap(self, tile: Tile, scores: Tensor) -> Tensor:
+        return super().cap(tile, scores).clamp(max=500.0)
+
+
+class _NanInWholeTiles(Simulator):
+    """Where a tile needs no mask, a score that is NaN is taken for masked."""
+
+    def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
+        masked = super().mask(tile, scores, seen)
+        return masked.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf) if bool(seen.all()) else masked
+
+
+class _SinkOfNothing(Simulator):
+    """With sinks, rows that see no key have an LSE of 1e4."""
+
+    def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        out, whole = super().add_sinks(call, tile, out, lse)
+        return out, whole if call.sinks is None else whole.masked_fill(whole == -math.inf, 1e4)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="qk-fp16",
@@ -334,6 +365,34 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#34759",
         does="values in bf16, and only those, go through fp16",
         make=partial(_WideThroughFp16, "v"),
+    ),
+    Fault(
+        name="first-maximum",
+        kind="I",
+        mirrors="pytorch#196678; census: every score far below zero",
+        does="the row maximum begins at -1e4",
+        make=_FirstMaximum,
+    ),
+    Fault(
+        name="score-ceiling",
+        kind="I",
+        mirrors="needle: scores over a thousand",
+        does="scores above 500 are cut off",
+        make=_ScoreCeiling,
+    ),
+    Fault(
+        name="nan-whole-tiles",
+        kind="I",
+        mirrors="pytorch#141128",
+        does="a NaN score is taken for masked in tiles that need no mask",
+        make=_NanInWholeTiles,
+    ),
+    Fault(
+        name="sink-of-nothing",
+        kind="C",
+        mirrors="vllm#49294, vllm#15492",
+        does="with sinks, the LSE of rows that see no key is 1e4",
+        make=_SinkOfNothing,
     ),
 )
 """Arithmetic."""

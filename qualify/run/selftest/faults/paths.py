@@ -203,6 +203,41 @@ class _FarWindow(Simulator):
         return super().positions(tile) - 256 * far
 
 
+class _OffsetUnsigned(Simulator):
+    """Offsets into the tensors are unsigned 32-bit: beyond 2³² elements they wrap."""
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        rows = slots // plan.page_size if plan.page_size else slots
+        inside = rows * strides[0] < 1 << 32
+        return super().fetch(name, tensor, strides, slots, plan).float() * inside.view(-1, 1, 1)
+
+
+class _LongDecode(Simulator):
+    """One query over more than 2048 keys loses the second tile of keys."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        lost = tile.seqlen_q == 1 and tile.seqlen_k > 2048
+        return [start for at, start in enumerate(starts) if at != 1] if lost else starts
+
+
+class _EmptyGrid(Simulator):
+    """A grid of no blocks cannot be launched."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        if not len(call.q):
+            raise RuntimeError("CUDA error: invalid configuration argument")
+        return super().attend(call)
+
+
+class _EarlyReturn(Simulator):
+    """A call in which no sequence has keys returns at once, with an LSE of +inf."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        return out, lse if call.max_seqlen_k else torch.full_like(lse, torch.inf)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="offset-int32",
@@ -329,6 +364,34 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="sglang#31501",
         does="with a window, many queries after more than 1024 keys stand elsewhere",
         make=_FarWindow,
+    ),
+    Fault(
+        name="offset-uint32",
+        kind="K",
+        mirrors="flash-attention#772, vllm#50427",
+        does="offsets are unsigned 32-bit and wrap at 2^32 elements",
+        make=_OffsetUnsigned,
+    ),
+    Fault(
+        name="long-decode",
+        kind="K",
+        mirrors="aiter#4350, flash-attention#1417",
+        does="one query over more than 2048 keys loses a tile",
+        make=_LongDecode,
+    ),
+    Fault(
+        name="empty-grid",
+        kind="C",
+        mirrors="flash-attention#1619, flash-attention#2568",
+        does="a call without any query fails to launch",
+        make=_EmptyGrid,
+    ),
+    Fault(
+        name="early-return",
+        kind="C",
+        mirrors="vllm#15492",
+        does="a call without any key gives an LSE of +inf",
+        make=_EarlyReturn,
     ),
 )
 """Limits, paths and errors."""

@@ -218,6 +218,39 @@ class _LengthsOfQueries(Simulator):
         return super().key_lengths(replace(call, cu_seqlens_k=call.cu_seqlens_q))
 
 
+class _UnusedEntries(Simulator):
+    """Lanes past the end follow the block table to its last entry; what they read is masked, where there is a page."""
+
+    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+        if not plan.page_size:
+            return super().slots(name, plan, index, positions)
+        if bool((self.pages(name, plan, index) < 0).any()):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return super().slots(name, plan, index, positions)
+
+
+class _TableOf64(Simulator):
+    """Rows of a block table of more than 64 columns are taken to be 64 apart."""
+
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        assert plan.table is not None, "only a paged cache has pages"
+        columns = plan.table.shape[1]
+        if columns <= 64:
+            return super().pages(name, plan, index)
+        row: Tensor = plan.table.flatten()[index * 64 :][:columns]
+        return row
+
+
+class _PlannedLength(Simulator):
+    """The keys of a sequence alone in a paged call are as many as the call plans for at most."""
+
+    def key_lengths(self, call: AttentionCall) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        starts, lengths = super().key_lengths(call)
+        if call.block_table is None or len(lengths) != 1:
+            return starts, lengths
+        return starts, (min(call.max_seqlen_k, call.block_table.shape[1] * call.k.shape[1]),)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="drop-tail",
@@ -365,6 +398,27 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flash-attention#638, flash-attention#1155",
         does="what lies behind the queries is overwritten",
         make=_WritesPastEnd,
+    ),
+    Fault(
+        name="unused-entries",
+        kind="H",
+        mirrors="flash-attention#2711",
+        does="block table entries past the used pages are followed: one that names no page is an illegal access",
+        make=_UnusedEntries,
+    ),
+    Fault(
+        name="table-of-64",
+        kind="H",
+        mirrors="vllm#41834, flashinfer#4270",
+        does="rows of a block table of more than 64 columns are taken to be 64 apart",
+        make=_TableOf64,
+    ),
+    Fault(
+        name="planned-length",
+        kind="B",
+        mirrors="flashinfer#3716",
+        does="a sequence alone has the keys that were planned for at most, not its own",
+        make=_PlannedLength,
     ),
 )
 """Reads, pages and writes."""

@@ -217,6 +217,46 @@ def _total_and_longest(call: AttentionCall) -> tuple[int, int] | str:
     return str(call.cu_seqlens_k) if lengths is None else (int(lengths.sum()), int(lengths.max()))
 
 
+class _KeptTable(Simulator):
+    """A block table is copied once for each address and first column: a page that is appended is not seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def plan(self, call: AttentionCall) -> Plan:
+        plan, table = super().plan(call), call.block_table
+        if table is None:
+            return plan
+        place = (table.data_ptr(), table.shape, table.stride(), tuple(table[:, :1].flatten().tolist()))
+        _, copy = self.kept.setdefault(place, (table, table.long().clone()))
+        return replace(plan, table=copy)
+
+
+class _StaleWorkspace(Simulator):
+    """From sequence 64 on a split without keys leaves its part of the workspace as an earlier call wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workspace: dict[tuple[Any, ...], Partial] = {}
+
+    def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
+        if self.split_count(tile) == 1 or tile.index < 64:
+            return partial
+        place = (tile.index, number, partial[0].shape)
+        if len(starts):
+            self.workspace[place] = partial
+        return self.workspace.get(place, partial)
+
+
+class _OrderOfMany(Simulator):
+    """From 32 sequences on, tiles of keys are visited backwards."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        return starts[::-1] if tile.plan.batch >= 32 else starts
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="stale-len",
@@ -378,5 +418,47 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#30974",
         does="the plan's key holds how many images there are, not where",
         make=partial(_CoarseKey, "spans", lambda call: str(getattr(call.bidirectional_spans, "shape", ()))),
+    ),
+    Fault(
+        name="address-used",
+        kind="J",
+        mirrors="ik_llama.cpp#2096, vLLM-2080Ti-Definitive#183",
+        does="a plan is kept under the address of the used lengths and the contents of everything else",
+        make=partial(_KeyedByAddress, used="seqused_k"),
+    ),
+    Fault(
+        name="address-queries",
+        kind="J",
+        mirrors="flashinfer#4365, ik_llama.cpp#2096",
+        does="a plan is kept under the address of the lengths of queries and the contents of everything else",
+        make=partial(_KeyedByAddress, lengths_q="cu_seqlens_q"),
+    ),
+    Fault(
+        name="address-spans",
+        kind="J",
+        mirrors="vllm#30974, sglang#26019",
+        does="a plan is kept under the address of the images",
+        make=partial(_KeyedByAddress, spans="bidirectional_spans"),
+    ),
+    Fault(
+        name="page-appended",
+        kind="J",
+        mirrors="sglang#26019, ik_llama.cpp#2096",
+        does="the block table is copied once for each address and first column",
+        make=_KeptTable,
+    ),
+    Fault(
+        name="workspace-of-many",
+        kind="J",
+        mirrors="flashinfer#1584, vllm#47188",
+        does="from sequence 64 on, a split without keys keeps what an earlier call left in the workspace",
+        make=_StaleWorkspace,
+    ),
+    Fault(
+        name="order-of-many",
+        kind="O",
+        mirrors="pegainfer#613",
+        does="from 32 sequences on, tiles are visited backwards",
+        make=_OrderOfMany,
     ),
 )
