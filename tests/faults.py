@@ -98,10 +98,11 @@ def _attend_head(
     base = torch.where(row_max == -math.inf, 0.0, row_max)
     p = torch.exp(scores - base)
     total = p.sum(-1, keepdim=True)
-    whole = total if sink is None else total + torch.exp(sink - base)
     empty = total == 0
-    out = torch.where(empty, 0.0, p.to(call.v.dtype).float() @ v / torch.where(empty, 1.0, whole))
-    return out, torch.where(empty, -math.inf, base + torch.log(whole)).squeeze(-1)
+    own = base + torch.log(total)
+    whole = own if sink is None else torch.logaddexp(own, sink)
+    out = p.to(call.v.dtype).float() @ v / torch.where(empty, 1.0, total) * torch.exp(own - whole)
+    return torch.where(empty, 0.0, out), torch.where(empty, -math.inf, whole).squeeze(-1)
 
 
 class EightBit:

@@ -104,8 +104,13 @@ def _set_logits(q: Tensor, k: Tensor, logits: Tensor, scale: float, slots: Tenso
 
 
 def _every_second(q: Tensor) -> Tensor:
-    """(rows, heads_q) 1 or 0 in turns, along the rows and along the heads: neighbours in a tile differ."""
-    rows, heads = (torch.arange(size, device=q.device) for size in q.shape[:2])
+    """(rows, heads_q) 1 or 0; rows, and heads, whose numbers differ in one binary digit have different ones."""
+
+    def digits(size: int) -> Tensor:
+        number = torch.arange(size, device=q.device)
+        return torch.stack([number >> place & 1 for place in range(max(1, size.bit_length()))]).sum(0)
+
+    rows, heads = (digits(size) for size in q.shape[:2])
     return (rows[:, None] + heads + 1) % 2
 
 

@@ -9,7 +9,7 @@ import torch
 from builders import CPU, make_call, make_workload
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.inputs import INPUT_KINDS, make_inputs
+from qualify.run.inputs import GUARD_ROWS, INPUT_KINDS, make_inputs
 from qualify.run.reference import Golden, golden
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1, 1), "seqlens_k": (300, 0, 64, 130), "page_size": 16}
@@ -53,9 +53,9 @@ def test_every_logit_stands_near_its_level(kind: str, level: float, layout: str,
         level = call.softcap * torch.tensor(level).sign().item() * 0.76
     seen = found.keys > 0
     largest = found.row_max[seen]
-    if kind == "positive":  # neighbours stand at it and at 0 in turns
-        row, head = torch.meshgrid(found.rows[seen], torch.arange(largest.shape[1]), indexing="ij")
-        high = (row + head.to(row)) % 2 == 0
+    if kind == "positive":  # it stands at the level where row and head have evenly many binary digits of 1, else at 0
+        ones = torch.tensor([number.bit_count() for number in range(int(found.rows.max()) + GUARD_ROWS + 1)])
+        high = (ones[found.rows[seen] + GUARD_ROWS][:, None] + ones[: largest.shape[1]] + 1) % 2 == 1
         assert bool((largest[high] > 2 * largest[~high].max()).all()) or call.softcap
         largest = largest[high]
     off = (largest - level).abs()

@@ -102,7 +102,7 @@ def test_probes_steer_with_what_is_no_value() -> None:
     """The queries' elements that meet the values are 0 where a probe has to know the scores."""
     subject = make_subject(**SMALL | PAGED)
     for far in (False, True):
-        q = make_probe(subject, far=far).inputs.call.q
+        q = make_probe(subject, 30.0 if far else 0.0).inputs.call.q
         assert not q[..., :64].any()
         assert q[..., 64].all()
 

@@ -22,9 +22,10 @@ from qualify.run.checks.interface import Subject, claimed, failing, noted, passe
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
 
-IMAGE_LENGTHS = ((40, 33, 70), (70, 33, 100))
-IMAGES = ((0, 8, 20), (0, 30, 50), (0, 58, 64), (2, 31, 95))
-"""(sequence, start, end): one in a history, two in the queries of one sequence, none in the next, one across tiles"""
+IMAGE_LENGTHS = ((40, 33, 170, 40), (70, 33, 200, 40))
+IMAGES = ((0, 8, 20), (0, 25, 50), (0, 50, 64), (2, 31, 195), *((3, start, start + 5) for start in range(0, 36, 6)))
+"""(sequence, start, end): one in a history, one that leaves it, one right behind that, none in the next sequence, one
+of over 128 tokens, and so many of a few tokens that there are more than eight in all"""
 
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -34,7 +35,7 @@ class Degenerate:
 
     name = "degenerate"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three to twelve small calls, each with a golden result"
+    cost = "three to fourteen small calls, each with a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -98,6 +99,8 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
         if not decode:
             yield "queries after a context", ((1, 5, 64, 65, 7), (129, 64, 257, 66, 300))
             yield "equal totals, unequal lengths", ((3, 33, 64), (33, 64, 3))
+            yield "drafts of unequal lengths", ((2, 5, 1, 8), (40, 65, 33, 130))
+            yield "a prompt among single queries", ((1, 40, 1), (100, 70, 90))
     else:
         for length in (1, 33, 65, 129):
             yield f"length {length}", ((1 if decode else length,) * 2, (length,) * 2)

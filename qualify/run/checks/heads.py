@@ -24,7 +24,7 @@ from qualify.run.checks.interface import Result, Subject, failing, far_apart, pa
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import Inputs, with_tensors
 
-RATIOS = (1, 3, 5, 6, 7, 8, 12, 16)
+RATIOS = (1, 3, 5, 6, 7, 8, 12, 16, 24)
 SMALL_Q, SMALL_K = 9, 40
 """lengths of the calls with other group sizes"""
 LARGE_GROUP, FEW_Q = 12, 8
@@ -36,7 +36,7 @@ class Heads:
 
     name = "heads"
     levels: tuple[Level, ...] = ("full",)
-    cost = "one call per binary digit of the KV heads and one with keys; the same and a golden result for eight groups"
+    cost = "one call per binary digit of the KV heads and one with keys; the same and a golden result for nine groups"
 
     def skips(self, subject: Subject) -> str:
         """Needs a query that sees a key."""

@@ -6,8 +6,9 @@ again: B must be right against the golden result, and the second A bitwise the f
 workspace that is kept under too coarse a key gives itself away. Then the same tensors are called again after their
 contents were replaced where they stand, as a cache and its metadata are from one step of an engine to the next: all of
 them at once, and lengths, pages and images one by one, because what is kept under the address of one tensor may be
-found by the contents of the others. At last a prepared A is launched again after B was prepared on the same adapter:
-its plan must still be its own.
+found by the contents of the others. So are the very same tensors with other parameters, as layers share their metadata,
+and a batch after its first sequence alone in the same memory. At last a prepared A is launched again after B was
+prepared on the same adapter: its plan must still be its own.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
 from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed
 from qualify.run.inputs import Inputs, clone, make_inputs
+from qualify.run.parts import one_sequence, only
 
 SHORT = 96
 """keys of the longest sequence of A: history is about calls, not about sizes"""
+ROUND = 64
+"""keys of a window, the query's own among them, as those of models are multiples of tiles"""
+FAR = (1 << 16) + 3
+"""left side of a window that no sequence of A reaches"""
 
 
 class History:
@@ -65,7 +71,7 @@ class History:
                 detail = f"after a call with another {name}, the first call again: {changed(found)}"
                 return [failing(self.name, detail, {"differs_in": name, **found})]
             asked.append(name)
-        for kept in (self._kept_address, self._kept_plan):
+        for kept in (self._kept_address, self._kept_extent, self._kept_plan):
             wrong = kept(subject)
             if wrong:
                 return [wrong]
@@ -86,17 +92,33 @@ class History:
     def _kept_address(self, subject: Subject) -> Finding | None:
         """The same tensors give what other tensors with their contents give."""
         for name, (workload, inputs), (altered, other) in replacements(subject):
-            before = clone(inputs).call
-            replace(subject, workload=workload).run(before)
-            fresh = clone(other).call
+            before, fresh = clone(inputs).call, clone(other).call
             asked = replace(subject, workload=altered)
-            expected = asked.run(fresh)
+            try:
+                expected = asked.run(fresh)
+                replace(subject, workload=workload).run(before)
+            except LibraryRefusal:  # told of the same difference above
+                continue
             after = asked.run(replace(fresh, **_overwritten(before, fresh)))
             found = difference(asked, expected, after, exact=subject.card.claims.deterministic)
             if found:
                 detail = f"after a call, the same tensors with other {name}: {changed(found)}"
                 return failing(self.name, detail, {"differs_in": name, **found})
         return None
+
+    def _kept_extent(self, subject: Subject) -> Finding | None:
+        """The whole batch gives what it gives, also after its first sequence alone, at the same addresses."""
+        if subject.workload.batch == 1 or not subject.workload.seqlens_q[0]:
+            return None
+        call = subject.inputs().call
+        expected = subject.run(clone(subject.inputs()).call)
+        first = replace(subject, workload=one_sequence(subject.workload, 0))
+        first.run(only(call, first.workload, 0, subject.workload))
+        found = difference(subject, expected, subject.run(call), exact=subject.card.claims.deterministic)
+        if not found:
+            return None
+        detail = f"after a call with the first sequence alone, in the same memory, that with all: {changed(found)}"
+        return failing(self.name, detail, {"differs_in": "extent", **found})
 
     def _kept_plan(self, subject: Subject) -> Finding | None:
         """A prepared call gives the same after another one was prepared."""
@@ -139,6 +161,10 @@ def replacements(subject: Subject) -> Iterator[tuple[str, Asked, Asked]]:
     """(what is replaced, a call, another one whose tensors have the same shapes), as far as the card claims them."""
     workload, inputs = subject.workload, subject.inputs()
     yield "contents", (workload, inputs), (workload, subject.inputs(seed=3))
+    other = _other_parameters(subject)
+    names = ("scale", "causal", "window", "softcap")
+    call = replace(inputs.call, **{name: getattr(other, name) for name in names})
+    yield "parameters", (workload, inputs), (other, replace(inputs, call=call))
     for name, turned in _turned(subject):
         yield name, (workload, inputs), (turned, _with_metadata_of(inputs, turned))
     if workload.page_size:
@@ -240,12 +266,20 @@ def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
         return
     longest = max(workload.seqlens_k)
     if "chunked" in masks and longest > 2:
-        yield "chunk", replace(workload, chunk=-(-workload.chunk // 2) or -(-longest // 3))
+        chunk = (-(-workload.chunk // 2) or -(-longest // 3)) | 1  # odd, so that it cuts tiles
+        yield "chunk", replace(workload, chunk=chunk)
+        yield "chunk (its length)", replace(workload, chunk=chunk + 16)
     image = _image(workload)
     if "spans" in masks and not workload.chunk and image:
         at, start, end = image
         yield "image", replace(workload, spans=(image,))
         yield "image (its place)", replace(workload, spans=((at, start + 1, end + 1),))
+        if "chunked" in masks and longest > 2:
+            yield "chunk and image", replace(workload, chunk=chunk, spans=(image,))
+        if "sinks" in subject.card.claims.features:
+            yield "sinks and image", replace(workload, sinks=True, spans=(image,))
+    if "window" in masks and not workload.chunk:
+        yield "window (beyond 2^16)", replace(workload, window=(FAR, 0))  # 3, to an index of 16 bits
 
 
 def _image(workload: Workload) -> tuple[int, int, int] | None:
@@ -266,8 +300,23 @@ def _windowed(subject: Subject) -> Workload | None:
     workload = subject.workload
     if "window" not in subject.card.claims.masks or workload.chunk:
         return None
-    left = max(workload.seqlens_k) // 3 if workload.window[0] < 0 else workload.window[0] // 2
+    longest = max(workload.seqlens_k)
+    own = ROUND - 1 if longest > ROUND else longest // 3
+    left = own if workload.window[0] < 0 else workload.window[0] // 2
     return replace(workload, causal=True, window=(left, 0))
+
+
+def _other_parameters(subject: Subject) -> Workload:
+    """Another scale, and another window and softcap, as far as the card claims them and nothing has to be compiled."""
+    workload = subject.workload
+    other = replace(workload, scale=workload.scale * 0.375)
+    if subject.card.jit != "never":
+        return other
+    windowed = _windowed(subject)
+    if windowed:
+        other = replace(other, causal=True, window=windowed.window)
+    softcap = "softcap" in subject.card.claims.features
+    return replace(other, softcap=_other_softcap(workload)) if softcap else other
 
 
 def _beside_window(subject: Subject, windowed: Workload) -> Iterator[tuple[str, Workload]]:

@@ -4,9 +4,9 @@ The call contract gives shapes, not strides: only the last dimension is contiguo
 slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, with keys
 laid out otherwise than values, with any stride where a dimension has one element, and with one KV head expanded over
 all by stride 0. The small tensors too: a block table whose rows stand further apart, as in the slice that an engine
-hands over, and the fp8 factors of one sequence for all of them. The result must be that of contiguous tensors; other
-roundings are noted, because strides and alignment may choose another kernel. What lies between padded rows is NaN: no
-kernel has business there.
+hands over, the fp8 factors of one sequence for all of them, and all of them behind other numbers in their memory. The
+result must be that of contiguous tensors; other roundings are noted, because strides and alignment may choose another
+kernel. What lies between padded rows is NaN: no kernel has business there.
 Latent values are where the keys are: they keep the strides of the keys, and layouts that would part them are not asked.
 """
 
@@ -30,6 +30,7 @@ PADDING = 16
 OWN_STRIDE = 48
 """of dimensions of one element, whose stride nobody may use; a multiple of 16 bytes in every dtype, as TMA wants it"""
 FACTORS = ("q_descale", "k_descale", "v_descale")
+SMALL = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "bidirectional_spans", "sinks", *FACTORS)
 OTHER_NUMBERS = ("expanded", "factors of one sequence")
 """layouts that change what is asked: they have a contiguous call of their own to agree with"""
 
@@ -39,7 +40,7 @@ class Layout:
 
     name = "layout"
     levels: tuple[Level, ...] = ("full",)
-    cost = "one call per layout, at most thirteen"
+    cost = "one call per layout, at most fourteen"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
@@ -185,6 +186,25 @@ def _factors_of_one_sequence(call: AttentionCall) -> AttentionCall | None:
     return replace(call, **{name: each[:1].expand(each.shape) for name, each in given.items() if each is not None})
 
 
+def _small_at_an_offset(call: AttentionCall) -> AttentionCall:
+    """Small tensors begin 16 bytes into memory that holds other numbers, and rows of fp8 factors stand apart."""
+
+    def behind(tensor: Tensor, step: int) -> Tensor:
+        lead = 16 // tensor.element_size()
+        whole = tensor.new_ones(lead + len(tensor) * step)
+        view = whole.as_strided(tensor.shape, (step, 1)[-tensor.dim() :], lead)
+        view.copy_(tensor)
+        return view
+
+    moved: dict[str, Any] = {}
+    for name in SMALL:
+        tensor = getattr(call, name)
+        if tensor is not None:
+            row = tensor.shape[-1] if tensor.dim() == 2 else 1
+            moved[name] = behind(tensor, row // 4 * 4 + 2 * 4 if name in FACTORS else row)
+    return replace(call, **moved)
+
+
 def _contiguous(call: AttentionCall) -> AttentionCall:
     given = {name: getattr(call, name) for name in FACTORS}
     factors: dict[str, Any] = {name: each.contiguous() for name, each in given.items() if each is not None}
@@ -205,4 +225,5 @@ LAYOUTS: dict[str, Callable[[AttentionCall], AttentionCall | None]] = {
     "expanded": _expanded,
     "a block table with longer rows": _table_with_longer_rows,
     "factors of one sequence": _factors_of_one_sequence,
+    "small tensors at an offset": _small_at_an_offset,
 }

@@ -38,7 +38,10 @@ FILL = 3.0
 """standard deviation of what stands in pages that the call does not own"""
 AT_ONCE = 1 << 26
 """elements of a pool that are drawn in float32, or counted, together: beside many GB there is no room for all"""
-ORDERS: dict[Level, tuple[str, ...]] = {"smoke": ("reversed",), "full": ("reversed", "shuffled", "interleaved")}
+ORDERS: dict[Level, tuple[str, ...]] = {
+    "smoke": ("reversed",),
+    "full": ("reversed", "shuffled", "interleaved", "ascending"),
+}
 
 
 class PagePermutation:
@@ -46,7 +49,7 @@ class PagePermutation:
 
     name = "page_permutation"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "three calls at smoke, eight at full"
+    cost = "three calls at smoke, nine at full"
 
     def skips(self, subject: Subject) -> str:
         """Needs pages."""
@@ -134,7 +137,8 @@ def unlike(was: Tensor, now: Tensor) -> int:
 def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, AttentionCall] | None:
     """The call with equal contents in the first whole pages of every sequence, and the same with the same pages.
 
-    None where fewer than two sequences have a whole page.
+    Of the sequences after the first such one every second shares its first page alone, and differs from there on. None
+    where fewer than two sequences have a whole page.
     """
     table = inputs.call.block_table
     assert table is not None, "skips() asked"
@@ -144,8 +148,8 @@ def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, At
     if not followers:
         return None
     copy, shared = clone(inputs), table.clone()
-    for index in followers:
-        first = slice(whole[index])
+    for number, index in enumerate(followers):
+        first = slice(1 if number % 2 else whole[index])
         for tensor in (copy.k_whole, copy.v_whole):
             tensor[table[index, first].long()] = tensor[table[leader, first].long()]
         shared[index, first] = table[leader, first]
@@ -196,7 +200,9 @@ def _used(workload: Workload, table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _places(order: str, count: int, pool: int, device: torch.device, seed: int) -> Tensor:
-    """(count,) other page numbers, never page 0, up to the last page of the pool."""
+    """(count,) other page numbers, up to the last one of the pool; page 0 only where they ascend, as in a new cache."""
+    if order == "ascending":
+        return torch.arange(count, device=device)
     if order == "reversed":
         return torch.arange(pool - 1, pool - 1 - count, -1, device=device)
     if order == "interleaved":

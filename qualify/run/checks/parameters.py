@@ -3,7 +3,9 @@
 Half of the keys score x + d, the other half x, with values 1 and 0, so a row gives the share of the first half
 and the LSE in closed form. x and d differ from head to head, and sinks stand near the logarithm of the number of
 keys, where they matter. With x = 0 the share tells the scale; with x near the softcap it tells the softcap. A wrong
-result is solved for the parameter: the finding says which wrong value explains it.
+result is solved for the parameter: the finding says which wrong value explains it. At full the scale is also 1.0, which
+is no word for "not given"; x also fifty softcaps, where tanh is 1 and its exponentials are infinite; and the sinks also
+stand so far above all scores that nothing else has weight.
 
 The expectation is exact, so the tolerance is that of the formats alone: the weights of a half are equal and may all be
 rounded the same way, by the accuracy class's roundoff, the output by its own, scores by those of float32 or of the
@@ -33,8 +35,12 @@ FAR = 30.0
 ADDED_SINGLY = 2
 """The first of n equal terms meets n roundings and the last one none. PyTorch's math path in float32 on an H100 was 42
 units of 2^-24 off on 358 keys, where 23 were allowed without this term"""
-OTHER_SCALE = 0.375
-"""at full level the scale is changed by it: a kernel that ignores an explicit scale is seen"""
+OTHER_SCALES = (1.0, 0.5)
+"""at full level the scale is the first of these that it is not: a kernel that ignores an explicit scale is seen"""
+CAPPED = 50.0
+"""x in softcaps where nothing is left of its tanh but 1"""
+OVERWHELMING = 120.0
+"""by how much sinks stand above x and the keys' number: exp(120) is beyond float32"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +63,7 @@ class Parameters:
 
     name = "parameters"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "two calls at smoke, four at full"
+    cost = "two calls at smoke, four at full, two more under a softcap and two with sinks"
 
     def skips(self, subject: Subject) -> str:
         """Needs two keys that some query sees, and an element of the keys for each of the two scores."""
@@ -69,21 +75,24 @@ class Parameters:
         """Near and far from zero; at full level also with another scale."""
         workload = paged_or_ragged(subject)
         scales = [workload.scale]
-        if subject.level == "full" and subject.card.jit != "shapes":
-            scales.append(workload.scale * OTHER_SCALE)
+        full = subject.level == "full"
+        if full and subject.card.jit != "shapes":
+            scales.append(next(scale for scale in OTHER_SCALES if scale != workload.scale))
+        bases = [0.0, workload.softcap or FAR] + [CAPPED * workload.softcap] * (full and workload.softcap > 0)
+        asked = [(base, 0.0) for base in bases] + [(0.0, OVERWHELMING)] * (full and workload.sinks)
         for scale in scales:
             altered = replace(subject, workload=replace(workload, scale=scale))
-            for far in (False, True):
-                probe = make_probe(altered, far=far)
+            for base, above in asked:
+                probe = make_probe(altered, base, sinks_above=above)
                 wrong = judge_probe(altered, probe, altered.run(probe.inputs.call))
                 if wrong:
                     return [wrong]
-        asked = ["scale"] + ["softcap"] * bool(workload.softcap) + ["sinks"] * workload.sinks
-        return [passed(self.name, f"{', '.join(asked)} as asked, for every head ({len(scales)} scales)")]
+        names = ["scale"] + ["softcap"] * bool(workload.softcap) + ["sinks"] * workload.sinks
+        return [passed(self.name, f"{', '.join(names)} as asked, for every head ({len(scales)} scales)")]
 
 
-def make_probe(subject: Subject, *, far: bool) -> Probe:
-    """Keys are 1 or 0 in one element and 1 in the next; a query picks d and x with its two elements.
+def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Probe:
+    """Keys are 1 or 0 in one element and 1 in the next; a query picks d and x, the base, with its two elements.
 
     They are the first two, in latent attention the first two behind the values; all others are 0 in the queries.
     """
@@ -94,7 +103,6 @@ def make_probe(subject: Subject, *, far: bool) -> Probe:
     first = position % 2 == 0
     heads = torch.arange(workload.heads_q, device=device)
     factor = 1 + (heads % 4) / 4
-    base = (workload.softcap or FAR) if far else 0.0
     total = len(position)
     k = torch.zeros(total, 1, workload.head_dim, device=device)
     at = workload.rope.start
@@ -103,14 +111,14 @@ def make_probe(subject: Subject, *, far: bool) -> Probe:
     v = first.float().view(-1, 1, 1).expand(-1, 1, workload.head_dim_v)
     q_whole = torch.zeros_like(inputs.q_whole)
     q_whole[..., at] = fitted(STEP * factor / workload.scale, q_whole.dtype)
-    if far:
+    if base:
         q_whole[..., at + 1] = fitted(base / workload.scale * torch.ones_like(factor), q_whole.dtype)
     everything = torch.ones(total, dtype=torch.bool, device=device)
     inputs = replace_keys(with_tensors(inputs, q=q_whole), workload, everything, k, v)
     if workload.sinks:
-        inputs = replace(inputs, call=replace(inputs.call, sinks=_sinks(workload, base, device)))
+        inputs = replace(inputs, call=replace(inputs.call, sinks=_sinks(workload, base + sinks_above, device)))
     delta = q_whole[0, :, at].double()
-    shift = q_whole[0, :, at + 1].double() if far else torch.zeros_like(delta)
+    shift = q_whole[0, :, at + 1].double() if base else torch.zeros_like(delta)
     ones, zeros = _halves(workload, device)
     return Probe(inputs=inputs, high=shift + delta, low=shift, ones=ones, zeros=zeros)
 
@@ -192,6 +200,7 @@ def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Ten
     rounded = 1.25 * declared.roundoff + 2.0 ** -SIGNIFICANT_BITS[result.out.dtype]
     rounded += 2 * declared.scores * largest  # both scores are rounded, and may move apart
     allowed = (rounded + FP32_ROUNDOFF * (8 * largest + sums)) * share + declared.underflow
+    allowed = allowed + torch.finfo(result.out.dtype).smallest_normal
     error = (result.out.double() - share.unsqueeze(-1)).abs().amax(-1).nan_to_num(nan=torch.inf)
     far = error > allowed
     if result.lse is not None:

@@ -27,6 +27,8 @@ WIDE_EXPONENT = 40
 """of formats with eight bits of exponent: beyond fp16 in both directions, and far from the ends of float32"""
 QUIET, FP8_QUIET = -6, -2
 """even, as EXPONENT is: PyTorch's math path gives q and k the square root of the scale each. In normal range"""
+FP8_SMALL = -6
+"""2^-6 times the values from 1/2 to 2 is below e4m3's normal range, and exact"""
 FP8_EXPONENT = 7
 """2^7 times 2 is within e4m3's range, and 2^7 times a score of some 500 is beyond fp16's"""
 GONE = 100.0
@@ -38,7 +40,7 @@ class PowersOfTwo:
 
     name = "powers_of_two"
     levels: tuple[Level, ...] = ("full",)
-    cost = "five calls"
+    cost = "five calls, one more of values in fp8"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
@@ -64,18 +66,18 @@ class PowersOfTwo:
             if found:
                 detail = f"2^{by} q with 2^-{by} k is the same call, but {changed(found)}"
                 return [failing(self.name, detail, {"scaled": "k", "exponent": -by, **found})]
-        exponent = exponent_of(inputs.call.v)
-        factor = 2.0**exponent
         if subject.workload.latent:
             deaf = inputs.q_whole.clone()
             deaf[..., : subject.workload.rope.start] = 0.0
             inputs = with_tensors(inputs, q=deaf)
             before = subject.run(inputs.call)
-        after = subject.run(with_tensors(inputs, v=scaled(inputs.v_whole, factor)).call)
-        found = difference(subject, before, Result(out=after.out / factor, lse=after.lse), exact=exact)
-        if found:
-            detail = f"2^{exponent} V must give 2^{exponent} times the output, but (divided again) {changed(found)}"
-            return [failing(self.name, detail, {"scaled": "v", "exponent": exponent, **found})]
+        exponent = exponent_of(inputs.call.v)
+        for by in (exponent, FP8_SMALL) if inputs.call.v.dtype == FP8 else (exponent,):
+            after = subject.run(with_tensors(inputs, v=scaled(inputs.v_whole, 2.0**by)).call)
+            found = difference(subject, before, Result(out=after.out / 2.0**by, lse=after.lse), exact=exact)
+            if found:
+                detail = f"2^{by} V must give 2^{by} times the output, but (divided again) {changed(found)}"
+                return [failing(self.name, detail, {"scaled": "v", "exponent": by, **found})]
         how = "bit for bit" if exact else "within rounding"
         asked = f"2^{louder_by} q with 2^-{louder_by} scale, and 2^{exponent} V"
         return [passed(self.name, f"{asked}: the same, {how}")]

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 import torch
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing
+from qualify.run.parts import one_sequence, only
 
 SEQUENCES = 4
 """sequences of a batch that are run alone"""
@@ -102,11 +102,10 @@ def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequence
     """A finding where one of some sequences has other bits by itself than in its batch, whose result is ``whole``."""
     workload = subject.workload
     bounds_q = [0, *accumulate(workload.seqlens_q)]
-    bounds_k = [0, *accumulate(workload.seqlens_k)]
     for index in sequences if workload.batch > 1 else ():
         rows = slice(bounds_q[index], bounds_q[index + 1])
-        single = _sequence(workload, index)
-        own = _only(call, index, rows, slice(bounds_k[index], bounds_k[index + 1]), single)
+        single = one_sequence(workload, index)
+        own = only(call, single, index, workload)
         lse = None if whole.lse is None else whole.lse[:, rows].contiguous()
         alone = replace(subject, workload=single)
         found = difference(alone, Result(out=whole.out[rows], lse=lse), alone.run(own))
@@ -114,36 +113,3 @@ def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequence
             detail = f"sequence {index} alone differs from itself in the batch: {changed(found)}"
             return Finding(check="repeat", verdict="fail", detail=detail, values={"alone": index, **found})
     return None
-
-
-def _sequence(workload: Workload, index: int) -> Workload:
-    """One sequence of a workload, with its images."""
-    spans = tuple((0, start, end) for sequence, start, end in workload.spans if sequence == index)
-    return replace(
-        workload, seqlens_q=(workload.seqlens_q[index],), seqlens_k=(workload.seqlens_k[index],), spans=spans
-    )
-
-
-def _only(call: AttentionCall, index: int, rows: slice, keys: slice, single: Workload) -> AttentionCall:
-    """One sequence of a call. What it has of small tensors is copied: tensors begin at multiples of 16 bytes."""
-    bounds: dict[str, Any] = {"dtype": torch.int32, "device": call.q.device}
-    factors = {"q_descale": call.q_descale, "k_descale": call.k_descale, "v_descale": call.v_descale}
-    descales: dict[str, Any] = {
-        name: None if factor is None else factor[index : index + 1].clone() for name, factor in factors.items()
-    }
-    one = replace(
-        call,
-        q=call.q[rows],
-        cu_seqlens_q=torch.tensor([0, single.seqlens_q[0]], **bounds),
-        max_seqlen_q=single.seqlens_q[0],
-        max_seqlen_k=single.seqlens_k[0],
-        bidirectional_spans=torch.tensor(single.spans, **bounds) if single.spans else None,
-        **descales,
-    )
-    if call.block_table is None:
-        return replace(
-            one, k=call.k[keys], v=call.v[keys], cu_seqlens_k=torch.tensor([0, single.seqlens_k[0]], **bounds)
-        )
-    assert call.seqused_k is not None, "a paged call has seqused_k"
-    used, pages = call.seqused_k[index : index + 1], call.block_table[index : index + 1]
-    return replace(one, seqused_k=used.clone(), block_table=pages.clone())

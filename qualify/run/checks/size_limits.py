@@ -2,14 +2,14 @@
 
 Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31, and
 than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence
-of more than 2^16 keys whose last key decides (of one query, and of several; on pages beside a short one, whose row of
-the block table is as long), one of over 2^11 queries, one of over 2^9 queries after more than 2^10 keys, more heads
-than a block has threads, as many sequences (twice, with the lengths in the other order, because a workspace of that
-size may hold what was left there; and some of them alone, where the card claims batch invariance), and a batch of more
-than 2^16 of which those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far
-tensor lies more memory, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong
-and does not end the process. A card that limits its batch is asked at that limit, and one that limits the elements of a
-tensor no further than that.
+of more than 2^16 keys whose last key decides (of one query, and of several; on pages between a short one and one of
+over 2^11, whose rows of the block table are as long), one of over 2^11 queries, one of over 2^9 queries after more than
+2^10 keys, more heads than a block has threads, as many sequences (twice, with the lengths in the other order, because a
+workspace of that size may hold what was left there, and then with more queries than a tile in more of them than a warp
+has threads; and some of them alone, where the card claims batch invariance), and a batch of more than 2^16 of which
+those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far tensor lies more
+memory, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong and does not end
+the process. A card that limits its batch is asked at that limit, one that limits the elements of a tensor no further.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ GROUP = 2
 """query heads on the one KV head of the long calls: enough to be grouped, and no more work than that"""
 ALIVE = 130
 """sequences that all have queries: more than the threads of four warps"""
+TILED = 40
+"""of them, those that have more queries than a tile in the second call"""
 ALONE = (0, 40, 80)
 """of them, those that are also run alone: of several tiles of keys, in the last order"""
 HEADS = 130
@@ -195,12 +197,12 @@ def _behind_nan(elements: int, like: Tensor) -> Tensor:
 
 
 def _late_keys(subject: Subject) -> Finding | None:
-    """One query, or several, over more than 2^16 keys, of which the last decides; on pages after a short sequence."""
+    """One query, or several, over more than 2^16 keys, of which the last decides; on pages it has neighbours."""
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
-    lengths: tuple[tuple[int, ...], tuple[int, ...]] = ((queries,), (MANY + PAST,))
+    keys: tuple[int, ...] = (MANY + PAST,)
     if subject.workload.page_size and "ragged" in subject.card.claims.features:
-        lengths = ((queries,) * 2, (FEW, MANY + PAST))
-    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths(*lengths))
+        keys = (FEW, MANY + PAST, LATE)
+    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths((queries,) * len(keys), keys))
     inputs = last_key_decides(late, late.inputs(seed=11))
     return _wrong(late, inputs.call, seed=11)
 
@@ -245,22 +247,25 @@ def _many(workload: Workload) -> int:
 
 
 def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
-    """The last key points along the first query of its group, so far that nearly all its weight lies there."""
+    """The longest sequence's last key points along the first head of its last query: nearly all weight lies there."""
     workload = subject.workload
+    at = workload.seqlens_k.index(max(workload.seqlens_k))
+    row = sum(workload.seqlens_q[: at + 1]) - 1
     if workload.latent:  # what the values are made of has no say in the scores
         deaf = inputs.q_whole.clone()
         deaf[..., : workload.rope.start] = 0.0
         inputs = with_tensors(inputs, q=deaf)
     call = inputs.call
     group = workload.heads_q // workload.heads_kv
-    q = call.q[-1, ::group].float()
+    q = call.q[row, ::group].float()
     for factors in (call.q_descale, call.k_descale):
-        q = q if factors is None else q * factors[-1][:, None]
+        q = q if factors is None else q * factors[at][:, None]
     wanted = TELLING + math.log(max(workload.seqlens_k))
     capped = min(wanted, 0.75 * workload.softcap) if workload.softcap else wanted
-    key = call.q[-1, ::group].float() * (capped / workload.scale / (call.q[-1, ::group].float() * q).sum(-1))[:, None]
+    raw = call.q[row, ::group].float()
+    key = raw * (capped / workload.scale / (raw * q).sum(-1))[:, None]
     which = torch.zeros(sum(workload.seqlens_k), dtype=torch.bool, device=call.q.device)
-    which[-1] = True
+    which[sum(workload.seqlens_k[: at + 1]) - 1] = True
     value = torch.full((1, workload.heads_kv, workload.head_dim_v), 3.0, device=call.q.device)
     telling = replace_keys(inputs, workload, which, key.unsqueeze(0), value)
     kept = {name: getattr(call, name) for name in ("q_descale", "k_descale", "v_descale", "sinks")}
@@ -279,14 +284,16 @@ def _many_sequences(subject: Subject) -> Finding | None:
 
 
 def _live_sequences(subject: Subject) -> Finding | None:
-    """A batch in which every sequence has queries, and keys of a length of its own; then in the other order."""
-    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
-    lengths_k = (
-        (queries,) * ALIVE if subject.card.claims.alignment == "top_left" else tuple(range(SEVERAL, SEVERAL + ALIVE))
-    )
-    workload = _few_kv_heads(subject, SEVERAL)
-    for seed, lengths in ((16, lengths_k), (17, lengths_k[::-1])):
-        alive = replace(subject, workload=workload.with_lengths((queries,) * ALIVE, lengths))
+    """A batch in which every sequence has queries, and keys of a length of its own; then others, in the other order."""
+    decode = max(subject.workload.seqlens_q) == 1
+    queries, keys = (1 if decode else SEVERAL,) * ALIVE, tuple(range(SEVERAL, SEVERAL + ALIVE))
+    # Then over a tile of queries in more sequences than a warp has threads.
+    later = queries if decode else (PAST + 2,) * TILED + queries[TILED:]
+    top_left = subject.card.claims.alignment == "top_left"
+    several = _few_kv_heads(subject, SEVERAL)
+    again = several if decode else _few_kv_heads(subject, 1)
+    for seed, workload, lengths in ((16, several, (queries, keys)), (17, again, (later, keys[::-1]))):
+        alive = replace(subject, workload=workload.with_lengths(lengths[0], lengths[0] if top_left else lengths[1]))
         call = alive.inputs(seed=seed).call
         result = alive.run(call)
         wrong = _judged(alive, call, result, seed)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.selftest.planning import Plan, Tile
-from qualify.run.selftest.simulator import LATENT, Partial, Simulator
+from qualify.run.selftest.simulator import LATENT, Partial, Simulator, finite
 from qualify.run.selftest.specimen import Variant
 
 LAZY = 8 * math.log(2)
@@ -52,6 +52,24 @@ class _BaseTwo(Simulator):
 
     def exp(self, x: Tensor) -> Tensor:
         return torch.exp2(x * LOG2_E)
+
+
+class _FusedBaseTwo(Simulator):
+    """exp2 of a fused score · log2(e) - m · log2(e): the second product is rounded, so the largest weight is not 1."""
+
+    def step(
+        self, tile: Tile, first: int, scores: Tensor, v: Tensor, state: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        m, l, acc = state
+        new = self.maximum(tile, m, scores)
+        base = finite(new)
+        p, shrink = self.fused(scores, base.unsqueeze(-1)), self.fused(m, base)
+        return new, self.sum_rows(tile, l * shrink, p), self.accumulate(tile, first, acc, shrink, p, v)
+
+    @staticmethod
+    def fused(x: Tensor, base: Tensor) -> Tensor:
+        """exp(x - base), one rounding after the product with the score."""
+        return torch.exp2((x.double() * LOG2_E - (base * LOG2_E).double()).float())
 
 
 class _LseFromBaseTwo(_BaseTwo):
@@ -255,6 +273,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="splits-3", does="three KV splits and tiles of 16 keys", make=partial(_Splits, 3, tile_k=16)),
     Variant(name="splits-7", does="seven KV splits, most of them empty", make=partial(_Splits, 7)),
     Variant(name="exp2", does="exp2 of scores times log2(e)", make=_BaseTwo),
+    Variant(name="exp2-fused", does="exp2 by a fused multiply-add, the maximum scaled apart", make=_FusedBaseTwo),
     Variant(name="lse-exp2", does="LSE from base 2", make=_LseFromBaseTwo),
     Variant(name="lazy-in-range", does="lazy rescaling up to 2^8, nothing saturates", make=_Lazy),
     Variant(

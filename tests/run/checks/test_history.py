@@ -166,6 +166,51 @@ def test_what_is_kept_under_an_address_is_caught(name: str, differs: str) -> Non
     assert ("fail", differs) == (finding.verdict, finding.values["differs_in"])
 
 
+class Layer(TiledTorch):
+    """What the first layer asks is asked of every layer with the same metadata."""
+
+    def __init__(self, *fields: str) -> None:
+        super().__init__()
+        self.fields = fields
+        self.kept: dict[int, tuple[Tensor, dict[str, Any]]] = {}
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        asked = {name: getattr(call, name) for name in self.fields}
+        _, first = self.kept.setdefault(id(call.cu_seqlens_q), (call.cu_seqlens_q, asked))
+        return super().prepare(replace(call, **first))
+
+
+@pytest.mark.parametrize("field", ["window", "softcap", "scale"])
+def test_parameters_that_are_kept_for_their_metadata_are_caught(field: str) -> None:
+    """Layers with other ones hand over the very same tensors."""
+    (finding,) = history(Layer(field))
+    assert ("fail", "parameters") == (finding.verdict, finding.values["differs_in"])
+
+
+def test_the_extent_of_a_buffer_is_that_of_each_call() -> None:
+    """As many rows as the first call at an address had are written."""
+
+    class Extent(TiledTorch):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept: dict[Any, Any] = {}
+
+        def prepare(self, call: AttentionCall) -> Prepared:
+            place = (call.q.data_ptr(), call.q.shape[1:], call.q.dtype)
+            _, rows = self.kept.setdefault(place, (call.q, len(call.q)))
+            native = super().prepare(call)
+
+            def launch() -> Any:
+                out, lse = native.launch()
+                out[rows:] = 0
+                return out, lse
+
+            return Prepared(launch=launch, result=native.result)
+
+    (finding,) = history(Extent(), seqlens_q=(9, 30), seqlens_k=(40, 33))
+    assert ("fail", "extent") == (finding.verdict, finding.values["differs_in"])
+
+
 class AddressedBeside(Addressed):
     """What is kept is found by the address together with what a key may hold beside it."""
 
@@ -241,7 +286,7 @@ def test_a_refusal_is_told() -> None:
                 raise LibraryRefusal("no window")
             return super().prepare(call)
 
-    assert ["pass", *["note"] * 4] == [finding.verdict for finding in history(Choosy())]
+    assert ["pass", *["note"] * 5] == [finding.verdict for finding in history(Choosy())]
 
 
 def test_each_shape_of_a_compiler_is_too_much() -> None:

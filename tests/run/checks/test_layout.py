@@ -45,6 +45,28 @@ def test_ignored_strides_are_caught(names: tuple[str, ...]) -> None:
     assert "fail" == finding.verdict
 
 
+SMALL = ["cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "bidirectional_spans", "sinks", "k_descale"]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_place_of_small_tensors_in_their_memory_is_asked(name: str) -> None:
+    """A kernel that reads one from where its memory begins reads other numbers."""
+    workload: dict[str, Any] = {"seqlens_q": (5, 30), "seqlens_k": (40, 33), "sinks": True, "spans": ((1, 5, 25),)}
+    workload |= {"page_size": 16} if name in {"seqused_k", "block_table"} else {}
+    workload |= {"dtype": "fp8_e4m3"} if name == "k_descale" else {}
+
+    def from_the_start(call: AttentionCall) -> AttentionCall:
+        tensor = getattr(call, name)
+        return replace(call, **{name: tensor.as_strided(tensor.shape, tensor.stride(), 0)})
+
+    reads = Edited(call=from_the_start)
+    try:
+        found = layout(reads, **workload)[0]
+    except (RuntimeError, IndexError):  # bounds that are other numbers
+        return
+    assert ("fail", "small tensors at an offset") == (found.verdict, found.values["layout"])
+
+
 def test_strides_of_pages_are_caught() -> None:
     """A cache whose keys and values are interleaved."""
     (finding,) = layout(ignoring("k"), seqlens_q=(1, 1), seqlens_k=(40, 33), page_size=16)

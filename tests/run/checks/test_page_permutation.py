@@ -99,6 +99,29 @@ def test_unused_entries_of_a_table_have_no_meaning() -> None:
     assert "unused entries of -1" in permuted(level="full").detail
 
 
+def zero_is_absent(table: Tensor, call: AttentionCall) -> Tensor:
+    """Page 0 is taken for none, and the last page stands in."""
+    return torch.where(table == 0, len(call.k) - 1, table)
+
+
+def shared_from_the_first(table: Tensor, call: AttentionCall) -> Tensor:
+    """Who has the first page of an earlier sequence is taken to have all its pages."""
+    rows: list[Tensor] = []
+    for row in table:
+        rows.append(next((earlier for earlier in rows if earlier[0] == row[0]), row))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(
+    ("edit", "order"), [(zero_is_absent, "ascending"), (shared_from_the_first, "shared")], ids=["page 0", "first page"]
+)
+def test_numbers_and_owners_of_pages_have_no_meaning(edit: Any, order: str) -> None:
+    """Page 0 is one, and a shared page says nothing about the next."""
+    lengths = {"seqlens_q": (1,) * 4, "seqlens_k": (90, 70, 60, 50)}
+    finding = permuted(with_table(edit), level="full", **lengths)
+    assert ("fail", order) == (finding.verdict, finding.values["order"])
+
+
 def test_a_larger_maximum_is_no_length() -> None:
     """An engine plans for its longest request."""
     finding = permuted(Edited(call=longest_for_all), seqlens_q=(1,), seqlens_k=(41,))

@@ -67,6 +67,37 @@ def test_another_scale_is_recovered() -> None:
     assert 0.11 == pytest.approx(float(finding.values["scale"] or 0), rel=0.02)
 
 
+def no_scale_given(call: AttentionCall) -> AttentionCall:
+    """1.0 is taken for no scale."""
+    return replace(call, scale=1 / 8) if call.scale == 1.0 else call
+
+
+def infinite_beside_a_sink(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[Any, Any]:
+    """The LSE overflows where a sink stands far above the scores."""
+    return out, lse if call.sinks is None else torch.where(call.sinks.view(-1, 1) > 100, torch.inf, lse)
+
+
+def nan_beyond_the_cap(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> tuple[Any, Any]:
+    """Tanh by its exponentials is NaN where they are infinite."""
+    far = call.softcap > 0 and float(call.q[..., 1].abs().max()) * call.scale > 44 * call.softcap
+    return (out * torch.nan if far else out), lse
+
+
+@pytest.mark.parametrize(
+    ("adapter", "workload"),
+    [
+        (Edited(call=no_scale_given), {}),
+        (Edited(result=infinite_beside_a_sink), {"sinks": True}),
+        (Edited(result=nan_beyond_the_cap), {"softcap": 30.0}),
+    ],
+    ids=["a scale of 1", "a sink above all", "fifty softcaps"],
+)
+def test_what_shows_far_from_the_usual_is_asked_at_full_level(adapter: Any, workload: dict[str, Any]) -> None:
+    """Within the usual it is right."""
+    assert "pass" == parameters(adapter, **workload).verdict
+    assert "fail" == parameters(adapter, level="full", **workload).verdict
+
+
 def test_an_ignored_scale_shows_at_full_level_even_where_it_is_the_default() -> None:
     """The scale is changed once."""
     assert "pass" == parameters(changed(scale=1 / 8)).verdict

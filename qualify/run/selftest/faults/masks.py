@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -231,6 +232,34 @@ class _HiddenScore(Simulator):
         return torch.where(seen, scores, torch.where(inside, -1e4, -torch.inf))
 
 
+class _CutImage(Simulator):
+    """An image that begins in the history and ends among the queries is ignored."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        queries = [last - first for first, last in pairwise(plan.bounds_q)]
+        histories = [keys - own for keys, own in zip(plan.lengths_k, queries, strict=True)]
+        kept = tuple(span for span in plan.spans if not span[1] < histories[span[0]] < span[2] - 1)
+        return replace(plan, spans=kept)
+
+
+class _ChunksOfDecode(Simulator):
+    """One query on pages ignores the chunks within a tile of keys."""
+
+    def in_chunk(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
+        seen = super().in_chunk(tile, position, key)
+        return torch.ones_like(seen) if tile.seqlen_q == 1 and tile.plan.page_size else seen
+
+
+class _NarrowWindow(Simulator):
+    """The left side of a window has 16 bits."""
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        left, right = plan.window
+        return replace(plan, window=(left % (1 << 16), right)) if left >= 0 else plan
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="causal-plus-1",
@@ -420,6 +449,27 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="pytorch#103749, flash-attention#442",
         does="a hidden key scores -1e4 instead of -inf",
         make=_HiddenScore,
+    ),
+    Fault(
+        name="cut-image",
+        kind="A",
+        mirrors="vllm#30974",
+        does="an image that a chunk of the prompt cuts is ignored",
+        make=_CutImage,
+    ),
+    Fault(
+        name="decode-chunks",
+        kind="A",
+        mirrors="sglang#31501",
+        does="one query on pages sees past its chunk within a tile",
+        make=_ChunksOfDecode,
+    ),
+    Fault(
+        name="narrow-window",
+        kind="A",
+        mirrors="sglang#31501",
+        does="the left side of a window has 16 bits",
+        make=_NarrowWindow,
     ),
 )
 """Masks."""

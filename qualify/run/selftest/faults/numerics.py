@@ -211,6 +211,40 @@ class _SinkOfNothing(Simulator):
         return out, whole if call.sinks is None else whole.masked_fill(whole == -math.inf, 1e4)
 
 
+class _SharedMaxima(Simulator):
+    """In bf16 and fp32 a decode's heads h and h + 2 of a group share the row maximum."""
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        new = super().maximum(tile, m, scores)
+        group = len(new) // tile.plan.heads_kv
+        if tile.seqlen_q > 1 or group % 4 or tile.plan.dtype not in {torch.bfloat16, torch.float32}:
+            return new
+        pairs = new.view(-1, 2, 2, new.shape[1])
+        return pairs.amax(1, keepdim=True).expand_as(pairs).reshape(new.shape)
+
+
+class _TanhByExp(Simulator):
+    """tanh is (e^2x - 1) / (e^2x + 1): NaN from a score of 44 times the softcap on."""
+
+    def cap(self, tile: Tile, scores: Tensor) -> Tensor:
+        softcap = tile.plan.softcap
+        if not softcap:
+            return scores
+        power = torch.exp(2 * scores / softcap)
+        return softcap * (power - 1) / (power + 1)
+
+
+class _SinkOverflow(Simulator):
+    """exp(sink - maximum) overflows where the sink stands 88 above it: the LSE is infinite."""
+
+    def add_sinks(self, call: AttentionCall, tile: Tile, out: Tensor, lse: Tensor) -> Partial:
+        out, whole = super().add_sinks(call, tile, out, lse)
+        if call.sinks is None:
+            return out, whole
+        far = (self.sink(call, tile, lse) - lse > 88) & (lse != -math.inf)
+        return out, whole.masked_fill(far, math.inf)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="qk-fp16",
@@ -393,6 +427,27 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#49294, vllm#15492",
         does="with sinks, the LSE of rows that see no key is 1e4",
         make=_SinkOfNothing,
+    ),
+    Fault(
+        name="shared-maxima",
+        kind="I",
+        mirrors="flash-attention#2577",
+        does="in decode two heads of a group share the row maximum",
+        make=_SharedMaxima,
+    ),
+    Fault(
+        name="tanh-by-exp",
+        kind="I",
+        mirrors="ggml-org/llama.cpp#29034",
+        does="tanh of the softcap is NaN far from 0",
+        make=_TanhByExp,
+    ),
+    Fault(
+        name="sink-overflow",
+        kind="I",
+        mirrors="parameters: sinks above all scores",
+        does="a sink 88 above all scores gives an infinite LSE",
+        make=_SinkOverflow,
     ),
 )
 """Arithmetic."""

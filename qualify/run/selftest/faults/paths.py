@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -238,6 +239,33 @@ class _EarlyReturn(Simulator):
         return out, lse if call.max_seqlen_k else torch.full_like(lse, torch.inf)
 
 
+class _UniformDrafts(Simulator):
+    """Up to eight queries on pages are taken to be as many in every sequence."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        plan = tile.plan
+        most = max(last - first for first, last in pairwise(plan.bounds_q))
+        own = super().positions(tile)
+        return own - (most - tile.seqlen_q) if plan.page_size and 1 < most <= 8 else own
+
+
+class _SecondLong(Simulator):
+    """Of the sequences of over 2048 keys in a paged batch the second loses its last tile of keys."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts, lengths = super().tile_starts(tile, low, high), tile.plan.lengths_k
+        long = [index for index, length in enumerate(lengths) if length > 2048]
+        return starts[:-1] if tile.plan.page_size and tile.index in long[1:] else starts
+
+
+class _SchedulerWarp(Simulator):
+    """From sequence 31 on only the first tile of a sequence's queries is right."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        lost = tile.index >= 31 and tile.start > 0
+        super().write(tile, out, lse, tile_out * 0.5 if lost else tile_out, tile_lse)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="offset-int32",
@@ -392,6 +420,27 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="vllm#15492",
         does="a call without any key gives an LSE of +inf",
         make=_EarlyReturn,
+    ),
+    Fault(
+        name="uniform-drafts",
+        kind="K",
+        mirrors="flashinfer#4365",
+        does="drafts of unequal lengths are taken for equal ones",
+        make=_UniformDrafts,
+    ),
+    Fault(
+        name="second-long",
+        kind="K",
+        mirrors="aiter#4350",
+        does="the second sequence of over 2048 keys in a batch loses its last tile",
+        make=_SecondLong,
+    ),
+    Fault(
+        name="scheduler-warp",
+        kind="K",
+        mirrors="pegainfer#613",
+        does="from sequence 31 on only the first tile of queries is right",
+        make=_SchedulerWarp,
     ),
 )
 """Limits, paths and errors."""

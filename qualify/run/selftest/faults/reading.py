@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -251,6 +252,51 @@ class _PlannedLength(Simulator):
         return starts, (min(call.max_seqlen_k, call.block_table.shape[1] * call.k.shape[1]),)
 
 
+class _PageZeroAbsent(Simulator):
+    """Page 0 is taken for no page: its keys are not seen."""
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        rows = super().fetch(name, tensor, strides, slots, plan)
+        return rows if not plan.page_size or name == "k" else rows.float() * (slots >= plan.page_size).view(-1, 1, 1)
+
+
+class _Cascade(Simulator):
+    """Sequences with the same first page are taken to share all whole pages that both have."""
+
+    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+        pages = super().pages(name, plan, index).clone()
+        for leader in range(index):
+            first = super().pages(name, plan, leader)
+            whole = min(plan.lengths_k[leader], plan.lengths_k[index]) // plan.page_size
+            if whole and bool(first[0] == pages[0]):
+                pages[:whole] = first[:whole]
+                break
+        return pages
+
+
+class _TableFromStart(Simulator):
+    """The block table and the sinks are read from where their memory begins."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        moved: dict[str, Any] = {}
+        for name in ("block_table", "sinks"):
+            tensor = getattr(call, name)
+            if tensor is not None:
+                moved[name] = tensor.as_strided(tensor.shape, tensor.stride(), 0)
+        return super().attend(replace(call, **moved))
+
+
+class _SmallValues(Simulator):
+    """Values of an fp8 cache below e4m3's normal range become 0."""
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        rows = super().fetch(name, tensor, strides, slots, plan)
+        if name == "k" or tensor.element_size() > 1 or plan.dtype.itemsize == 1:
+            return rows
+        wide = rows.float()
+        return wide.masked_fill(wide.abs() < 2.0**-6, 0.0)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="drop-tail",
@@ -419,6 +465,34 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="flashinfer#3716",
         does="a sequence alone has the keys that were planned for at most, not its own",
         make=_PlannedLength,
+    ),
+    Fault(
+        name="page-zero",
+        kind="H",
+        mirrors="vllm#57158",
+        does="page 0 is taken for no page",
+        make=_PageZeroAbsent,
+    ),
+    Fault(
+        name="cascade",
+        kind="H",
+        mirrors="vllm#41834",
+        does="sequences with the same first page are taken to share all whole pages",
+        make=_Cascade,
+    ),
+    Fault(
+        name="offset-ignored",
+        kind="D",
+        mirrors="flash-attention#2368",
+        does="block table and sinks are read from the start of their memory",
+        make=_TableFromStart,
+    ),
+    Fault(
+        name="small-values",
+        kind="I",
+        mirrors="vllm#51363",
+        does="values of an fp8 cache below the normal range become 0",
+        make=_SmallValues,
     ),
 )
 """Reads, pages and writes."""

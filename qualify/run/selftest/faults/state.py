@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -257,6 +258,40 @@ class _OrderOfMany(Simulator):
         return starts[::-1] if tile.plan.batch >= 32 else starts
 
 
+class _PlanOfStep(Simulator):
+    """Layers that hand over the very same metadata get the mask and softcap of the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metadata: tuple[Tensor | None, ...] = ()
+        self.first: Plan | None = None
+
+    def plan(self, call: AttentionCall) -> Plan:
+        plan = super().plan(call)
+        metadata = (call.cu_seqlens_q, call.cu_seqlens_k, call.block_table, call.seqused_k)
+        first, self.metadata, before = self.first, metadata, self.metadata
+        same = len(before) == len(metadata) and all(map(operator.is_, metadata, before))
+        if first is None or not same:
+            self.first = plan
+            return plan
+        return replace(plan, causal=first.causal, window=first.window, softcap=first.softcap)
+
+
+class _ExtentOfFirst(Simulator):
+    """How many query rows a buffer has is kept under its address: rows past that are not written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[tuple[Any, ...], tuple[Tensor, int]] = {}
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        place = (call.q.data_ptr(), call.q.shape[1:], call.q.stride(), call.q.dtype)
+        _, rows = self.kept.setdefault(place, (call.q, len(call.q)))
+        out[rows:] = 0.0
+        return out, lse
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="stale-len",
@@ -460,5 +495,19 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="pegainfer#613",
         does="from 32 sequences on, tiles are visited backwards",
         make=_OrderOfMany,
+    ),
+    Fault(
+        name="plan-of-step",
+        kind="J",
+        mirrors="flashinfer#1028, sglang#31501",
+        does="layers with the same metadata tensors get the mask and softcap of the first",
+        make=_PlanOfStep,
+    ),
+    Fault(
+        name="extent-of-first",
+        kind="J",
+        mirrors="flashinfer#4146",
+        does="the rows of a query buffer are those of the first call at its address",
+        make=_ExtentOfFirst,
     ),
 )
