@@ -138,10 +138,11 @@ class EightBit:
         p = torch.exp(scores - base)
         total = p.sum(-1, keepdim=True)
         empty = total == 0
-        if call.sinks is not None:
-            total = total + torch.exp(call.sinks.view(*p.shape[:2], 1, 1) - base)
+        own = base + torch.log(total)
+        sink = None if call.sinks is None else call.sinks.view(*p.shape[:2], 1, 1)
+        whole = own if sink is None else torch.logaddexp(own, sink)
         rounded = (p * self.weight_scale).to(torch.float8_e4m3fn).float() / (self.weight_scale / self.gain)
-        out = torch.where(empty, 0.0, rounded @ sequence.v[:, None] / total)
+        out = torch.where(empty, 0.0, rounded @ sequence.v[:, None] / total * torch.exp(own - whole))
         if call.v_descale is not None:
             out = out * call.v_descale[sequence.index].view(-1, 1, 1, 1)
-        return out, torch.where(empty, -math.inf, base + torch.log(total)).squeeze(-1)
+        return out, torch.where(empty, -math.inf, whole).squeeze(-1)
