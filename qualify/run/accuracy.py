@@ -77,7 +77,8 @@ that term. The same cut of P V showed as β up to 1.8e-3 where V has one sign, s
 
 fp16 has its subnormal spacing because a kernel may begin its row maximum with the sink. Where that stands far above a
 row's scores, all its weights are subnormal: vLLM's Triton kernel on gpt-oss-20b in fp16 on an H100, window of 128 keys,
-rising logits: R up to 13.4 without that term, at outputs that are as small.
+rising logits: R up to 13.4 without that term, at outputs that are as small
+(``qualify run hopper --level full --kernel vllm-triton --select 'gpt-oss*fp16*'``).
 
 fp32 has 2^-20 and not 2^-21: PyTorch's memory-efficient kernel multiplies in three TF32 parts, and where V has one sign
 G was 1.001 of its limit in 2 of 1,000 calls.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.selftest.planning import Plan, Tile
-from qualify.run.selftest.simulator import LATENT, Partial, Simulator, finite
+from qualify.run.selftest.simulator import LATENT, Partial, Simulator
 from qualify.run.selftest.specimen import Variant
 
 LAZY = 8 * math.log(2)
@@ -57,19 +57,8 @@ class _BaseTwo(Simulator):
 class _FusedBaseTwo(Simulator):
     """exp2 of a fused score · log2(e) - m · log2(e): the second product is rounded, so the largest weight is not 1."""
 
-    def step(
-        self, tile: Tile, first: int, scores: Tensor, v: Tensor, state: tuple[Tensor, Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        m, l, acc = state
-        new = self.maximum(tile, m, scores)
-        base = finite(new)
-        p, shrink = self.fused(scores, base.unsqueeze(-1)), self.fused(m, base)
-        return new, self.sum_rows(tile, l * shrink, p), self.accumulate(tile, first, acc, shrink, p, v)
-
-    @staticmethod
-    def fused(x: Tensor, base: Tensor) -> Tensor:
-        """exp(x - base), one rounding after the product with the score."""
-        return torch.exp2((x.double() * LOG2_E - (base * LOG2_E).double()).float())
+    def weigh(self, scores: Tensor, base: Tensor) -> Tensor:
+        return torch.exp2((scores.double() * LOG2_E - (base * LOG2_E).double()).float())
 
 
 class _LseFromBaseTwo(_BaseTwo):

@@ -277,9 +277,13 @@ class Simulator(Planner):
         m, l, acc = state
         new_m = self.maximum(tile, m, scores)
         base = finite(new_m)
-        p = self.exp(scores - base.unsqueeze(-1))
-        shrink = self.exp(m - base)
+        p = self.weigh(scores, base.unsqueeze(-1))
+        shrink = self.weigh(m, base)
         return new_m, self.sum_rows(tile, l * shrink, p), self.accumulate(tile, first, acc, shrink, p, v)
+
+    def weigh(self, scores: Tensor, base: Tensor) -> Tensor:
+        """Exp of what scores are above the row's base."""
+        return self.exp(scores - base)
 
     def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
         """The new row maximum."""

@@ -59,11 +59,7 @@ def test_the_place_of_small_tensors_in_their_memory_is_asked(name: str) -> None:
         tensor = getattr(call, name)
         return replace(call, **{name: tensor.as_strided(tensor.shape, tensor.stride(), 0)})
 
-    reads = Edited(call=from_the_start)
-    try:
-        found = layout(reads, **workload)[0]
-    except (RuntimeError, IndexError):  # bounds that are other numbers
-        return
+    found = layout(Edited(call=from_the_start), **workload)[0]
     assert ("fail", "small tensors at an offset") == (found.verdict, found.values["layout"])
 
 
