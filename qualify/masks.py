@@ -21,15 +21,15 @@ UNBOUNDED = -1
 
 
 def visible(
-    i: Any, j: Any, seqlen_q: int, seqlen_k: int, *, causal: bool, window: tuple[int, int], chunk: int = 0
+    i: Any, j: Any, seqlen_q: Any, seqlen_k: Any, *, causal: bool, window: tuple[int, int], chunk: int = 0
 ) -> Any:
     """Whether query ``i`` sees key ``j``; broadcasts over tensors.
 
     Args:
         i: query index, from 0 (int or integer tensor).
         j: key index, from 0 (int or integer tensor).
-        seqlen_q: queries of the sequence.
-        seqlen_k: keys of the sequence.
+        seqlen_q: queries of the sequence (int or integer tensor).
+        seqlen_k: keys of the sequence (int or integer tensor).
         causal: keys after the query's position are hidden.
         window: (left, right) inclusive distances in keys, -1 = unbounded.
         chunk: positions per chunk, outside of which nothing is seen; 0 = no chunks.

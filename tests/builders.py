@@ -281,6 +281,9 @@ def make_record(outcome: Outcome | None = None, kernel: str = "under-test", **ca
     return Record(case=make_case(kernel, **case), outcome=outcome or Measured(evidence=make_evidence()))
 
 
+BOUNDS = ("score_bound", "product_bound", "value_bound")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Exact:
     """Attention row by row: what a golden result must hold, in the order of the packed queries."""
@@ -300,6 +303,10 @@ class Exact:
     row_max: Tensor
     score_bound: Tensor
     """|q| · max |k| · scale, over all keys of the sequence"""
+    product_bound: Tensor
+    """√head_dim · |q|∞ · max |k|∞ · scale"""
+    value_bound: Tensor
+    """max |v|∞"""
     keys: Tensor
 
 
@@ -350,7 +357,8 @@ def exact(call: AttentionCall) -> Exact:
             for head in range(heads):
                 row = bounds[index] + i
                 values = _row(call, index, row, head, head // group, [places[j] for j in seen])
-                rows.append(values | {"score_bound": _bound(call, index, row, head, head // group, places)})
+                largest = _bounds(call, index, row, head, head // group, places)
+                rows.append(values | dict(zip(BOUNDS, largest, strict=True)))
 
     def gathered(name: str, *shape: int) -> Tensor:
         values = [torch.as_tensor(row[name], dtype=torch.float64) for row in rows]
@@ -358,20 +366,22 @@ def exact(call: AttentionCall) -> Exact:
 
     dim = call.v.shape[-1]
     wide = {name: gathered(name, dim) for name in ("out", "A", "Q", "U", "S", "T")}
-    narrow = {name: gathered(name) for name in ("lse", "row_max", "score_bound", "gain")}
+    narrow = {name: gathered(name) for name in ("lse", "row_max", "gain", *BOUNDS)}
     whole = {name: gathered(name)[:, 0].long() for name in ("keys", "sequence")}
     return Exact(**wide, **narrow, **whole)
 
 
-def _bound(
+def _bounds(
     call: AttentionCall, sequence: int, row: int, head: int, kv_head: int, places: list[tuple[int, ...]]
-) -> float:
-    """What no score of a query can exceed."""
-    lengths = [
-        float(_descaled(call.k[(*place, kv_head)], call.k_descale, sequence, kv_head).norm()) for place in places
-    ]
-    query = _descaled(call.q[row, head], call.q_descale, sequence, kv_head)
-    return float(query.norm()) * max(lengths, default=0.0) * abs(call.scale)
+) -> tuple[float, float, float]:
+    """What no score of a query, no product of elements (√head_dim times) and no value of its sequence can exceed."""
+    query = _descaled(call.q[row, head], call.q_descale, sequence, kv_head) * call.scale
+    keys = [_descaled(call.k[(*place, kv_head)], call.k_descale, sequence, kv_head) for place in places]
+    values = [_descaled(call.v[(*place, kv_head)], call.v_descale, sequence, kv_head) for place in places]
+    longest = max((float(key.norm()) for key in keys), default=0.0)
+    largest_k, largest_v = (max((float(each.abs().max()) for each in rows), default=0.0) for rows in (keys, values))
+    products = len(query) ** 0.5 * float(query.abs().max()) * largest_k
+    return float(query.norm()) * longest, products, largest_v
 
 
 def _row(

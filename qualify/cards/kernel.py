@@ -169,7 +169,7 @@ class Claims(Card):
     batch: BatchClaim | None = None
     """limit of the batch; left out = none"""
     elements: ElementsClaim | None = None
-    """limit of the elements that keys or values span; left out = none"""
+    """limit of the elements that queries, keys or values span; left out = none"""
     masks: Some[Mask]
     """full, causal, window, band (a window open to later keys), chunked, spans (images whose tokens see each other)"""
     longer_queries: Some[Mask] | None = None

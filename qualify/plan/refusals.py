@@ -91,9 +91,14 @@ def length_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[
     claims, kind = card.claims, mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)
     step = shape.page_size or 1
     keys = sum(-(-seqlen_k // step) * step for seqlen_k in shape.seqlens_k)
-    elements = keys * geometry.heads_kv * max(geometry.head_dim, geometry.head_dim_v)
-    if claims.elements and elements > claims.elements.max:
-        return [f"{keys} keys, {elements} elements ({card.kernel} claims ≤ {claims.elements.max})"]
+    queries = sum(shape.seqlens_q)
+    spanned = (
+        (f"{keys} keys", keys * geometry.heads_kv * max(geometry.head_dim, geometry.head_dim_v)),
+        (f"{queries} queries", queries * geometry.heads_q * geometry.head_dim),
+    )
+    for what, elements in spanned:
+        if claims.elements and elements > claims.elements.max:
+            return [f"{what}, {elements} elements ({card.kernel} claims ≤ {claims.elements.max})"]
     for seqlen_q, seqlen_k in zip(shape.seqlens_q, shape.seqlens_k, strict=True):
         if claims.alignment == "top_left" and kind != "full" and seqlen_q != seqlen_k:
             return [f"seqlen_q={seqlen_q} ≠ seqlen_k={seqlen_k} ({card.kernel} aligns its mask to the top left)"]

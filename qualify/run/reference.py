@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -29,6 +29,8 @@ ROW_LIMIT = 4096
 """query rows of a sequence that are all compared, unless a caller asks for fewer; of longer ones a stratified sample"""
 SAMPLE_ROWS = 1024
 """size of that sample"""
+PADDED = 512
+"""queries and keys of a sequence at most that is computed together with others of like lengths"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +63,8 @@ class Golden:
     """(n, heads_q), |q| times the largest |k| times the scale: no score, and no part of one, is larger"""
     product_bound: Tensor
     """(n, heads_q), √head_dim times the largest |q_i| and the largest |k_j| times the scale: of products of elements"""
+    value_bound: Tensor
+    """(n, heads_q), largest |v| of the KV head, hidden or not"""
     keys: Tensor
     """(n,) visible keys of the row, int64"""
 
@@ -112,24 +116,51 @@ def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Bucket:
-    """Sequences of equal lengths, computed together."""
+    """Sequences of like lengths, computed together: the shorter ones are padded to the longest."""
 
     members: list[int]
-    seqlen_q: int
-    seqlen_k: int
+    lengths_q: Tensor
+    """(members,) int64, on the host"""
+    lengths_k: Tensor
+    """(members,) int64, on the host"""
     rows: Tensor
-    """(r,) selected rows within a sequence"""
+    """(r,) selected rows within a sequence, on the host; a shorter sequence has the first of them"""
+
+    @property
+    def seqlen_k(self) -> int:
+        """Keys of the longest."""
+        return int(self.lengths_k.max())
+
+    @property
+    def even(self) -> bool:
+        """Whether nothing is padded."""
+        return all(bool((lengths == lengths[0]).all()) for lengths in (self.lengths_q, self.lengths_k))
+
+    def part(self, members: slice, rows: slice) -> _Bucket:
+        """Some of its members and rows."""
+        lengths = {"lengths_q": self.lengths_q[members], "lengths_k": self.lengths_k[members]}
+        return replace(self, members=self.members[members], rows=self.rows[rows], **lengths)
 
 
-def _buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int, device: torch.device) -> list[_Bucket]:
-    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+def _buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int) -> list[_Bucket]:
+    """All sequences that have queries. Lengths are alike that are equal, or short and between the same powers of 2."""
+    groups: dict[tuple[object, object], list[int]] = defaultdict(list)
     lengths_q, lengths_k = bounds_q.diff(), bounds_k.diff()
-    asked = lengths_q.nonzero().squeeze(-1)
-    for index, *pair in torch.stack([asked, lengths_q[asked], lengths_k[asked]], -1).tolist():
-        groups[pair[0], pair[1]].append(index)
+    short = min(PADDED, row_limit)
+    for index, queries, keys in zip(range(len(lengths_q)), lengths_q.tolist(), lengths_k.tolist(), strict=True):
+        if not queries:
+            continue
+        alike = queries <= short and 0 < keys <= PADDED
+        key = (f"2^{(queries - 1).bit_length()}", f"2^{(keys - 1).bit_length()}") if alike else (queries, keys)
+        groups[key].append(index)
     return [
-        _Bucket(members=members, seqlen_q=sq, seqlen_k=sk, rows=torch.tensor(select_rows(sq, row_limit), device=device))
-        for (sq, sk), members in groups.items()
+        _Bucket(
+            members=members,
+            lengths_q=lengths_q[members],
+            lengths_k=lengths_k[members],
+            rows=torch.tensor(select_rows(int(lengths_q[members].max()), row_limit)),
+        )
+        for members in groups.values()
     ]
 
 
@@ -159,8 +190,8 @@ def golden(
     """
     device = call.q.device
     bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
-    buckets = _buckets(bounds_q, bounds_k, row_limit, device)
-    count = sum(len(bucket.members) * len(bucket.rows) for bucket in buckets)
+    buckets = _buckets(bounds_q, bounds_k, row_limit)
+    count = sum(int((bucket.rows < bucket.lengths_q[:, None]).sum()) for bucket in buckets)
     heads_q, dim_v = call.q.shape[1], call.v.shape[-1]
 
     def empty(*shape: int, fill: float = 0.0) -> Tensor:
@@ -180,6 +211,7 @@ def golden(
         row_max=empty(heads_q, fill=-math.inf),
         score_bound=empty(heads_q),
         product_bound=empty(heads_q),
+        value_bound=empty(heads_q),
         keys=torch.zeros(count, dtype=torch.int64, device=device),
     )
     at = 0
@@ -199,40 +231,40 @@ def _fill_bucket(
     dtype: torch.dtype,
 ) -> int:
     """Compute all blocks of a bucket into ``result`` from row ``at`` on; returns the next free row."""
-    heads_q = call.q.shape[1]
-    budget = BLOCK_BYTES[call.q.device.type]
-    row_bytes = max(1, heads_q * max(bucket.seqlen_k, call.v.shape[-1]) * dtype.itemsize)
+    heads_q, seqlen_k, device = call.q.shape[1], bucket.seqlen_k, call.q.device
+    budget = BLOCK_BYTES[device.type]
+    row_bytes = max(1, heads_q * max(seqlen_k, call.v.shape[-1]) * dtype.itemsize)
     rows_per_block = max(1, min(len(bucket.rows), budget // row_bytes))
     # Keys and values are held in this precision too, beside a few tensors of the values' size.
-    cache_bytes = max(1, bucket.seqlen_k * call.k.shape[-2] * (call.q.shape[-1] + call.v.shape[-1]) * dtype.itemsize)
+    cache_bytes = max(1, seqlen_k * call.k.shape[-2] * (call.q.shape[-1] + call.v.shape[-1]) * dtype.itemsize)
     members_per_block = max(1, min(budget // (row_bytes * rows_per_block), CACHES * budget // cache_bytes))
     for first in range(0, len(bucket.members), members_per_block):
-        members = bucket.members[first : first + members_per_block]
-        starts_q = bounds_q[members].to(call.q.device)
-        k, v = _keys_values(call, members, bucket.seqlen_k, bounds_k, dtype)
-        for rows in torch.split(bucket.rows, rows_per_block):
-            index = (starts_q[:, None] + rows[None, :]).flatten()
-            place = slice(at, at + len(index))
-            result.rows[place] = index
-            owner = torch.tensor(members, device=index.device)
-            result.sequence[place] = owner.repeat_interleave(len(rows), output_size=len(index))
-            if bucket.seqlen_k:
-                _fill_block(result, place, call, members, rows, index, k, v, bucket)
-            at += len(index)
+        members = slice(first, first + members_per_block)
+        k, v = _keys_values(call, bucket.part(members, slice(None)), bounds_k, dtype)
+        for begin in range(0, len(bucket.rows), rows_per_block):
+            block = bucket.part(members, slice(begin, begin + rows_per_block))
+            index = (bounds_q[block.members][:, None] + block.rows).flatten()
+            real = (block.rows < block.lengths_q[:, None]).flatten()
+            owner = torch.tensor(block.members).repeat_interleave(len(block.rows))
+            place = slice(at, at + int(real.sum()))
+            result.rows[place] = index[real].to(device)
+            result.sequence[place] = owner[real].to(device)
+            if seqlen_k:
+                _fill_block(result, place, call, block, index, real, k, v)
+            at = place.stop
     return at
 
 
-def _keys_values(
-    call: AttentionCall, members: list[int], seqlen_k: int, bounds_k: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Keys and values of some sequences of equal length: (members, heads_kv, seqlen_k, dim), dequantised."""
-    offsets = torch.arange(seqlen_k, device=call.k.device)
+def _keys_values(call: AttentionCall, bucket: _Bucket, bounds_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Keys and values of a bucket's sequences: (members, heads_kv, seqlen_k, dim), dequantised, the last repeated."""
+    members, device = bucket.members, call.k.device
+    offsets = torch.arange(bucket.seqlen_k).minimum(bucket.lengths_k[:, None] - 1).to(device)
     if call.block_table is None:
-        index = bounds_k[members].to(call.k.device)[:, None] + offsets
+        index = bounds_k[members].to(device)[:, None] + offsets
         k, v = call.k[index], call.v[index]
     else:
         page_size = call.k.shape[1]
-        pages = call.block_table[members].long()[:, offsets // page_size]
+        pages = call.block_table[members].long().gather(1, offsets // page_size)
         k, v = call.k[pages, offsets % page_size], call.v[pages, offsets % page_size]
     k, v = k.to(dtype).transpose(1, 2), v.to(dtype).transpose(1, 2)
     if call.k_descale is not None:
@@ -242,21 +274,24 @@ def _keys_values(
     return k, v
 
 
-def _seen(call: AttentionCall, members: list[int], rows: Tensor, bucket: _Bucket) -> Tensor:
+def _seen(call: AttentionCall, bucket: _Bucket) -> Tensor:
     """Visibility of keys: (1 or members, rows, seqlen_k) bool."""
-    i = rows.view(1, -1, 1)
-    j = torch.arange(bucket.seqlen_k, device=rows.device).view(1, 1, -1)
-    lengths = (bucket.seqlen_q, bucket.seqlen_k)
-    seen: Tensor = visible(i, j, *lengths, causal=call.causal, window=call.window, chunk=call.chunk)
-    seen = seen.expand(-1, len(rows), -1)
+    device, even = call.q.device, bucket.even
+    i = bucket.rows.to(device).view(1, -1, 1)
+    j = torch.arange(bucket.seqlen_k, device=device).view(1, 1, -1)
+    lengths = [each[:1] if even else each for each in (bucket.lengths_q, bucket.lengths_k)]
+    queries, keys = (each.to(device).view(-1, 1, 1) for each in lengths)
+    seen: Tensor = visible(i, j, queries, keys, causal=call.causal, window=call.window, chunk=call.chunk)
+    seen = seen.expand(-1, len(bucket.rows), -1)
     if call.bidirectional_spans is None:
         return seen
-    seen = seen.expand(len(members), -1, -1).clone()
-    position = i + (bucket.seqlen_k - bucket.seqlen_q)
+    seen = seen.expand(len(bucket.members), -1, -1).clone()
+    positions = (i + (keys - queries)).expand(len(bucket.members), -1, 1)
     for sequence, begin, end in call.bidirectional_spans.tolist():
-        if sequence in members:
-            inside = (position >= begin) & (position < end) & (j >= begin) & (j < end)
-            seen[members.index(sequence)] |= inside[0]
+        if sequence in bucket.members:
+            at = bucket.members.index(sequence)
+            inside = (positions[at] >= begin) & (positions[at] < end)
+            seen[at] |= inside & (j[0] >= begin) & (j[0] < end)
     return seen
 
 
@@ -264,29 +299,29 @@ def _fill_block(
     result: Golden,
     place: slice,
     call: AttentionCall,
-    members: list[int],
-    rows: Tensor,
+    bucket: _Bucket,
     index: Tensor,
+    real: Tensor,
     k: Tensor,
     v: Tensor,
-    bucket: _Bucket,
 ) -> None:
-    """Exact attention of one block of rows of some sequences of equal lengths."""
+    """Exact attention of a bucket's rows.
+
+    Args:
+        index: (members * rows,) of the packed queries, padded ones among them.
+        real: (members * rows,) which of them are none.
+    """
     n, heads_kv = k.shape[:2]
-    dtype = k.dtype
-    q = call.q[index].to(dtype).view(n, len(rows), heads_kv, -1, call.q.shape[-1]).permute(0, 2, 3, 1, 4)
+    dtype, device, rows = k.dtype, k.device, bucket.rows
+    queries = call.q[index.where(real, 0).to(device)].to(dtype)
+    q = queries.view(n, len(rows), heads_kv, -1, call.q.shape[-1]).permute(0, 2, 3, 1, 4)
     if call.q_descale is not None:
-        q = q * call.q_descale[members].to(dtype).view(n, heads_kv, 1, 1, 1)
+        q = q * call.q_descale[bucket.members].to(dtype).view(n, heads_kv, 1, 1, 1)
     group = q.shape[2]
-    longest_key = k.norm(dim=-1).amax(-1)[..., None, None]
-    score_bound = q.norm(dim=-1) * longest_key * abs(call.scale)
-    largest_q = torch.linalg.vector_norm(q, math.inf, -1)
-    largest_k = torch.linalg.vector_norm(k, math.inf, (-1, -2))[..., None, None]
-    product_bound = largest_q * largest_k * abs(call.scale) * q.shape[-1] ** 0.5
     scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, len(rows), -1) * call.scale
     if call.softcap:
         scores = call.softcap * torch.tanh(scores / call.softcap)
-    seen = _seen(call, members, rows, bucket)[:, None, None]
+    seen = _seen(call, bucket)[:, None, None]
     scores = scores.masked_fill(~seen, -math.inf)
     row_max = scores.amax(-1)
     lse = torch.logsumexp(scores, -1)
@@ -297,10 +332,13 @@ def _fill_block(
     base = torch.where(lse == -math.inf, 0.0, lse)
     p = torch.exp(scores - base.unsqueeze(-1)).flatten(2, 3)
 
+    kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(device)
+
     def flat(tensor: Tensor) -> Tensor:
-        """(n, heads_kv, group * rows or group, rows, …) to (n * rows, heads_q, …)."""
+        """(n, heads_kv, group * rows or group, rows, …) to (n * rows, heads_q, …), without padded rows."""
         tensor = tensor.view(n, heads_kv, group, len(rows), *tensor.shape[4:])
-        return tensor.permute(0, 3, 1, 2, *range(4, tensor.dim())).flatten(2, 3).flatten(0, 1)
+        tensor = tensor.permute(0, 3, 1, 2, *range(4, tensor.dim())).flatten(2, 3).flatten(0, 1)
+        return tensor if kept is None else tensor[kept]
 
     def weigh(weights: Tensor, values: Tensor) -> Tensor:
         return flat(torch.matmul(weights, values).view(n, heads_kv, group, len(rows), -1))
@@ -321,9 +359,20 @@ def _fill_block(
         )
     result.lse[place] = flat(lse)
     result.row_max[place] = flat(row_max)
-    result.score_bound[place] = flat(score_bound)
-    result.product_bound[place] = flat(product_bound)
-    result.keys[place] = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)
+    bounds = (result.score_bound, result.product_bound, result.value_bound)
+    for bound, values in zip(bounds, _bounds(q, k, v, call.scale), strict=True):
+        bound[place] = flat(values)
+    keys = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)
+    result.keys[place] = keys if kept is None else keys[kept]
+
+
+def _bounds(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """``score_bound``, ``product_bound`` and ``value_bound``, each (n, heads_kv, group, rows)."""
+    longest_key = k.norm(dim=-1).amax(-1)[..., None, None]
+    largest_q = torch.linalg.vector_norm(q, math.inf, -1)
+    largest_k, largest_v = (torch.linalg.vector_norm(each, math.inf, (-1, -2))[..., None, None] for each in (k, v))
+    products = largest_q * largest_k * abs(scale) * q.shape[-1] ** 0.5
+    return q.norm(dim=-1) * longest_key * abs(scale), products, largest_v.expand_as(largest_q)
 
 
 def _rounded_scores(p: Tensor, scores: Tensor, out: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

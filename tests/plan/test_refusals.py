@@ -106,6 +106,12 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
             ["20000000 keys, 2560000000 elements (under-test claims ≤ 2147483648)"],
         ),
         (
+            {"phases": {"prefill": {"batch": 1, "seqlen": 5000000}}},
+            {},
+            {"elements": {"max": 1 << 31}},
+            ["5000000 queries, 2560000000 elements (under-test claims ≤ 2147483648)"],
+        ),
+        (
             CHUNKED,
             {},
             {"alignment": "top_left"},

@@ -87,7 +87,7 @@ def test_layouts_and_far_keys_keep_one_cache(page_size: int) -> None:
     assert {"interleaved", "padded values", "unlike keys and values"}.isdisjoint(found)
     assert all(each.latent for each in found.values())
     if not page_size:
-        assert far_rows(call, keys=True, offsets=1 << 31).latent
+        assert far_rows(call, field="k", offsets=1 << 31).latent
 
 
 def test_shared_pages_keep_one_cache() -> None:

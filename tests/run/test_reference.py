@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import Exact, exact, make_call, make_card, make_subject
+from builders import BOUNDS, Exact, exact, make_call, make_card, make_subject
 from faults import Edited
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ from qualify.run.reference import ROW_LIMIT, SAMPLE_ROWS, Golden, golden, select
 AWKWARD: dict[str, Any] = {"seqlens_q": (1, 0, 5, 7, 3), "seqlens_k": (9, 3, 5, 4, 0), "head_dim": 8, "scale": 0.4}
 MASKS = [(False, (-1, -1)), (True, (-1, -1)), (True, (3, 0)), (False, (2, 5)), (False, (0, -1)), (True, (1, 4))]
 WIDE = ("out", "A", "Q", "U", "S", "T")
-NARROW = ("lse", "row_max", "score_bound", "gain")
+NARROW = ("lse", "row_max", "gain", *BOUNDS)
 
 
 def assert_equal(expected: Exact, actual: Golden, tolerance: float = 1e-11) -> None:
@@ -174,10 +174,27 @@ def test_reference_does_not_depend_on_the_precision_setting() -> None:
         torch.set_float32_matmul_precision(before)
 
 
+LIKE: dict[str, Any] = {"seqlens_q": (5, 8, 1, 7, 6), "seqlens_k": (9, 12, 16, 16, 10)}
+"""four sequences between the same powers of two, and one that is none of them"""
+
+
+@pytest.mark.parametrize("page_size", [0, 4])
+@pytest.mark.parametrize("chunk", [0, 3])
+@pytest.mark.parametrize("names", [(), ("q_descale", "k_descale", "v_descale")])
+def test_sequences_of_like_lengths_are_computed_together(names: tuple[str, ...], chunk: int, page_size: int) -> None:
+    """Padding shows nowhere: images, chunks, pages and factors are each sequence's own."""
+    call = descaled(make_call(**AWKWARD | LIKE, chunk=chunk, page_size=page_size), *names)
+    call = replace(call, bidirectional_spans=torch.tensor([[0, 4, 8], [1, 5, 12], [4, 5, 9]], dtype=torch.int32))
+    assert_equal(exact(call), golden(call, underflow=True, scores=True))
+
+
+@pytest.mark.parametrize("seqlens_q", [(5, 5, 1, 5), (5, 7, 1, 8)])
 @pytest.mark.parametrize("block_bytes", [1, 700, 5000])
-def test_blocks_do_not_change_the_result(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_do_not_change_the_result(
+    seqlens_q: tuple[int, ...], block_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cut into single rows or single sequences, everything is the same."""
-    call = make_call(**AWKWARD | {"seqlens_q": (5, 5, 1, 5), "seqlens_k": (6, 6, 6, 6)}, sinks=True)
+    call = make_call(**AWKWARD | {"seqlens_q": seqlens_q, "seqlens_k": (6, 6, 6, 6)}, sinks=True)
     monkeypatch.setattr(reference, "BLOCK_BYTES", {"cpu": block_bytes})
     assert_equal(exact(call), golden(call, underflow=True, scores=True))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
-from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Errors, declared_class, judge
+from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Errors, declared_class, judge, rows_within
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject, lse_apart
 from qualify.run.inputs import INPUT_KINDS, InputKind
@@ -132,12 +132,8 @@ def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Error
 
 def keeps(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
     """Whether the output keeps the limits of a class. E and R are of single rows, so a few may rule it out at once."""
-    if len(out) > FEW_ROWS:
-        few = torch.arange(FEW_ROWS, device=out.device)
-        first = judge(golden_rows(golden, few), out[few], kind)
-        if not (first.E <= E_LIMIT and first.R <= R_LIMIT):
-            return False
-    return judge(golden, out, kind).within
+    few = slice(FEW_ROWS)
+    return rows_within(golden_rows(golden, few), out[few], kind) and judge(golden, out, kind).within
 
 
 def rows_kept(golden: Golden, keep: Tensor) -> Golden:
@@ -145,8 +141,8 @@ def rows_kept(golden: Golden, keep: Tensor) -> Golden:
     return golden if bool(keep.all()) else golden_rows(golden, keep)
 
 
-def golden_rows(golden: Golden, rows: Tensor) -> Golden:
-    """The golden result of the rows that an index or a mask of its rows names."""
+def golden_rows(golden: Golden, rows: Tensor | slice) -> Golden:
+    """The golden result of the rows that an index, a slice or a mask of its rows names."""
     parts = {field.name: getattr(golden, field.name) for field in fields(golden)}
     kept: dict[str, Any] = {name: None if part is None else part[rows] for name, part in parts.items()}
     return replace(golden, **kept)

@@ -1,22 +1,24 @@
 """size limits: what a kernel counts in 16 or 32 bits must not end where a production call goes on.
 
-Calls that are large in one thing only, and cheap because everything else is small: keys that lie more than 2^31, and
-than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far apart), one sequence
-of more than 2^16 keys whose last key decides (of one query, and of several; on pages between a short one and one of
-over 2^11, whose rows of the block table are as long), one of over 2^11 queries, one of over 2^9 queries after more than
-2^10 keys, more heads than a block has threads, as many sequences (twice, with the lengths in the other order, because a
-workspace of that size may hold what was left there, and then with more queries than a tile in more of them than a warp
-has threads; and some of them alone, where the card claims batch invariance), and a batch of more than 2^16 of which
-those beside every power of two have queries: a scheduler counts in warps and blocks. Before the far tensor lies more
-memory, full of NaN on a GPU, so that an offset that wraps to a negative number reads something wrong and does not end
-the process. A card that limits its batch is asked at that limit, one that limits the elements of a tensor no further.
+Calls that are large in one thing only, and cheap because everything else is small: keys, values or queries that lie
+more than 2^31, and than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far
+apart), one sequence of more than 2^16 keys (on a GPU, where that costs nothing, 2^17) whose last key decides (of one
+query, and of several; on pages between a short one and one of over 2^11, whose rows of the block table are as long),
+one of over 2^11 queries (2^16), one of over 2^9 queries after more than 2^10 keys, more heads than a block has threads,
+as many sequences that all have queries (on a GPU more than its largest block has threads; twice, with the lengths in
+the other order, because a workspace of that size may hold what was left there, and then with more queries than a tile
+in more of them than a warp has threads; and some of them alone, where the card claims batch invariance), and a batch of
+more than 2^16 of which those beside every power of two have queries: a scheduler counts in warps and blocks. Before the
+far tensor lies more memory, full of NaN on a GPU, so that an offset that wraps to a negative number reads something
+wrong and does not end the process. A card that limits its batch is asked at that limit, one that limits the elements of
+a tensor no further.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +29,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import compare
+from qualify.run.checks.degenerate import Lengths
 from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed
 from qualify.run.checks.repeat import differs_alone
@@ -37,25 +40,46 @@ REACHES = (31, 32)
 BEFORE = 1 << 31
 """elements before a far tensor: as far back as an offset that wraps leads"""
 MANY = (1 << 16) + 1
-"""of keys or of sequences: one more than 16 bits count"""
-PAST = 63
-"""keys beyond MANY, so that the sequence ends inside a tile"""
-SPREAD = 64
-"""keys at least that are spread over a far tensor: between two of them lies no more than rows of real tensors take"""
+"""sequences: one more than 16 bits count"""
+PAST = 64
+"""keys beyond a power of two, so that the sequence ends inside a tile"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """How large a call may be before it costs more than a few milliseconds."""
+
+    keys: int
+    """of one sequence: more than 16 bits count; on a GPU as many as models have"""
+    queries: int
+    """of one sequence: past 2^11 kernels choose other tiles, schedules and splits, past 2^16 grids end"""
+    spread: int
+    """rows of a tensor that is 9/8 of a limit long: a kernel may count to the first row of a tile in fewer bits than
+    within it, and of tiles of as many rows as kernels have the last one begins beyond the limit"""
+    alive: int
+    """sequences that all have queries: more than the threads of four warps; on a GPU more than of the largest block"""
+
+
+SIZES = {
+    "cpu": Sizes(keys=(1 << 16) + PAST, queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=130),
+    "cuda": Sizes(keys=(1 << 17) + PAST, queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=1100),
+}
+NEAR = 64
+"""rows of the other side of such a call"""
 TELLING = 40.0
 """by how much the last key's score stands above the others, in natural logarithms"""
 LIVE = 3
 """sequences of the large batch before every power of two, and the one at it, that have queries; also its last ones"""
 SEVERAL = 3
 """queries of the call with late keys where the case is no decode"""
-LATE = (1 << 11) + 65
-"""queries of a long sequence: past 2^11, kernels choose other tiles, schedules and splits"""
+NEIGHBOUR = (1 << 11) + 65
+"""keys of a sequence beside it"""
 LONG_Q, LONG_K = (1 << 9) + 33, (1 << 10) + 645
 """queries and keys of a prompt that is long in both, after a history of over 2^10: none of the shapes for a few"""
 GROUP = 2
 """query heads on the one KV head of the long calls: enough to be grouped, and no more work than that"""
-ALIVE = 130
-"""sequences that all have queries: more than the threads of four warps"""
+LENGTHS = 130
+"""different lengths of their keys"""
 TILED = 40
 """of them, those that have more queries than a tile in the second call"""
 ALONE = (0, 40, 80)
@@ -71,7 +95,7 @@ class SizeLimits:
 
     name = "size_limits"
     levels: tuple[Level, ...] = ("full",)
-    cost = "at most twelve small calls, four over 2^31 elements or more; each once for a kernel, dtype and layout"
+    cost = "at most fourteen small calls, six over 2^31 elements or more; each once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -119,32 +143,44 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
     for power in (power for power in REACHES if 1 << power < limit):
         beyond = f"beyond 2^{power} elements"
         if workload.page_size:
-            parts[f"a cache {beyond}"] = partial(_same, move=partial(far_pages, offsets=1 << power))
+            parts[f"a cache {beyond}"] = partial(_same, lengths=None, move=partial(far_pages, offsets=1 << power))
             continue
-        parts[f"keys {beyond}"] = partial(_same, move=partial(far_rows, keys=True, offsets=1 << power))
-        if not workload.latent:
-            parts[f"values {beyond}"] = partial(_same, move=partial(far_rows, keys=False, offsets=1 << power))
-    decode = max(workload.seqlens_q) == 1
+        for name, field in (("keys", "k"), ("values", "v"), ("queries", "q")):
+            lengths = _spread(subject, field)
+            if lengths and not (workload.latent and field == "v"):
+                move = partial(far_rows, field=field, offsets=1 << power)
+                parts[f"{name} {beyond}"] = partial(_same, lengths=lengths, move=move)
+    decode, sizes = max(workload.seqlens_q) == 1, SIZES[subject.device.type]
     if claims.alignment == "bottom_right" or not workload.causal:
-        parts[f"{MANY + PAST} keys" + ("" if decode else f" of {SEVERAL} queries")] = _late_keys
-    if not decode and claimed(subject, (LATE,), (FEW,)):
-        parts[f"{LATE} queries"] = _late_queries
+        parts[f"{sizes.keys} keys" + ("" if decode else f" of {SEVERAL} queries")] = _late_keys
+    if not decode and claimed(subject, (sizes.queries,), (FEW,)):
+        parts[f"{sizes.queries} queries"] = _late_queries
     if not decode and claims.alignment == "bottom_right":
         parts[f"{LONG_Q} queries on {LONG_K} keys"] = _long_prompt
     if subject.card.jit == "never" and not workload.latent:  # kernels for latents know their models' heads
         parts[f"{_many(workload)} heads"] = _many_heads
     if {"ragged", "empty"} <= set(claims.features):
         parts[f"{_largest_batch(subject)} sequences"] = _many_sequences
-    if "ragged" in claims.features and (claims.batch is None or claims.batch.max >= ALIVE):
-        parts[f"{ALIVE} live sequences"] = _live_sequences
+    if "ragged" in claims.features and (claims.batch is None or claims.batch.max >= sizes.alive):
+        parts[f"{sizes.alive} live sequences"] = _live_sequences
     return parts
 
 
-def _same(subject: Subject, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
+def _spread(subject: Subject, field: str) -> Lengths | None:
+    """Lengths of a call with many rows of the tensor; None where the card claims none, or there is but one query."""
+    decode, rows = max(subject.workload.seqlens_q) == 1, SIZES[subject.device.type].spread
+    if field == "q":
+        tries = () if decode else (((rows,), (NEAR,)), ((rows,), (rows,)))
+    else:
+        tries = (((1 if decode else NEAR,), (rows,)), ((rows,), (rows,)))
+    return next((lengths for lengths in tries if claimed(subject, *lengths)), None)
+
+
+def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
     """The same numbers far from the start of their tensor give the same result."""
     workload = shortened(subject.workload)
-    if sum(workload.seqlens_k) < SPREAD:
-        workload = workload.with_lengths((1 if max(workload.seqlens_q) == 1 else SPREAD,), (SPREAD,))
+    if lengths is not None:
+        workload = _few_kv_heads(subject, 1).with_lengths(*lengths)
     small = replace(subject, workload=workload)
     call = small.inputs().call
     before = small.run(call)
@@ -167,20 +203,21 @@ def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:
     return replace(call, **moved, block_table=call.block_table + first)
 
 
-def far_rows(call: AttentionCall, *, keys: bool, offsets: int) -> AttentionCall:
-    """The call with rows of keys (or values) so far apart that the last ones lie beyond so many elements.
+def far_rows(call: AttentionCall, *, field: str, offsets: int) -> AttentionCall:
+    """The call with rows of ``q``, ``k`` or ``v`` so far apart that the last ninth lies beyond so many elements.
 
     Latent values go with the keys.
     """
-    tensor = call.k if keys else call.v
+    tensor: Tensor = getattr(call, field)
     rows, heads, dim = tensor.shape
     step = max(heads * dim, -(-9 * offsets // 8 // max(1, rows - 1) // 64) * 64)
     whole = _behind_nan(step * (rows - 1) + heads * dim, tensor)
     far = whole.as_strided(tensor.shape, (step, dim, 1), whole.storage_offset())
     far.copy_(tensor)
-    if call.latent:
-        return replace(call, k=far, v=far[..., : call.v.shape[-1]])
-    return replace(call, k=far) if keys else replace(call, v=far)
+    moved: dict[str, Any] = {field: far}
+    if call.latent and field == "k":
+        moved["v"] = far[..., : call.v.shape[-1]]
+    return replace(call, **moved)
 
 
 def _behind_nan(elements: int, like: Tensor) -> Tensor:
@@ -197,19 +234,20 @@ def _behind_nan(elements: int, like: Tensor) -> Tensor:
 
 
 def _late_keys(subject: Subject) -> Finding | None:
-    """One query, or several, over more than 2^16 keys, of which the last decides; on pages it has neighbours."""
-    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
-    keys: tuple[int, ...] = (MANY + PAST,)
+    """One query, or several, over very many keys, of which the last decides; on pages they have neighbours."""
+    queries, sizes = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL, SIZES[subject.device.type]
+    keys: tuple[int, ...] = (sizes.keys,)
     if subject.workload.page_size and "ragged" in subject.card.claims.features:
-        keys = (FEW, MANY + PAST, LATE)
+        keys = (FEW, sizes.keys, NEIGHBOUR)
     late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths((queries,) * len(keys), keys))
     inputs = last_key_decides(late, late.inputs(seed=11))
     return _wrong(late, inputs.call, seed=11)
 
 
 def _late_queries(subject: Subject) -> Finding | None:
-    """More than 2^11 queries over a few keys, which under a causal mask the last ones alone see."""
-    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths((LATE,), (FEW,)))
+    """Very many queries over a few keys, which under a causal mask the last ones alone see."""
+    lengths = ((SIZES[subject.device.type].queries,), (FEW,))
+    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths(*lengths))
     return _wrong(late, late.inputs(seed=13).call, seed=13)
 
 
@@ -286,20 +324,21 @@ def _many_sequences(subject: Subject) -> Finding | None:
 def _live_sequences(subject: Subject) -> Finding | None:
     """A batch in which every sequence has queries, and keys of a length of its own; then others, in the other order."""
     decode = max(subject.workload.seqlens_q) == 1
-    queries, keys = (1 if decode else SEVERAL,) * ALIVE, tuple(range(SEVERAL, SEVERAL + ALIVE))
+    alive = SIZES[subject.device.type].alive
+    queries, keys = (1 if decode else SEVERAL,) * alive, tuple(SEVERAL + index % LENGTHS for index in range(alive))
     # Then over a tile of queries in more sequences than a warp has threads.
     later = queries if decode else (PAST + 2,) * TILED + queries[TILED:]
     top_left = subject.card.claims.alignment == "top_left"
     several = _few_kv_heads(subject, SEVERAL)
     again = several if decode else _few_kv_heads(subject, 1)
     for seed, workload, lengths in ((16, several, (queries, keys)), (17, again, (later, keys[::-1]))):
-        alive = replace(subject, workload=workload.with_lengths(lengths[0], lengths[0] if top_left else lengths[1]))
-        call = alive.inputs(seed=seed).call
-        result = alive.run(call)
-        wrong = _judged(alive, call, result, seed)
+        live = replace(subject, workload=workload.with_lengths(lengths[0], lengths[0] if top_left else lengths[1]))
+        call = live.inputs(seed=seed).call
+        result = live.run(call)
+        wrong = _judged(live, call, result, seed)
         if wrong:
             return wrong
-    return differs_alone(alive, call, result, ALONE) if subject.card.claims.batch_invariant else None
+    return differs_alone(live, call, result, ALONE) if subject.card.claims.batch_invariant else None
 
 
 def _largest_batch(subject: Subject) -> int:

@@ -15,18 +15,18 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.size_limits import MANY, SizeLimits, far_pages, far_rows
+from qualify.run.checks.size_limits import MANY, SIZES, SizeLimits, far_pages, far_rows
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
 LAYOUTS = pytest.mark.parametrize("layout", [{}, PAGED], ids=["packed", "paged"])
 
 
 class Wrapped(TiledTorch):
-    """Rows or pages at offsets that its integers do not reach are read as zeros."""
+    """Rows or pages at offsets that its integers do not reach, or rows of tiles that begin there, are read as zeros."""
 
-    def __init__(self, name: str, reach: int) -> None:
+    def __init__(self, name: str, reach: int, tile: int = 1) -> None:
         super().__init__()
-        self.name, self.reach = name, reach
+        self.name, self.reach, self.tile = name, reach, tile
 
     def prepare(self, call: AttentionCall) -> Prepared:
         tensor: Tensor = getattr(call, self.name)
@@ -35,7 +35,7 @@ class Wrapped(TiledTorch):
             return super().prepare(call)
         if call.block_table is None:
             near = tensor.clone()
-            near[torch.arange(len(tensor)) * step >= self.reach] = 0
+            near[torch.arange(len(tensor)) // self.tile * self.tile * step >= self.reach] = 0
             return super().prepare(replace(call, **{self.name: near}))
         pages = call.block_table.flatten().long().unique()
         table = torch.searchsorted(pages, call.block_table.long())
@@ -85,7 +85,7 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     """Every question is asked."""
     finding, *notes = size_limits(dtype=dtype, **layout)
     assert "pass" == finding.verdict
-    what = ["a cache"] if layout else ["keys", "values"]
+    what = ["a cache"] if layout else ["keys", "values", "queries"]
     no_room = [note.detail.removeprefix("not asked: no room for ").partition(" (")[0] for note in notes]
     far = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in what]
     assert set(no_room) <= {name for name in far if dtype == "fp32" or "2^32" in name}
@@ -96,13 +96,28 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
 
 @pytest.mark.parametrize(
     ("layout", "name", "what"),
-    [({}, "k", "keys"), ({}, "v", "values"), (PAGED, "k", "a cache"), (PAGED, "v", "a cache")],
+    [
+        ({}, "k", "keys"),
+        ({}, "v", "values"),
+        ({}, "q", "queries"),
+        (PAGED, "k", "a cache"),
+        (PAGED, "v", "a cache"),
+    ],
 )
 @pytest.mark.parametrize("power", [31, 32])
 def test_offsets_of_32_bits_are_caught(layout: dict[str, Any], name: str, what: str, power: int) -> None:
-    """In keys and in values alone, with a sign and without one."""
+    """In keys, in values and in queries alone, with a sign and without one."""
     finding, *_ = size_limits(Wrapped(name, 1 << power), **layout)
     assert ("fail", f"{what} beyond 2^{power} elements") == (finding.verdict, finding.values["what"])
+
+
+@pytest.mark.parametrize(("tile", "device"), [(32, "cpu"), (64, "cpu"), (128, "cpu"), (176, "cuda"), (192, "cuda")])
+@pytest.mark.parametrize("name", ["k", "q"])
+def test_offsets_of_tiles_are_caught(name: str, tile: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's memory-efficient kernel is right within a tile, wherever that ends; on a GPU they may have any size."""
+    monkeypatch.setitem(SIZES, "cpu", SIZES[device])
+    finding, *_ = size_limits(Wrapped(name, 1 << 31, tile))
+    assert ("fail", "2^31") == (finding.verdict, str(finding.values["what"]).split()[2])
 
 
 @LAYOUTS
@@ -224,6 +239,52 @@ def test_a_failure_is_told_by_every_case() -> None:
     assert ["fail", "fail"] == [SizeLimits().run(subject)[0].verdict for _ in range(2)]
 
 
+class LiveLimited(TiledTorch):
+    """A list of the sequences that have queries has 1,023 places."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        native, live = super().prepare(call), call.cu_seqlens_q.diff().nonzero()
+
+        def launch() -> Any:
+            out, lse = native.launch()
+            if len(live) > 1023:
+                out[int(call.cu_seqlens_q[int(live[1023])]) :] = 0
+            return out, lse
+
+        return Prepared(launch=launch, result=native.result)
+
+
+class QueriesLimited(TiledTorch):
+    """Queries from number 65,536 of a call on are not computed."""
+
+    def prepare(self, call: AttentionCall) -> Prepared:
+        native = super().prepare(call)
+
+        def launch() -> Any:
+            out, lse = native.launch()
+            out[1 << 16 :] = 0
+            return out, lse
+
+        return Prepared(launch=launch, result=native.result)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "what"),
+    [
+        (TiledTorch(), None),
+        (Limited(keys=1 << 17), "131136 keys of 3 queries"),
+        (QueriesLimited(), "65601 queries"),
+        (LiveLimited(), "1100 live sequences"),
+    ],
+    ids=["correct", "keys", "queries", "live"],
+)
+def test_a_gpu_is_asked_larger_calls(kernel: TiledTorch, what: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what costs it nothing; here on a CPU."""
+    monkeypatch.setitem(SIZES, "cpu", SIZES["cuda"])
+    finding, *_ = size_limits(kernel, card=make_card(elements={"max": 1 << 31}), heads_q=2, heads_kv=1)
+    assert ("fail" if what else "pass", what) == (finding.verdict, finding.values.get("what"))
+
+
 def test_what_a_library_refuses_is_noted() -> None:
     """A refusal is an answer, and the rest is asked."""
 
@@ -238,15 +299,15 @@ def test_what_a_library_refuses_is_noted() -> None:
     assert "not asked: the library refuses 65600 keys of 3 queries (at most 65536 keys)" == noted.detail
 
 
-@pytest.mark.parametrize("keys", [True, False])
-def test_far_rows_hold_the_same_numbers(keys: bool) -> None:
+@pytest.mark.parametrize("field", ["q", "k", "v"])
+def test_far_rows_hold_the_same_numbers(field: str) -> None:
     """The last of them lie beyond as many elements as are asked."""
     packed = make_subject(level="full").inputs().call
-    far = far_rows(packed, keys=keys, offsets=1 << 32)
-    tensor = far.k if keys else far.v
+    far = far_rows(packed, field=field, offsets=1 << 32)
+    tensor = getattr(far, field)
     assert tensor.stride(0) * (len(tensor) - 1) > 1 << 32
-    assert torch.equal(packed.k, far.k)
-    assert torch.equal(packed.v, far.v)
+    for name in ("q", "k", "v"):
+        assert torch.equal(getattr(packed, name), getattr(far, name))
 
 
 def test_far_pages_hold_the_same_numbers() -> None:

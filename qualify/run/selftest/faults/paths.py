@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +28,29 @@ class _Offset32(Simulator):
         offset = rows * strides[0]
         wrapped = (offset + (1 << 31)) % (1 << 32) - (1 << 31)
         return super().fetch(name, tensor, strides, slots, plan).float() * (offset == wrapped).view(-1, 1, 1)
+
+
+class _TileOffset32(Simulator):
+    """Offsets of tiles of keys are 32-bit, and those within a tile are not."""
+
+    ROWS = 128
+
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+        rows = super().fetch(name, tensor, strides, slots, plan).float()
+        if plan.page_size:
+            return rows
+        inside = slots // self.ROWS * self.ROWS * strides[0] < 1 << 31
+        return rows * inside.view(-1, 1, 1)
+
+
+class _QueryOffset32(Simulator):
+    """Offsets of queries are 32-bit: rows beyond 2^31 elements are read as zeros."""
+
+    def launch(self, call: AttentionCall) -> Any:
+        inside = torch.arange(len(call.q)) * call.q.stride(0) < 1 << 31
+        if not bool(inside.all()):
+            call = replace(call, q=call.q * inside.view(-1, 1, 1))
+        return super().launch(call)
 
 
 class _LateKeys(Simulator):
@@ -441,6 +465,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="pegainfer#613",
         does="from sequence 31 on only the first tile of queries is right",
         make=_SchedulerWarp,
+    ),
+    Fault(
+        name="tile-offset-int32",
+        kind="K",
+        mirrors="flash-attention#772, flash-attention#2611",
+        does="offsets of tiles of 128 keys wrap at 2^31 elements, offsets within a tile do not",
+        make=_TileOffset32,
+    ),
+    Fault(
+        name="query-offset-int32",
+        kind="K",
+        mirrors="flash-attention#772, vllm#50427",
+        does="offsets of queries wrap at 2^31 elements",
+        make=_QueryOffset32,
     ),
 )
 """Limits, paths and errors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qualify.run.selftest.faults import (
+    addresses,
     fp8_cache,
     heads,
     latent,
@@ -28,6 +29,7 @@ FAULTS: tuple[Fault, ...] = (
     *latent.FAULTS,
     *strides.FAULTS,
     *state.FAULTS,
+    *addresses.FAULTS,
     *paths.FAULTS,
 )
 """Class N (performance) and hangs have no fault here: a slow kernel is found by its stored baseline, a hang by the
