@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from common import evidence, machine, show, small, timed
 from sqlalchemy import Connection, Table, create_engine, func, insert, literal, select
@@ -73,8 +74,8 @@ def _copy(connection: Connection, run_id: str, copy_id: str) -> None:
         _copy_rows(connection, table, {"outcome_id": table.c.outcome_id + id_shift}, table.c.outcome_id.in_(ids))
 
 
-def _copy_rows(connection: Connection, table: Table, changes: dict[str, object], which: object) -> None:
-    columns = [changes.get(column.name, column) for column in table.columns]
+def _copy_rows(connection: Connection, table: Table, changes: dict[str, Any], which: Any) -> None:
+    columns: list[Any] = [changes.get(column.name, column) for column in table.columns]
     connection.execute(insert(table).from_select(list(table.columns), select(*columns).where(which)))
 
 

@@ -34,7 +34,7 @@ from qualify.facts.case import Dtype, Workload, formats_of
 from qualify.facts.codec import strict
 from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
-from qualify.plan.refusals import alignment_refusals, dtype_refusals, geometry_refusals, shape_refusals
+from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.shapes import Shape
 from qualify.run.accuracy import declared_class, judge
 from qualify.run.adapters.interface import Adapter, LibraryRefusal
@@ -161,7 +161,7 @@ def unclaimed(card: KernelCard, workload: Workload) -> list[str]:
         where=(),
     )
     reasons = geometry_refusals(card, geometry) + shape_refusals(card, shape) + dtype_refusals(card, workload.dtype)
-    return reasons + alignment_refusals(card, geometry, shape)
+    return reasons + length_refusals(card, geometry, shape)
 
 
 class Trials:

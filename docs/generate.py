@@ -27,7 +27,7 @@ from typing import Any, cast
 
 import torch
 
-from qualify.cards.config.families import FAMILIES, WRAPPERS
+from qualify.cards.config.families import FAMILIES, WRAPPERS, Family, Wrapper
 from qualify.cards.config.writing import described
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels, load_matrix, load_models, matrix_names
@@ -279,7 +279,8 @@ def _differences(seen: dict[str, tuple[set[str], str, list[str]]], cards: dict[s
 def families_table() -> str:
     """The families that `qualify model` reads, and which keys decide about their masks."""
     lines = ["| models | `model_type` | masks |\n", "| --- | --- | --- |\n"]
-    for each in (*FAMILIES, *WRAPPERS):
+    described_by: list[Family | Wrapper] = [*FAMILIES, *WRAPPERS]
+    for each in described_by:
         names = ", ".join(f"`{name}`" for name in each.model_types)
         lines.append(f"| {each.title} | {names} | {each.convention} |\n")
     return "".join(lines)
@@ -331,8 +332,8 @@ def incident_evidence(reports: Sequence[dict[str, Any]]) -> str:
     replayed: dict[str, dict[str, dict[str, Any]]] = {}
     for item in (item for report in reports for item in report["incidents"]):
         known = replayed.setdefault(item["incident"], {})
-        ran = {case["id"]: case for case in item["cases"] if case["state"] not in {"open", "not applicable"}}
-        known |= {case["id"]: case for case in item["cases"] if case["id"] not in known} | ran
+        measured = {case["id"]: case for case in item["cases"] if case["state"] not in {"open", "not applicable"}}
+        known |= {case["id"]: case for case in item["cases"] if case["id"] not in known} | measured
     found = dict(before["incidents"]) if before else {}
     for incident, by_id in replayed.items():
         cases = by_id.values()
