@@ -258,7 +258,7 @@ def _fill_bucket(
 def _keys_values(call: AttentionCall, bucket: _Bucket, bounds_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of a bucket's sequences: (members, heads_kv, seqlen_k, dim), dequantised, the last repeated."""
     members, device = bucket.members, call.k.device
-    offsets = torch.arange(bucket.seqlen_k).minimum(bucket.lengths_k[:, None] - 1).to(device)
+    offsets = torch.arange(bucket.seqlen_k, device=device).minimum(bucket.lengths_k.to(device)[:, None] - 1)
     if call.block_table is None:
         index = bounds_k[members].to(device)[:, None] + offsets
         k, v = call.k[index], call.v[index]
@@ -308,8 +308,8 @@ def _fill_block(
     """Exact attention of a bucket's rows.
 
     Args:
-        index: (members * rows,) of the packed queries, padded ones among them.
-        real: (members * rows,) which of them are none.
+        index: (members * rows,) of the packed queries.
+        real: (members * rows,) which of them are no padding.
     """
     n, heads_kv = k.shape[:2]
     dtype, device, rows = k.dtype, k.device, bucket.rows
