@@ -115,6 +115,12 @@ def compare(
     return [*findings, budget_finding(subject, seen, out, errors, declared, statistics), *lse_findings], statistics
 
 
+def beyond_budget(subject: Subject, call: AttentionCall, result: Result, kind: InputKind = "normal") -> Finding | None:
+    """What fails first where a result is compared with the golden one; None where nothing does."""
+    findings, _ = compare(subject, call, subject.golden(call), result, kind, 0, measure=False)
+    return next((finding for finding in findings if finding.verdict == "fail"), None)
+
+
 def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Errors, richer: Richer) -> str:
     """Name of the tightest class whose limits the output keeps; empty where it keeps none.
 

@@ -16,11 +16,15 @@ from dataclasses import replace
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
-from qualify.run.checks.budget import compare
+from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Subject, claimed, failing, noted, passed
+from qualify.run.inputs import InputKind
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
+ALIGNED = (33, 64, 128, 192)
+ALIGNED_KINDS: tuple[InputKind, ...] = ("negative", "peaked8")
+"""of inputs at those lengths: a row maximum that begins at 0, or lags behind, may do so where tiles are full"""
 
 IMAGE_LENGTHS = ((40, 33, 170, 40), (70, 33, 200, 40))
 IMAGES = ((0, 8, 20), (0, 25, 50), (0, 50, 64), (2, 31, 195), *((3, start, start + 5) for start in range(0, 36, 6)))
@@ -35,7 +39,7 @@ class Degenerate:
 
     name = "degenerate"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three to fourteen small calls, each with a golden result"
+    cost = "three to sixteen small calls, each with a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -74,11 +78,15 @@ def judge_lengths(subject: Subject) -> Finding | None:
     On pages one sequence alone is planned for all that its pages have room for. In a batch the longest one says what is
     planned for, and a kernel that takes that for a length is wrong for the others.
     """
-    call = subject.inputs().call
-    if call.block_table is not None and subject.workload.batch == 1:
-        call = replace(call, max_seqlen_k=call.block_table.shape[1] * subject.workload.page_size)
-    findings, _ = compare(subject, call, subject.golden(call), subject.run(call), "normal", 0, measure=False)
-    return next((finding for finding in findings if finding.verdict == "fail"), None)
+    kinds: tuple[InputKind, ...] = ALIGNED_KINDS if subject.workload.seqlens_k == ALIGNED else ("normal",)
+    for kind in kinds:
+        call = subject.inputs(kind).call
+        if call.block_table is not None and subject.workload.batch == 1:
+            call = replace(call, max_seqlen_k=call.block_table.shape[1] * subject.workload.page_size)
+        wrong = beyond_budget(subject, call, subject.run(call), kind)
+        if wrong:
+            return wrong
+    return None
 
 
 def altered_workloads(subject: Subject) -> Iterator[tuple[str, Workload]]:
@@ -96,11 +104,12 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
     decode = max(workload.seqlens_q) == 1
     if "ragged" in features:
         yield "tile edges", ((1,) * len(EDGES) if decode else EDGES, EDGES)
+        yield "full tiles", ((1,) * len(ALIGNED) if decode else ALIGNED, ALIGNED)
         if not decode:
             yield "queries after a context", ((1, 5, 64, 65, 7), (129, 64, 257, 66, 300))
             yield "equal totals, unequal lengths", ((3, 33, 64), (33, 64, 3))
             yield "drafts of unequal lengths", ((2, 5, 1, 8), (40, 65, 33, 130))
-            yield "a prompt among single queries", ((1, 40, 1), (100, 70, 90))
+            yield "a prompt among single queries", ((1, 1, 1, 1, 150, 1), (50, 60, 70, 80, 200, 140))
     else:
         for length in (1, 33, 65, 129):
             yield f"length {length}", ((1 if decode else length,) * 2, (length,) * 2)
@@ -112,7 +121,7 @@ def shapes(subject: Subject) -> Iterator[tuple[str, Lengths]]:
     if not decode:
         yield "more queries than keys", ((70,) * 2, (33,) * 2)
         yield "one key for many queries", ((65,), (1,))
-    yield "one query, many keys", ((1,), (1025,))
+    yield "one query, many keys", ((1,), (2113,))
 
 
 def _empty(*, decode: bool) -> Iterator[tuple[str, Lengths]]:

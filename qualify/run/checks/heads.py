@@ -1,12 +1,12 @@
 """heads: each query head reads its own key/value head and no other.
 
-Some KV heads get values of the other sign, and exactly their query groups must change, the rest bitwise the same.
-Which KV heads change follows the binary digits of their number, counted from 1, one call per digit, so the pattern in
-which a query head changed is the number of the KV head that it reads. The same once with fresh keys. At full level also
-with other group sizes, where a card claims grouped heads: these also against the golden result, because a kernel that
-packs the heads of a group into rows divides by the group for its mask, sinks, factors and LSE too. The largest groups
-have few queries, as a draft that is verified: kernels pack those, and the rows are more than a tile. Another case whose
-small calls are the same does not ask them again while the process lives.
+Some KV heads get values of the other sign, and exactly their query groups must change, the rest bitwise the same. Which
+KV heads change follows the binary digits of their number, counted from 1, one call per digit, so the pattern in which a
+query head changed is the number of the KV head that it reads. The same once with fresh keys. At full level also with
+other group sizes, where a card claims grouped heads: these also against the golden result, because a kernel that packs
+the heads of a group into rows divides by the group for its mask, sinks, factors and LSE too, and the rows are more than
+a tile. The largest groups have few queries, as a draft that is verified; one of them has more heads than a tile has
+rows. Another case whose small calls are the same does not ask them again while the process lives.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from qualify.run.checks.interface import Result, Subject, failing, far_apart, pa
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import Inputs, with_tensors
 
-RATIOS = (1, 3, 5, 6, 7, 8, 12, 16, 24)
-SMALL_Q, SMALL_K = 9, 40
-"""lengths of the calls with other group sizes"""
-LARGE_GROUP, FEW_Q = 12, 8
-"""from such a group on there are so many queries"""
+RATIOS = (1, 3, 5, 6, 7, 8, 12, 16, 24, 71)
+ROWS, SMALL_K = 88, 40
+"""rows of a group's heads and queries, more than a tile of 64, and keys of the calls with other group sizes"""
+MOST_Q, FEW_Q = 22, 8
+"""queries at most and, but for the largest group, at least"""
 
 
 class Heads:
@@ -36,7 +36,7 @@ class Heads:
 
     name = "heads"
     levels: tuple[Level, ...] = ("full",)
-    cost = "one call per binary digit of the KV heads and one with keys; the same and a golden result for nine groups"
+    cost = "one call per binary digit of the KV heads and one with keys; the same and a golden result for ten groups"
 
     def skips(self, subject: Subject) -> str:
         """Needs a query that sees a key."""
@@ -52,10 +52,13 @@ class Heads:
         asked, told, refused = [], [], []
         for ratio in self._ratios(subject):
             workload = subject.workload
-            seqlen_q = SMALL_Q if ratio < LARGE_GROUP else FEW_Q
+            large = ratio > ROWS // 2
+            seqlen_q = min(MOST_Q, max(1 if large else FEW_Q, -(-ROWS // ratio)))
             seqlen_q = 1 if max(workload.seqlens_q) == 1 else seqlen_q
             seqlen_k = seqlen_q if subject.card.claims.alignment == "top_left" else SMALL_K
-            small = replace(workload, heads_kv=3, heads_q=3 * ratio).with_lengths((seqlen_q,) * 2, (seqlen_k,) * 2)
+            heads_kv = 1 if large else 3
+            small = replace(workload, heads_kv=heads_kv, heads_q=heads_kv * ratio)
+            small = small.with_lengths((seqlen_q,) * 2, (seqlen_k,) * 2)
             other = replace(subject, workload=small)
             question = other.question(self.name)
             if question in subject.asked:

@@ -1,14 +1,14 @@
 """history: what a kernel did before must not show in what it does now.
 
 Call A, then call B that differs in exactly one thing (scale, lengths, their order, batch, mask, one side of the window,
-chunk, images, softcap, sinks, dtype, or page size), then A
-again: B must be right against the golden result, and the second A bitwise the first. A plan, a compiled kernel or a
-workspace that is kept under too coarse a key gives itself away. Then the same tensors are called again after their
-contents were replaced where they stand, as a cache and its metadata are from one step of an engine to the next: all of
-them at once, and lengths, pages and images one by one, because what is kept under the address of one tensor may be
-found by the contents of the others. So are the very same tensors with other parameters, as layers share their metadata,
-and a batch after its first sequence alone in the same memory. At last a prepared A is launched again after B was
-prepared on the same adapter: its plan must still be its own.
+chunk, images, softcap, sinks, dtype, page size, or pages at all), then A again: B must be right against the golden
+result, and the second A bitwise the first. A plan, a compiled kernel or a workspace that is kept under too coarse a key
+gives itself away. Then the same tensors are called again after their contents were replaced where they stand, as a
+cache and its metadata are from one step of an engine to the next: all of them at once, and lengths, pages and images
+one by one, because what is kept under the address of one tensor may be found by the contents of the others. So are the
+very same tensors with other parameters, as layers share their metadata, and a batch after its first sequence alone in
+the same memory. At last a prepared A is launched again after B was prepared on the same adapter: its plan must still be
+its own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qualify.cards.kernel import PageSizeClaim
 from qualify.facts.case import Level, Workload, formats_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
-from qualify.run.checks.budget import compare
+from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed
 from qualify.run.inputs import Inputs, clone, make_inputs
 from qualify.run.parts import one_sequence, only
@@ -32,6 +33,8 @@ SHORT = 96
 """keys of the longest sequence of A: history is about calls, not about sizes"""
 ROUND = 64
 """keys of a window, the query's own among them, as those of models are multiples of tiles"""
+PAGE = 16
+"""keys of a page where the case has none"""
 FAR = (1 << 16) + 3
 """left side of a window that no sequence of A reaches"""
 
@@ -41,7 +44,7 @@ class History:
 
     name = "history"
     levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most seventeen, and at most 23 small calls"
+    cost = "two small calls and a golden result for each difference, at most twenty, and at most 23 small calls"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -82,12 +85,11 @@ class History:
     def _wrong(self, other: Subject, name: str) -> Finding | None:
         """B against its golden result."""
         call = other.inputs(seed=1).call
-        findings, _ = compare(other, call, other.golden(call), other.run(call), "normal", 1, measure=False)
-        for finding in findings:
-            if finding.verdict == "fail":
-                detail = f"after a call that differs only in its {name}: {finding.detail}"
-                return failing(self.name, detail, dict(finding.values) | {"differs_in": name, "finding": finding.check})
-        return None
+        wrong = beyond_budget(other, call, other.run(call))
+        if not wrong:
+            return None
+        detail = f"after a call that differs only in its {name}: {wrong.detail}"
+        return failing(self.name, detail, dict(wrong.values) | {"differs_in": name, "finding": wrong.check})
 
     def _kept_address(self, subject: Subject) -> Finding | None:
         """The same tensors give what other tensors with their contents give."""
@@ -262,6 +264,8 @@ def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
         yield "window (left side)", replace(workload, window=(left // 2, right))
     if not workload.causal and right > 0:
         yield "window (right side)", replace(workload, window=(left, right // 2))
+    if workload.causal and left > 0 and right == 0:
+        yield "window (right side)", replace(workload, window=(left, -1))  # it is causal all the same
     if not workload.causal or workload.window != (-1, -1):
         return
     longest = max(workload.seqlens_k)
@@ -269,6 +273,8 @@ def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
         chunk = (-(-workload.chunk // 2) or -(-longest // 3)) | 1  # odd, so that it cuts tiles
         yield "chunk", replace(workload, chunk=chunk)
         yield "chunk (its length)", replace(workload, chunk=chunk + 16)
+        if "sinks" in subject.card.claims.features:
+            yield "chunk and sinks", replace(workload, chunk=chunk, sinks=True)
     image = _image(workload)
     if "spans" in masks and not workload.chunk and image:
         at, start, end = image
@@ -289,6 +295,14 @@ def _image(workload: Workload) -> tuple[int, int, int] | None:
         (at, keys - queries, keys - queries + queries // 2) for at, (queries, keys) in pairs if 4 <= queries <= keys
     )
     return next(found, None)
+
+
+def _page_size(claimed_sizes: PageSizeClaim | None) -> int:
+    """The least page size that is claimed and no less than PAGE, or the largest one."""
+    if claimed_sizes is None:
+        return PAGE
+    step, least = claimed_sizes.multiple_of, max(claimed_sizes.min, min(PAGE, claimed_sizes.max or PAGE))
+    return -(-least // step) * step
 
 
 def _other_softcap(workload: Workload) -> float:
@@ -362,3 +376,5 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     sizes = claims.page_size
     if workload.page_size and (sizes is None or sizes.max is None or 2 * workload.page_size <= sizes.max):
         yield "page size", replace(workload, page_size=2 * workload.page_size)
+    if {"packed", "paged"} <= set(claims.layouts):
+        yield "layout", replace(workload, page_size=0 if workload.page_size else _page_size(sizes))

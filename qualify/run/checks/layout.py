@@ -23,6 +23,7 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
 
 PADDING = 16
@@ -66,7 +67,13 @@ class Layout:
             found = difference(subject, reference, after, exact=False)
             if found:
                 return [failing(self.name, f"{name}: {changed(found)}", {"layout": name, **found})]
-            (rounded if difference(subject, reference, after) else same).append(name)
+            if not difference(subject, reference, after):
+                same.append(name)
+                continue
+            wrong = beyond_budget(subject, arranged, after)
+            if wrong:
+                return [failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"layout": name})]
+            rounded.append(name)
         findings = [passed(self.name, f"the same result for tensors that are {', '.join(same)}")] if same else []
         findings += [noted(self.name, f"{name}: other roundings, no more") for name in rounded]
         return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]

@@ -2,10 +2,11 @@
 
 A NaN upstream is a defect somebody has to find; a kernel that takes it for a masked key, or for zero, hides it. One
 element of a query, of a key and of a value becomes NaN, one call for each: every row that sees it must be NaN (of a
-value only that element), and no row of another sequence. Keys and values get it at the first, the middle and the last
-position that a row sees, because kernels treat tiles that a mask cuts, the last tile and all others differently. Asked
-where the card claims that NaN propagates. Rows of the same sequence that do not see it are not asked: several correct
-kernels compute 0 · NaN.
+value only that element), and no row of another sequence, nor of another KV head. Keys and values get it at the first,
+the middle and the last position that a row sees, because kernels treat tiles that a mask cuts, the last tile and all
+others differently; in a head in the middle, because one that is padded may read its neighbour.
+Asked where the card claims that NaN propagates. Rows of the same sequence and head that do not see it are not asked:
+several correct kernels compute 0 · NaN.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Nan:
         return "" if any(map(min, pairs)) else "no query sees a key"
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first tensor whose NaN is hidden, or reaches another sequence, ends it."""
+        """The first tensor whose NaN is hidden, or reaches another sequence or head, ends it."""
         workload = subject.workload
         inputs = subject.inputs()
         rows = rows_of(workload, subject.device)
@@ -48,7 +49,8 @@ class Nan:
         own = rows.sequence == rows.sequence[row]
         this = torch.arange(len(own), device=own.device) == row
         before = subject.run(inputs.call).out
-        group = workload.heads_q // workload.heads_kv
+        group, head = workload.heads_q // workload.heads_kv, workload.heads_kv // 2
+        others = torch.arange(workload.heads_q, device=own.device) // group != head
         first, last = int(low[row]), int(high[row]) - 1
         places = sorted({first, (first + last) // 2, last})
         asked = [("q", last), *((name, position) for name in ("k", "v") for position in places)]
@@ -56,24 +58,28 @@ class Nan:
             seen = this if name == "q" else own & (low <= position) & (position < high)
             heads, elements = (1 if name == "q" else group), (1 if name == "v" else None)
             slot = int(slots[int(rows.first_key[row]) + position])
-            out = subject.run(_planted(inputs, name, row, slot)).out
-            hidden = ~out[:, :heads, :elements].isnan() & seen.view(-1, 1, 1)
+            out = subject.run(_planted(inputs, name, row, slot, head * group if name == "q" else head)).out
+            sees = torch.zeros_like(out, dtype=torch.bool)
+            sees[:, head * group : head * group + heads, :elements] = seen.view(-1, 1, 1)
+            hidden = ~out.isnan() & sees
             if bool(hidden.any()):
                 return [_finding(subject, name, hidden, "sees it and gives a number")]
-            moved = (out.isnan() != before.isnan()) & (~own & (high > low)).view(-1, 1, 1)
-            if bool(moved.any()):
-                return [_finding(subject, name, moved, "is another sequence and notices it")]
+            moved = (out.isnan() != before.isnan()) & (high > low).view(-1, 1, 1)
+            if bool((moved & ~own.view(-1, 1, 1)).any()):
+                return [_finding(subject, name, moved & ~own.view(-1, 1, 1), "is another sequence and notices it")]
+            if bool((moved & others.view(-1, 1)).any()):
+                return [_finding(subject, name, moved & others.view(-1, 1), "reads another KV head and notices it")]
         return [passed(self.name, "a NaN in a query, a key or a value shows in every row that sees it")]
 
 
-def _planted(inputs: Inputs, name: str, row: int, slot: int) -> AttentionCall:
-    """The call with a NaN at the start of the first head of a query row, or of the key or value in a slot."""
+def _planted(inputs: Inputs, name: str, row: int, slot: int, head: int) -> AttentionCall:
+    """The call with a NaN at the start of a head of a query row, or of the key or value in a slot."""
     planted = clone(inputs)
     if name == "q":
-        planted.call.q[row, 0, :1] = math.nan
+        planted.call.q[row, head, :1] = math.nan
     else:
         whole = planted.k_whole if name == "k" else planted.v_whole
-        whole.view(-1, *whole.shape[-2:])[slot, 0, :1] = math.nan
+        whole.view(-1, *whole.shape[-2:])[slot, head, :1] = math.nan
     return planted.call
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import (
     Result,
     Subject,
@@ -61,10 +62,15 @@ class PagePermutation:
         subject = replace(subject, workload=workload)
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         wide = widened(inputs.call, workload.page_size)
-        before = subject.run(wide)
-        found = difference(subject, subject.run(inputs.call), before, exact=False)
+        before, narrow = subject.run(wide), subject.run(inputs.call)
+        found = difference(subject, narrow, before, exact=False)
         if found:
             return [failing(self.name, f"under a wider block table, {changed(found)}", {"order": "wider", **found})]
+        wrong = beyond_budget(subject, wide, before) if difference(subject, narrow, before) else None
+        if wrong:
+            return [
+                failing(self.name, f"under a wider block table, {wrong.detail}", {"order": "wider", **wrong.values})
+            ]
         inputs = replace(inputs, call=replace(inputs.call, max_seqlen_k=wide.max_seqlen_k))
         exact = subject.card.claims.deterministic
         for order in ORDERS[subject.level]:

@@ -5,7 +5,7 @@ and the LSE in closed form. x and d differ from head to head, and sinks stand ne
 keys, where they matter. With x = 0 the share tells the scale; with x near the softcap it tells the softcap. A wrong
 result is solved for the parameter: the finding says which wrong value explains it. At full the scale is also 1.0, which
 is no word for "not given"; x also fifty softcaps, where tanh is 1 and its exponentials are infinite; and the sinks also
-stand so far above all scores that nothing else has weight.
+stand so far above all scores that nothing else has weight, and so far below that they have none.
 
 The expectation is exact, so the tolerance is that of the formats alone: the weights of a half are equal and may all be
 rounded the same way, by the accuracy class's roundoff, the output by its own, scores by those of float32 or of the
@@ -39,6 +39,8 @@ OTHER_SCALES = (1.0, 0.5)
 """at full level the scale is the first of these that it is not: a kernel that ignores an explicit scale is seen"""
 CAPPED = 50.0
 """x in softcaps where nothing is left of its tanh but 1"""
+NEGLIGIBLE = -1e30
+"""how sinks stand that say that there is none"""
 OVERWHELMING = 120.0
 """by how much sinks stand above x and the keys' number: exp(120) is beyond float32"""
 
@@ -63,7 +65,7 @@ class Parameters:
 
     name = "parameters"
     levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "two calls at smoke, four at full, two more under a softcap and two with sinks"
+    cost = "two calls at smoke, four at full, two more under a softcap and four with sinks"
 
     def skips(self, subject: Subject) -> str:
         """Needs two keys that some query sees, and an element of the keys for each of the two scores."""
@@ -79,7 +81,8 @@ class Parameters:
         if full and subject.card.jit != "shapes":
             scales.append(next(scale for scale in OTHER_SCALES if scale != workload.scale))
         bases = [0.0, workload.softcap or FAR] + [CAPPED * workload.softcap] * (full and workload.softcap > 0)
-        asked = [(base, 0.0) for base in bases] + [(0.0, OVERWHELMING)] * (full and workload.sinks)
+        asked = [(base, 0.0) for base in bases]
+        asked += [(0.0, above) for above in (NEGLIGIBLE, OVERWHELMING)] * (full and workload.sinks)
         for scale in scales:
             altered = replace(subject, workload=replace(workload, scale=scale))
             for base, above in asked:

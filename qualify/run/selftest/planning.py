@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -141,8 +140,7 @@ class Planner:
         if call.cu_seqlens_k is None:
             assert call.seqused_k is not None, "a paged call has seqused_k"
             return (0,) * len(call.seqused_k), tuple(call.seqused_k.tolist())
-        bounds = call.cu_seqlens_k.tolist()
-        return tuple(bounds[:-1]), tuple(end - start for start, end in pairwise(bounds))
+        return tuple(call.cu_seqlens_k[:-1].tolist()), tuple(call.cu_seqlens_k.diff().tolist())
 
     def scale(self, call: AttentionCall) -> float:
         """What multiplies q·k."""

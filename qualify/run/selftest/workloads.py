@@ -53,7 +53,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ("chunked", _workload(seqlens_q=(40,), seqlens_k=(140,), window=(20, 0), sinks=True)),
     (
         "decode",
-        _workload(seqlens_q=(1,) * 3, seqlens_k=(300, 256, 5), page_size=256, heads_q=4, head_dim=128, dtype="fp16"),
+        _workload(seqlens_q=(1,) * 3, seqlens_k=(300, 256, 5), page_size=256, heads_q=4, dtype="fp16"),
     ),
     ("varlen", _workload(seqlens_q=(65, 33), causal=False, window=(15, 15), softcap=20.0, head_dim_v=32)),
     ("prefill", _workload(seqlens_q=(80,), heads_q=4, heads_kv=4, dtype="fp32", window=(40, 0))),
@@ -116,7 +116,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     (
         "decode",
         _workload(
-            seqlens_q=(1,) * 3, seqlens_k=(90, 41, 64), page_size=16, heads_kv=1, head_dim_v=32, dtype="fp8_e4m3"
+            seqlens_q=(1,) * 3, seqlens_k=(256, 41, 64), page_size=16, heads_kv=1, head_dim_v=32, dtype="fp8_e4m3"
         ),
     ),
     (

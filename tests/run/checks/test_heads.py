@@ -133,11 +133,11 @@ def test_refused_groups_are_told() -> None:
 
     finding = heads(Choosy())
     assert "pass" == finding.verdict
-    assert finding.detail.endswith("groups of 1, 8, 16, 24; the library refuses groups of 3, 5, 6, 7, 12")
+    assert finding.detail.endswith("groups of 1, 8, 16, 24, 71; the library refuses groups of 3, 5, 6, 7, 12")
 
 
 def test_kernels_that_would_be_compiled_are_asked_for_their_own_heads_only() -> None:
-    """Eight compilations would take a minute."""
+    """Ten compilations would take a minute."""
     assert "every query head follows exactly its KV head" == heads(jit="kernels").detail
 
 

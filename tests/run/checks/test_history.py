@@ -236,7 +236,7 @@ DECODE: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size
         (AddressedBeside("seqused_k", lambda call: call.max_seqlen_k), DECODE, "lengths of keys"),
         (AddressedBeside("block_table", lambda call: call.block_table[:, 0].tolist()), DECODE, "pages"),
         (
-            AddressedBeside("cu_seqlens_q", lambda call: call.cu_seqlens_k.tolist()),
+            AddressedBeside("cu_seqlens_q", lambda call: call.cu_seqlens_k),
             {"seqlens_q": (9, 9), "seqlens_k": (40, 33)},
             "lengths of queries",
         ),

@@ -86,12 +86,26 @@ def test_a_nan_of_a_neighbour_is_caught() -> None:
     assert "is another sequence and notices it" in finding.detail
 
 
+def test_a_nan_of_a_neighbouring_head_is_caught() -> None:
+    """Padding of a head that reads the next one's keys, times 0."""
+
+    def leak(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        group, leaks = call.q.shape[1] // call.k.shape[1], call.k.isnan().any(-1)
+        wrong = leaks.any(0).roll(-1).repeat_interleave(group).view(-1, 1)
+        return torch.where(wrong, torch.nan, out), lse
+
+    finding = nan(Edited(result=leak), heads_q=6, heads_kv=3)
+    assert ("fail", "k") == (finding.verdict, finding.values["tensor"])
+    assert "reads another KV head and notices it" in finding.detail
+
+
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
     """Also one that multiplies masked values, NaN among them, by 0."""
 
     def careless(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-        return (torch.where(out.isnan().any(), torch.nan, out) if len(call.cu_seqlens_q) == 2 else out), lse
+        touched = out.isnan().any(-1, keepdim=True).any(0, keepdim=True)
+        return (torch.where(touched, torch.nan, out) if len(call.cu_seqlens_q) == 2 else out), lse
 
     assert "pass" == nan(**workload).verdict
     assert "pass" == nan(Edited(result=careless), **workload).verdict

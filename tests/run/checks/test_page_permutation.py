@@ -65,20 +65,28 @@ def test_wrong_page_lookups_are_caught(edit: Any, order: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out_by", "lse_by", "tensor"), [(2.0**-8, 1e-6, None), (2.0**-3, 0.0, "out"), (0.0, 1e-3, "lse")]
+    ("out_by", "lse_by", "what"),
+    [
+        ((2.0**-10, -(2.0**-10)), 1e-6, ""),
+        ((2.0**-8, 2.0**-8), 0.0, "|β|"),
+        ((2.0**-3, -(2.0**-3)), 0.0, "elements of out"),
+        ((0.0, 0.0), 1e-3, "elements of lse"),
+    ],
+    ids=["rounding", "gain", "out", "lse"],
 )
-def test_splits_by_the_width_of_the_table_are_allowed(out_by: float, lse_by: float, tensor: str | None) -> None:
-    """They round otherwise; what the width changes beyond that is wrong."""
+def test_splits_by_the_width_of_the_table_are_allowed(out_by: tuple[float, float], lse_by: float, what: str) -> None:
+    """They round otherwise; what the width changes beyond that is wrong, small as it may be in each element."""
 
     def rounded(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         assert call.block_table is not None
         wide = call.block_table.shape[1] > -(-call.max_seqlen_k // call.k.shape[1])
-        return out * (1 + wide * out_by), lse + wide * lse_by
+        factors = 1 + wide * torch.tensor(out_by).repeat(out.shape[-1] // 2)
+        return (out * factors).to(out.dtype), lse + wide * lse_by
 
     finding = permuted(Edited(result=rounded))
-    assert ("pass" if tensor is None else "fail") == finding.verdict
-    if tensor:
-        assert ("wider", tensor) == (finding.values["order"], finding.values["tensor"])
+    assert ("fail" if what else "pass") == finding.verdict
+    if what:
+        assert ("wider", True) == (finding.values["order"], what in finding.detail)
 
 
 def unnamed_is_last(table: Tensor, call: AttentionCall) -> Tensor:

@@ -151,6 +151,25 @@ class _TraceOfFirst(Simulator):
         return k, v + v[:1] * (2.0**-11 * other).view(-1, 1, 1)
 
 
+class _GroupOfTwoTiles(Simulator):
+    """One query: heads of a group from number 64 on repeat those before, because packed rows have one tile."""
+
+    def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
+        group, heads = tile.plan.heads_q // tile.plan.heads_kv, torch.arange(len(tile_out))
+        if group > 64 and tile.seqlen_q == 1:
+            heads = heads // group * group + heads % group % 64
+        super().write(tile, out, lse, tile_out[heads], tile_lse[heads])
+
+
+class _ReciprocalOfGroup(Simulator):
+    """A packed row's query is its number times a rounded 1/5 or 1/7: from row 64 on one query in sixteen is too low."""
+
+    def positions(self, tile: Tile) -> Tensor:
+        queries, group = torch.arange(tile.start, tile.stop), tile.plan.heads_q // tile.plan.heads_kv
+        low = (queries * group >= 64) & (queries % 16 == 0) & (group in {5, 7} and tile.seqlen_q > 1)
+        return super().positions(tile) - low.long()
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gqa-interleave",
@@ -263,6 +282,20 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="onnx#7274",
         does="values of the other KV heads have a trace of KV head 0",
         make=_TraceOfFirst,
+    ),
+    Fault(
+        name="group-of-two-tiles",
+        kind="E",
+        mirrors="FlashMLA#212",
+        does="one query: heads of a group from number 64 on repeat those before",
+        make=_GroupOfTwoTiles,
+    ),
+    Fault(
+        name="reciprocal-group",
+        kind="E",
+        mirrors="flash-attention#2528",
+        does="groups of 5 and 7 packed into rows: from row 64 on some queries are taken for the one before",
+        make=_ReciprocalOfGroup,
     ),
 )
 """Heads and their elements."""

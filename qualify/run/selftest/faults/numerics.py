@@ -245,6 +245,21 @@ class _SinkOverflow(Simulator):
         return out, whole.masked_fill(far, math.inf)
 
 
+class _SaturatedWeights(Simulator):
+    """fp8: where a sequence has a multiple of 128 keys the maximum lags behind, and weights saturate."""
+
+    def lags(self, tile: Tile) -> bool:
+        """Whether a tile's sequence takes that path."""
+        return tile.plan.dtype.itemsize == 1 and tile.seqlen_k % 128 == 0
+
+    def maximum(self, tile: Tile, m: Tensor, scores: Tensor) -> Tensor:
+        new = super().maximum(tile, m, scores)
+        return torch.where((new > m + 10.0) | (m == -math.inf), new, m) if self.lags(tile) else new
+
+    def round_p(self, tile: Tile, p: Tensor) -> Tensor:
+        return super().round_p(tile, p.clamp(max=448.0) if self.lags(tile) else p)
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="qk-fp16",
@@ -448,6 +463,13 @@ FAULTS: tuple[Fault, ...] = (
         mirrors="parameters: sinks above all scores",
         does="a sink 88 above all scores gives an infinite LSE",
         make=_SinkOverflow,
+    ),
+    Fault(
+        name="fp8-saturates",
+        kind="I",
+        mirrors="flash-attention#2577",
+        does="fp8 and a multiple of 128 keys: the maximum lags behind by up to 10, and weights saturate at 448",
+        make=_SaturatedWeights,
     ),
 )
 """Arithmetic."""

@@ -7,6 +7,7 @@ from qualify.run.selftest.faults import (
     fp8_cache,
     heads,
     latent,
+    limits,
     masks,
     merging,
     numerics,
@@ -30,6 +31,7 @@ FAULTS: tuple[Fault, ...] = (
     *strides.FAULTS,
     *state.FAULTS,
     *addresses.FAULTS,
+    *limits.FAULTS,
     *paths.FAULTS,
 )
 """Class N (performance) and hangs have no fault here: a slow kernel is found by its stored baseline, a hang by the
