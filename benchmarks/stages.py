@@ -3,9 +3,9 @@
     python benchmarks/stages.py                                                    a few cases of smoke on the CPU
     python benchmarks/stages.py --matrix hopper --kernel 'flash-attn-[23]' --cases 24 --device cuda    docs/kernels.md
 
-Cases are taken evenly from those of the matrix with at most 4,096 keys; the first of each kernel and layout is run once
-before, so that neither loading nor what a kernel is asked once for a process is counted. Each stage ends where the next
-is announced.
+Cases are taken evenly from those of the matrix with at most 4,096 keys; the first of each kernel, dtype and layout is
+run once before, so that neither loading nor what a kernel is asked once for a process is counted. Each stage ends where
+the next is announced.
 """
 
 from __future__ import annotations

@@ -311,14 +311,9 @@ def _fill_block(
         index: (members * rows,) of the packed queries.
         real: (members * rows,) which of them are no padding.
     """
-    n, heads_kv = k.shape[:2]
-    dtype, device, rows = k.dtype, k.device, bucket.rows
-    queries = call.q[index.where(real, 0).to(device)].to(dtype)
-    q = queries.view(n, len(rows), heads_kv, -1, call.q.shape[-1]).permute(0, 2, 3, 1, 4)
-    if call.q_descale is not None:
-        q = q * call.q_descale[bucket.members].to(dtype).view(n, heads_kv, 1, 1, 1)
-    group = q.shape[2]
-    scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, len(rows), -1) * call.scale
+    q = _queries(call, bucket, index.where(real, 0), k)
+    n, heads_kv, group, rows = q.shape[:4]
+    scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, rows, -1) * call.scale
     if call.softcap:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     seen = _seen(call, bucket)[:, None, None]
@@ -326,37 +321,34 @@ def _fill_block(
     row_max = scores.amax(-1)
     lse = torch.logsumexp(scores, -1)
     if call.sinks is not None:
-        sink = call.sinks.to(dtype).view(1, heads_kv, group, 1)
+        sink = call.sinks.to(k.dtype).view(1, heads_kv, group, 1)
         lse = torch.where(lse == -math.inf, lse, torch.logaddexp(lse, sink))
         row_max = torch.where(row_max == -math.inf, row_max, torch.maximum(row_max, sink))
     base = torch.where(lse == -math.inf, 0.0, lse)
     p = torch.exp(scores - base.unsqueeze(-1)).flatten(2, 3)
-
-    kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(device)
+    kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(k.device)
 
     def flat(tensor: Tensor) -> Tensor:
         """(n, heads_kv, group * rows or group, rows, …) to (n * rows, heads_q, …), without padded rows."""
-        tensor = tensor.view(n, heads_kv, group, len(rows), *tensor.shape[4:])
+        tensor = tensor.view(n, heads_kv, group, rows, *tensor.shape[4:])
         tensor = tensor.permute(0, 3, 1, 2, *range(4, tensor.dim())).flatten(2, 3).flatten(0, 1)
         return tensor if kept is None else tensor[kept]
 
     def weigh(weights: Tensor, values: Tensor) -> Tensor:
-        return flat(torch.matmul(weights, values).view(n, heads_kv, group, len(rows), -1))
+        return flat(torch.matmul(weights, values).view(n, heads_kv, group, rows, -1))
 
     out = torch.matmul(p, v)
-    result.out[place] = flat(out.view(n, heads_kv, group, len(rows), -1))
+    result.out[place] = flat(out.view(n, heads_kv, group, rows, -1))
     result.A[place] = weigh(p, v.abs())
     result.Q[place] = weigh(p.square(), v.square())
     if result.U is not None:
-        weights = seen.expand(n, heads_kv, group, -1, -1).flatten(2, 3).to(dtype)
+        weights = seen.expand(n, heads_kv, group, -1, -1).flatten(2, 3).to(k.dtype)
         result.U[place] = weigh(weights, v.abs())
     along = torch.matmul(out, v.transpose(-1, -2)).mul_(p).square_().sum(-1)
-    result.gain[place] = flat(along.view(n, heads_kv, group, len(rows)))
+    result.gain[place] = flat(along.view(n, heads_kv, group, rows))
     if result.S is not None and result.T is not None:
         worst, power = _rounded_scores(p, scores.flatten(2, 3), out, v)
-        result.S[place], result.T[place] = (
-            flat(part.view(n, heads_kv, group, len(rows), -1)) for part in (worst, power)
-        )
+        result.S[place], result.T[place] = (flat(part.view(n, heads_kv, group, rows, -1)) for part in (worst, power))
     result.lse[place] = flat(lse)
     result.row_max[place] = flat(row_max)
     bounds = (result.score_bound, result.product_bound, result.value_bound)
@@ -364,6 +356,14 @@ def _fill_block(
         bound[place] = flat(values)
     keys = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)
     result.keys[place] = keys if kept is None else keys[kept]
+
+
+def _queries(call: AttentionCall, bucket: _Bucket, index: Tensor, k: Tensor) -> Tensor:
+    """A bucket's queries, descaled, in the precision of its keys: (members, heads_kv, group, rows, head_dim)."""
+    n, heads_kv = k.shape[:2]
+    q = call.q[index.to(k.device)].to(k.dtype).view(n, len(bucket.rows), heads_kv, -1, call.q.shape[-1])
+    q = q.permute(0, 2, 3, 1, 4)
+    return q if call.q_descale is None else q * call.q_descale[bucket.members].to(k.dtype).view(n, heads_kv, 1, 1, 1)
 
 
 def _bounds(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,16 +1,16 @@
 """degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
 
-One key, one query, one off every tile edge, sequences without queries or keys at the first, a middle and the last
-place, batches of nothing but such sequences, more queries than keys, as many queries as keys in all but not in each
-sequence; under a mask with images, several of them in several sequences. Rows that see no key give what the card's
-``empty_row`` says; all others are compared with the golden result. What a card does not claim (ragged batches, empty
-sequences) is not asked, and what another case with the same heads, mask and pages asked of the kernel is not asked
-again while the process lives.
+One key, one query, one off every tile edge, full tiles (these with other kinds of inputs), sequences without queries or
+keys at the first, a middle and the last place, batches of nothing but such sequences, more queries than keys, as many
+queries as keys in all but not in each sequence; under a mask with images, several of them in several sequences. Rows
+that see no key give what the card's ``empty_row`` says; all others are compared with the golden result. What a card
+does not claim (ragged batches, empty sequences) is not asked, and what another case with the same heads, mask and pages
+asked of the kernel is not asked again while the process lives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from qualify.facts.case import Level, Workload
@@ -23,8 +23,10 @@ from qualify.run.inputs import InputKind
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""
 ALIGNED = (33, 64, 128, 192)
-ALIGNED_KINDS: tuple[InputKind, ...] = ("negative", "peaked8")
-"""of inputs at those lengths: a row maximum that begins at 0, or lags behind, may do so where tiles are full"""
+"""nearly all of them full tiles"""
+NORMAL: tuple[InputKind, ...] = ("normal",)
+KINDS: dict[str, tuple[InputKind, ...]] = {"full tiles": ("negative", "peaked8")}
+"""of inputs, by shape: a row maximum that begins at 0, or lags behind, may do so where tiles are full; else NORMAL"""
 
 IMAGE_LENGTHS = ((40, 33, 170, 40), (70, 33, 200, 40))
 IMAGES = ((0, 8, 20), (0, 25, 50), (0, 50, 64), (2, 31, 195), *((3, start, start + 5) for start in range(0, 36, 6)))
@@ -58,7 +60,7 @@ class Degenerate:
                 told.append(name)
                 continue
             try:
-                wrong = judge_lengths(altered)
+                wrong = judge_lengths(altered, KINDS.get(name, NORMAL))
             except LibraryRefusal as refusal:
                 refused.append(f"{name} ({refusal})")
                 continue
@@ -72,13 +74,12 @@ class Degenerate:
         return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
 
 
-def judge_lengths(subject: Subject) -> Finding | None:
-    """The first finding that fails for the subject's lengths.
+def judge_lengths(subject: Subject, kinds: Sequence[InputKind] = NORMAL) -> Finding | None:
+    """The first finding that fails for the subject's lengths, with inputs of some kinds.
 
     On pages one sequence alone is planned for all that its pages have room for. In a batch the longest one says what is
     planned for, and a kernel that takes that for a length is wrong for the others.
     """
-    kinds: tuple[InputKind, ...] = ALIGNED_KINDS if subject.workload.seqlens_k == ALIGNED else ("normal",)
     for kind in kinds:
         call = subject.inputs(kind).call
         if call.block_table is not None and subject.workload.batch == 1:

@@ -80,12 +80,12 @@ GROUP = 2
 """query heads on the one KV head of the long calls: enough to be grouped, and no more work than that"""
 LEAST, LENGTHS = 40, 130
 """fewest keys of theirs, and different lengths at most"""
-NARROW = 20
-"""left side of the window of the second call"""
 TILED = 40
 """of them, those that have more queries than a tile in the second call"""
 ALONE = (0, 20, 40)
 """of them, those that are also run alone: of several tiles of keys, in the last order"""
+NARROW = 20
+"""left side of the window of their second call"""
 HEADS = 130
 """query heads at least: more than the threads of four warps"""
 FEW = 40
@@ -180,9 +180,8 @@ def _spread(subject: Subject, field: str) -> Lengths | None:
 
 def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
     """The same numbers far from the start of their tensor give the same result."""
-    workload = shortened(subject.workload)
-    if lengths is not None:
-        workload = _few_kv_heads(subject, 1).with_lengths(*lengths)
+    few = _few_kv_heads(subject, 1)
+    workload = shortened(subject.workload) if lengths is None else few.with_lengths(*lengths)
     small = replace(subject, workload=workload)
     call = small.inputs().call
     before = small.run(call)
@@ -334,7 +333,7 @@ def _live_sequences(subject: Subject) -> Finding | None:
     later = queries if decode else (PAST + 2,) * TILED + queries[TILED:]
     top_left = subject.card.claims.alignment == "top_left"
     several = _few_kv_heads(subject, SEVERAL)
-    again = _windowed(subject, several if decode else _few_kv_heads(subject, 1))
+    again = _under_window(subject, several if decode else _few_kv_heads(subject, 1))
     for seed, workload, lengths in ((16, several, (queries, keys)), (17, again, (later, keys[::-1]))):
         live = replace(subject, workload=workload.with_lengths(lengths[0], lengths[0] if top_left else lengths[1]))
         call = live.inputs(seed=seed).call
@@ -345,7 +344,7 @@ def _live_sequences(subject: Subject) -> Finding | None:
     return differs_alone(live, call, result, ALONE) if subject.card.claims.batch_invariant else None
 
 
-def _windowed(subject: Subject, workload: Workload) -> Workload:
+def _under_window(subject: Subject, workload: Workload) -> Workload:
     """The workload under a window, and with sinks, as far as the card claims them and nothing has to be compiled."""
     claims = subject.card.claims
     if subject.card.jit != "never" or workload.latent or claims.alignment == "top_left":
