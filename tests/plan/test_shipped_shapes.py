@@ -59,7 +59,7 @@ def test_a_chunk_on_pages_ends_in_a_partial_row_block_and_a_longer_partial_page(
 
 
 def test_ampere_asks_the_kernel_that_hopper_leaves_out() -> None:
-    """vLLM's FlashAttention-2 has code for compute capability 8.x."""
+    """FlashAttention-2 as vLLM ships it has code for compute capability 8.x."""
     kernels = {case.kernel for case in cases_of("ampere") if ragged_on_pages(case.workload)}
     assert "vllm-flash-attn-2" in kernels
 

@@ -1,8 +1,8 @@
 """FlashAttention-2 from the ``flash-attn`` distribution.
 
-Packed calls go through ``flash_attn_varlen_func`` as they are. Paged ones with equally many queries in each sequence go
-through ``flash_attn_with_kvcache``, as a dense view; with different numbers, as a step of chunked prefill has them, through
-``flash_attn_varlen_func`` and its block table, which reads the number of keys of each sequence from ``cu_seqlens_k``.
+Packed calls go through ``flash_attn_varlen_func`` as they are. Paged ones with equally many queries in each sequence
+go through ``flash_attn_with_kvcache``, as a dense view. With different numbers, as a step of chunked prefill has them,
+they go through ``flash_attn_varlen_func`` and its block table; it reads the numbers of keys from ``cu_seqlens_k``.
 """
 
 from __future__ import annotations
