@@ -13,7 +13,7 @@ from builders import make_call
 from torch import Tensor
 
 from qualify.run.adapters.flash_attn import FlashAttn2
-from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 
 PAGE = 256
@@ -86,10 +86,3 @@ def test_the_script_calls_the_same_function(monkeypatch: pytest.MonkeyPatch) -> 
     assert ["varlen"] == library.served
     assert torch.equal(expected_out, out)
     assert torch.equal(expected_lse, lse)
-
-
-def test_small_pages_are_refused_with_their_size() -> None:
-    """The library's own limit, told before the call."""
-    call = make_call(seqlens_q=(3, 4), seqlens_k=(300, 70), page_size=16)
-    with pytest.raises(LibraryRefusal, match="flash-attn 2: page_size=16 is not a multiple of 256"):
-        FlashAttn2(library=Library(call)).prepare(call)

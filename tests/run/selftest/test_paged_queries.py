@@ -36,8 +36,8 @@ def said_of(specimen: str, cases: list[Case]) -> list[str]:
 
 @pytest.mark.parametrize("fault", [fault.name for fault in paged_queries.FAULTS])
 def test_the_chunks_that_smoke_plans_on_pages_tell_of_every_fault_there(fault: str) -> None:
-    """One model's step of chunked prefill is enough, in small pages."""
-    (case,) = [case for case in SMOKE if case.id.startswith("llama-3.1-8b.tp4/chunked/l130") and "p16/bf16" in case.id]
+    """One model's step of chunked prefill is enough."""
+    (case,) = [case for case in SMOKE if case.id.startswith("llama-3.1-8b.tp4/chunked/l130") and "p256/bf16" in case.id]
     assert said_of(fault, [case])
 
 
@@ -51,7 +51,7 @@ def test_decode_on_pages_and_packed_chunks_tell_nothing_of_them(fault: str) -> N
 
 
 def test_a_correct_kernel_passes_them() -> None:
-    """All models, both page sizes."""
+    """All models."""
     chunks = [case for case in SMOKE if case.workload.page_size and max(case.workload.seqlens_q) > 1]
-    assert {16, 256} == {case.workload.page_size for case in chunks}
+    assert 6 == len(chunks)
     assert [] == said_of("plain", chunks)
