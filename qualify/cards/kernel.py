@@ -168,6 +168,8 @@ class Claims(Card):
     """range of page sizes; left out = every size"""
     batch: BatchClaim | None = None
     """limit of the batch; left out = none"""
+    queries: Literal["any", "equal"] = "any"
+    """equal: every sequence of a call has as many queries as the others; any: they may have different numbers"""
     elements: ElementsClaim | None = None
     """limit of the elements that queries, keys or values span; left out = none"""
     masks: Some[Mask]

@@ -119,6 +119,45 @@ class Prefill(Card):
     """tokens of each sequence"""
 
 
+def _same_count(new: tuple[int, ...], context: tuple[int, ...], name: str) -> None:
+    """Refuse a ragged batch whose two lists do not fit, or whose sequences are all alike."""
+    if len(new) != len(context):
+        sizes = f"has {len(context)} sequences, and {name} has {len(new)}"
+        refuse([(("context",), f"{sizes}; give each sequence one entry in both")])
+    if len(set(zip(new, context, strict=True))) == 1:
+        axes = f"{name}: {new[0]}, context: {context[0]}, batch: {len(new)}"
+        refuse([((), f"is a batch of equal sequences; write it above, {axes}")])
+
+
+def _repeated_batches(batches: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]], ...]) -> None:
+    """Refuse a ragged batch that an earlier entry has with the same pages."""
+    first: dict[tuple[object, ...], int] = {}
+    problems: list[tuple[Where, str]] = []
+    for index, (new, context, pages) in enumerate(batches):
+        for call in ((new, context, page) for page in pages):
+            if call in first:
+                problems.append((("ragged", index), f"has a call of ragged[{first[call]}]; keep one of them"))
+                break
+            first[call] = index
+    refuse(problems)
+
+
+class RaggedChunks(Card):
+    """One call for chunks of different prompts: each sequence has its own new tokens and its own context."""
+
+    chunk: Lengths
+    """new tokens of each sequence; may be 0"""
+    context: Annotated[tuple[Whole, ...], Field(min_length=1)]
+    """tokens of each sequence that are in the cache already"""
+    page_size: Some[PageSize] = (0,)
+    """keys per page of the cache, or contiguous"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RaggedChunks:
+        _same_count(self.chunk, self.context, "chunk")
+        return self
+
+
 class Chunked(Card):
     """A chunk of a prompt after its context: seqlen_q = chunk, seqlen_k = context + chunk."""
 
@@ -128,6 +167,15 @@ class Chunked(Card):
     """tokens that are in the cache already"""
     batch: Some[Count] = (1,)
     """sequences in one call"""
+    page_size: Some[PageSize] = (0,)
+    """keys per page of the cache, or contiguous"""
+    ragged: tuple[RaggedChunks, ...] = ()
+    """batches whose sequences differ, each with its own lists and pages"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Chunked:
+        _repeated_batches(tuple((entry.chunk, entry.context, entry.page_size) for entry in self.ragged))
+        return self
 
 
 class Varlen(Card):
@@ -148,6 +196,22 @@ class Decode(Card):
     """keys per page of the cache, or contiguous"""
 
 
+class RaggedDrafts(Card):
+    """One call for drafts of different sequences: each has its own number of drafted tokens and its own context."""
+
+    draft: Annotated[tuple[Whole, ...], Field(min_length=1)]
+    """drafted tokens of each sequence; may be 0: the token before them is computed with them"""
+    context: Annotated[tuple[Count, ...], Field(min_length=1)]
+    """keys of each sequence, those of the drafted tokens not included"""
+    page_size: Some[PageSize] = (0,)
+    """keys per page of the cache, or contiguous"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RaggedDrafts:
+        _same_count(self.draft, self.context, "draft")
+        return self
+
+
 class Verify(Card):
     """Drafted tokens checked in one call, as speculative decoding does: seqlen_q = draft + 1."""
 
@@ -159,6 +223,13 @@ class Verify(Card):
     """sequences in one call"""
     page_size: Some[PageSize] = (0,)
     """keys per page of the cache, or contiguous"""
+    ragged: tuple[RaggedDrafts, ...] = ()
+    """batches whose sequences differ, each with its own lists and pages"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Verify:
+        _repeated_batches(tuple((entry.draft, entry.context, entry.page_size) for entry in self.ragged))
+        return self
 
 
 class Phases(Card):

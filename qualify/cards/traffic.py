@@ -20,7 +20,7 @@ LENGTHS: dict[Phase, tuple[str, ...]] = {
     "verify": ("draft", "context"),
 }
 """keys that say how long the sequences of a phase are"""
-PAGED: tuple[Phase, ...] = ("decode", "verify")
+PAGED: tuple[Phase, ...] = ("chunked", "decode", "verify")
 """phases whose cache may have pages"""
 
 
@@ -42,7 +42,7 @@ class Bucket(Card):
     context: Whole | None = None
     """chunked, decode, verify: keys of each sequence, as in a matrix"""
     page_size: PageSize | None = None
-    """decode, verify: keys per page of the cache, or contiguous"""
+    """chunked, decode, verify: keys per page of the cache, or contiguous"""
 
     @model_validator(mode="after")
     def _fits(self) -> Bucket:
@@ -58,7 +58,7 @@ class Bucket(Card):
                 problems.append(((key,), f"has no meaning in {self.phase}, which has {keys}; remove it"))
         if self.page_size is not None and self.phase not in PAGED:
             problems.append((("page_size",), f"has no meaning in {self.phase}; remove it"))
-        if self.context == 0 and self.phase in PAGED:
+        if self.context == 0 and self.phase in {"decode", "verify"}:
             problems.append((("context",), "must be at least 1, but is 0"))
         refuse(problems)
         return self

@@ -37,8 +37,12 @@ def expand_shapes(phases: Phases) -> Iterator[Shape]:
             yield _even("prefill", batch, seqlen, seqlen, 0, ("seqlen", index))
     if phases.chunked:
         chunked = phases.chunked
-        for batch, chunk, (index, context) in product(chunked.batch, chunked.chunk, enumerate(chunked.context)):
-            yield _even("chunked", batch, chunk, context + chunk, 0, ("context", index))
+        axes = product(chunked.batch, chunked.chunk, enumerate(chunked.context), chunked.page_size)
+        for batch, chunk, (index, context), page_size in axes:
+            yield _even("chunked", batch, chunk, context + chunk, page_size, ("context", index))
+        for index, batch_of in enumerate(chunked.ragged):
+            pairs = [(new, old + new) for new, old in zip(batch_of.chunk, batch_of.context, strict=True)]
+            yield from _ragged("chunked", pairs, batch_of.page_size, index)
     if phases.varlen:
         for index, lengths in enumerate(phases.varlen.lengths):
             where = ("phases", "varlen", "lengths", index)
@@ -53,6 +57,9 @@ def expand_shapes(phases: Phases) -> Iterator[Shape]:
         axes = product(verify.batch, verify.draft, enumerate(verify.context), verify.page_size)
         for batch, draft, (index, context), page_size in axes:
             yield _even("verify", batch, draft + 1, context + draft, page_size, ("context", index))
+        for index, drafts in enumerate(verify.ragged):
+            pairs = [(new + 1, old + new) for new, old in zip(drafts.draft, drafts.context, strict=True)]
+            yield from _ragged("verify", pairs, drafts.page_size, index)
 
 
 def bucket_shapes(traffic: TrafficCard) -> list[Shape]:
@@ -65,12 +72,37 @@ def _even(phase: Phase, batch: int, seqlen_q: int, seqlen_k: int, page_size: int
     """A batch of equal sequences; ``inside`` is the entry of the phase that asked for the length."""
     return Shape(
         phase=phase,
-        label=f"b{batch}.q{seqlen_q}.k{seqlen_k}" + (f".p{page_size}" if page_size else ""),
+        label=label_of((seqlen_q,) * batch, (seqlen_k,) * batch, page_size),
         seqlens_q=(seqlen_q,) * batch,
         seqlens_k=(seqlen_k,) * batch,
         page_size=page_size,
         where=("phases", phase, *inside),
     )
+
+
+def _ragged(phase: Phase, pairs: list[tuple[int, int]], page_sizes: tuple[int, ...], index: int) -> Iterator[Shape]:
+    """A batch of different sequences, (seqlen_q, seqlen_k) each, once for each page size."""
+    seqlens_q, seqlens_k = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+    for page_size in page_sizes:
+        yield Shape(
+            phase=phase,
+            label=label_of(seqlens_q, seqlens_k, page_size),
+            seqlens_q=seqlens_q,
+            seqlens_k=seqlens_k,
+            page_size=page_size,
+            where=("phases", phase, "ragged", index),
+        )
+
+
+def label_of(seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...], page_size: int) -> str:
+    """Batch, queries and keys of equal sequences, or the lists of different ones; then the page size."""
+    if len(set(zip(seqlens_q, seqlens_k, strict=True))) == 1:
+        label = f"b{len(seqlens_q)}.q{seqlens_q[0]}.k{seqlens_k[0]}"
+    elif seqlens_q == seqlens_k:
+        label = varlen_label(seqlens_q)
+    else:
+        label = f"{varlen_label(seqlens_q)}.on.{varlen_label(seqlens_k)}"
+    return label + (f".p{page_size}" if page_size else "")
 
 
 def varlen_label(lengths: tuple[int, ...]) -> str:
@@ -88,7 +120,9 @@ def count_shapes(phases: Phases) -> dict[Phase, int]:
     if phases.prefill:
         counts["prefill"] = len(phases.prefill.batch) * len(phases.prefill.seqlen)
     if phases.chunked:
-        counts["chunked"] = len(phases.chunked.batch) * len(phases.chunked.chunk) * len(phases.chunked.context)
+        chunked = phases.chunked
+        counts["chunked"] = len(chunked.batch) * len(chunked.chunk) * len(chunked.context) * len(chunked.page_size)
+        counts["chunked"] += sum(len(batch.page_size) for batch in chunked.ragged)
     if phases.varlen:
         counts["varlen"] = len(phases.varlen.lengths)
     if phases.decode:
@@ -96,12 +130,13 @@ def count_shapes(phases: Phases) -> dict[Phase, int]:
     if phases.verify:
         verify = phases.verify
         counts["verify"] = len(verify.batch) * len(verify.draft) * len(verify.context) * len(verify.page_size)
+        counts["verify"] += sum(len(batch.page_size) for batch in verify.ragged)
     return counts
 
 
 def against(shape: Shape, keys: int) -> Shape:
     """The same queries against another sequence of ``keys`` keys each, as cross-attention has them."""
-    label = shape.label.removesuffix(f".p{shape.page_size}")
+    label = varlen_label(shape.seqlens_q)
     if len(set(shape.seqlens_q)) == 1:
         label = f"b{len(shape.seqlens_q)}.q{shape.seqlens_q[0]}"
     pages = f".p{shape.page_size}" if shape.page_size else ""

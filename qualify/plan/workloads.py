@@ -11,7 +11,7 @@ from qualify.facts.case import INCIDENTS, Phase, Workload
 from qualify.masks import UNBOUNDED
 from qualify.plan.geometry import Geometry
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
-from qualify.plan.shapes import Shape, varlen_label
+from qualify.plan.shapes import Shape, label_of
 
 
 def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
@@ -85,16 +85,9 @@ def shape_of(
 ) -> Shape:
     """The shape of any lengths, with the phase that they belong to and a label that people can type."""
     even = len(set(zip(seqlens_q, seqlens_k, strict=True))) == 1
-    pages = f".p{page_size}" if page_size else ""
-    if even:
-        label = f"b{len(seqlens_q)}.q{seqlens_q[0]}.k{seqlens_k[0]}"
-    elif seqlens_q == seqlens_k:
-        label = varlen_label(seqlens_q)
-    else:
-        label = f"{varlen_label(seqlens_q)}.on.{varlen_label(seqlens_k)}"
     return Shape(
         phase=_phase(seqlens_q, seqlens_k, even=even),
-        label=label + pages,
+        label=label_of(seqlens_q, seqlens_k, page_size),
         seqlens_q=seqlens_q,
         seqlens_k=seqlens_k,
         page_size=page_size,

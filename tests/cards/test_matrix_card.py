@@ -122,6 +122,35 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"phases.decode": {"context": 4, "page_size": "contigous"}}, "; perhaps you meant contiguous"),
         ({"phases.chunked": {"chunk": 4}}, "phases.chunked.context: is missing (tokens that are in the cache already)"),
         (
+            {"phases.chunked": {"chunk": 4, "context": 5, "ragged": [{"chunk": [1, 2], "context": [3]}]}},
+            "phases.chunked.ragged[0].context: has 1 sequences, and chunk has 2; give each sequence one entry in both",
+        ),
+        (
+            {"phases.chunked": {"chunk": 4, "context": 5, "ragged": [{"chunk": [2, 2], "context": [3, 3]}]}},
+            "phases.chunked.ragged[0]: is a batch of equal sequences; write it above, chunk: 2, context: 3, batch: 2",
+        ),
+        (
+            {"phases.chunked": {"chunk": 4, "context": 5, "ragged": [{"chunk": [0, 0], "context": [3, 4]}]}},
+            "phases.chunked.ragged[0].chunk: must add up to 1 to 2147483647 tokens, and the sum is 0",
+        ),
+        (
+            {
+                "phases.verify": {
+                    "draft": 4,
+                    "context": 5,
+                    "ragged": [
+                        {"draft": [1, 2], "context": [3, 3], "page_size": [16, 64]},
+                        {"draft": [1, 2], "context": [3, 3], "page_size": [32, 64]},
+                    ],
+                }
+            },
+            "phases.verify.ragged[1]: has a call of ragged[0]; keep one of them",
+        ),
+        (
+            {"phases.verify": {"draft": 4, "context": 5, "ragged": [{"draft": [1, 2], "context": [3, 0]}]}},
+            "phases.verify.ragged[0].context[1]: must be at least 1, but is 0",
+        ),
+        (
             {"dtypes": ["fp8"]},
             "dtypes[0]: must be one of bf16, fp16, fp32, fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3, but",
         ),

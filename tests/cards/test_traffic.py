@@ -91,6 +91,10 @@ def test_traffic_counts_against_the_limit(matrix: Path) -> None:
         (("phase: verify", "phase: varlen"), "buckets[3].phase: must be one of prefill, chunked, decode, verify"),
         (("seqlen: 64, weight: 1.5, batch: 2", "seqlen: 256, weight: 9"), "buckets[1]: is the same call as buckets[0]"),
         (("seqlen: 256", "seqlen: 256, page_size: 16"), "buckets[0].page_size: has no meaning in prefill"),
+        (
+            ("phase: decode, context: 300", "phase: decode, context: 0"),
+            "buckets[2].context: must be at least 1, but is 0",
+        ),
         (("source", "sorce"), "sorce: unknown key; perhaps you meant source"),
         (("phase: decode", "phase: decod"), 'but is "decod"; perhaps you meant decode'),
     ],

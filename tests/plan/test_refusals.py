@@ -33,6 +33,8 @@ def decode(page_size: int, batch: int = 1) -> dict[str, Any]:
     return {"phases": {"decode": {"batch": batch, "context": 64, "page_size": page_size or "contiguous"}}}
 
 
+CHUNKS: dict[str, Any] = {"chunk": [5, 1], "context": [40, 9], "page_size": 16}
+RAGGED: dict[str, Any] = {"phases": {"chunked": {"chunk": 1, "context": 1, "ragged": [CHUNKS]}}, "exclude": ["*b1.*"]}
 VARLEN: dict[str, Any] = {"phases": {"varlen": {"lengths": [[5, 0, 7, 7]]}}}
 CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
 
@@ -97,6 +99,12 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
             {},
             {"features": ["gqa", "empty"]},
             ["3 different lengths in one batch (under-test does not claim ragged)"],
+        ),
+        (
+            RAGGED,
+            {},
+            {"queries": "equal"},
+            ["1 to 5 queries in one batch (under-test claims as many in every sequence)"],
         ),
         (VARLEN, {}, {"features": ["gqa", "ragged"]}, ["an empty sequence (under-test does not claim empty)"]),
         (

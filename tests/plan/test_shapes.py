@@ -9,20 +9,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualify.cards.matrix import Phases
-from qualify.plan.shapes import LONGEST_LABEL, count_shapes, expand_shapes, varlen_label
+from qualify.plan.shapes import LONGEST_LABEL, against, count_shapes, expand_shapes, varlen_label
 
 AXIS = st.lists(st.integers(1, 5000), min_size=1, max_size=3, unique=True)
 LENGTHS = st.lists(st.integers(0, 9000), min_size=1, max_size=12).filter(any)
+PAGES = st.sampled_from([["contiguous"], [16, "contiguous", 256]])
+SEQUENCES = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 9000)), min_size=2, max_size=5)
+
+
+def ragged(new: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    """Batches of different sequences, no two batches alike."""
+    batches = SEQUENCES.filter(lambda pairs: len(set(pairs)) > 1 and any(pair[0] for pair in pairs))
+    lists = st.lists(st.tuples(batches, PAGES), max_size=2, unique_by=lambda entry: tuple(entry[0]))
+    return lists.map(
+        lambda entries: [
+            {new: [pair[0] for pair in pairs], "context": [pair[1] for pair in pairs], "page_size": pages}
+            for pairs, pages in entries
+        ]
+    )
+
+
 PHASES = st.fixed_dictionaries(
     {},
     optional={
         "prefill": st.fixed_dictionaries({"batch": AXIS, "seqlen": AXIS}),
-        "chunked": st.fixed_dictionaries({"batch": AXIS, "chunk": AXIS, "context": AXIS}),
-        "varlen": st.fixed_dictionaries({"lengths": st.lists(LENGTHS, min_size=1, max_size=3, unique_by=tuple)}),
-        "verify": st.fixed_dictionaries({"batch": AXIS, "draft": AXIS, "context": AXIS}),
-        "decode": st.fixed_dictionaries(
-            {"batch": AXIS, "context": AXIS, "page_size": st.sampled_from([["contiguous"], [16, "contiguous", 256]])}
+        "chunked": st.fixed_dictionaries(
+            {"batch": AXIS, "chunk": AXIS, "context": AXIS, "page_size": PAGES}, optional={"ragged": ragged("chunk")}
         ),
+        "varlen": st.fixed_dictionaries({"lengths": st.lists(LENGTHS, min_size=1, max_size=3, unique_by=tuple)}),
+        "verify": st.fixed_dictionaries(
+            {"batch": AXIS, "draft": AXIS, "context": AXIS, "page_size": PAGES}, optional={"ragged": ragged("draft")}
+        ),
+        "decode": st.fixed_dictionaries({"batch": AXIS, "context": AXIS, "page_size": PAGES}),
     },
 ).filter(bool)
 
@@ -41,6 +59,17 @@ def test_labels_as_documented() -> None:
         decode={"batch": 32, "context": 8192, "page_size": ["contiguous", 16]}
     )
     assert ["verify/b8.q5.k8196.p16"] == labels(verify={"batch": 8, "draft": 4, "context": 8192, "page_size": 16})
+    chunks = {"chunk": [130, 1], "context": [70, 129], "page_size": ["contiguous", 16]}
+    assert [
+        "chunked/b1.q65.k257",
+        "chunked/b1.q65.k257.p64",
+        "chunked/l130-1.on.l200-130",
+        "chunked/l130-1.on.l200-130.p16",
+    ] == labels(chunked={"chunk": 65, "context": 192, "page_size": ["contiguous", 64], "ragged": [chunks]})
+    drafts = {"draft": [3, 0], "context": [400, 77], "page_size": 16}
+    assert ["verify/b1.q2.k10", "verify/l4-1.on.l403-77.p16"] == labels(
+        verify={"draft": 1, "context": 9, "ragged": [drafts]}
+    )
 
 
 def test_a_shape_knows_its_lengths_and_its_place_in_the_file() -> None:
@@ -48,6 +77,10 @@ def test_a_shape_knows_its_lengths_and_its_place_in_the_file() -> None:
     (shape,) = expand_shapes(Phases.model_validate({"chunked": {"chunk": 3, "context": 4, "batch": 2}}))
     assert ((3, 3), (7, 7), 0) == (shape.seqlens_q, shape.seqlens_k, shape.page_size)
     assert ("phases", "chunked", "context", 0) == shape.where
+    ragged_chunks = {"chunk": [1, 2], "context": [3, 0], "page_size": 16}
+    _, uneven = expand_shapes(Phases.model_validate({"chunked": {"chunk": 3, "context": 4, "ragged": [ragged_chunks]}}))
+    assert ((1, 2), (4, 2), 16) == (uneven.seqlens_q, uneven.seqlens_k, uneven.page_size)
+    assert ("phases", "chunked", "ragged", 0) == uneven.where
     first, second = expand_shapes(Phases.model_validate({"varlen": {"lengths": [[1, 2], [3]]}}))
     assert ("phases", "varlen", "lengths", 1) == second.where
     assert (first.seqlens_q, first.seqlens_q) == ((1, 2), first.seqlens_k)
@@ -80,3 +113,11 @@ def test_counting_equals_expanding(phases: dict[str, Any]) -> None:
     assert Counter(shape.phase for shape in shapes) == count_shapes(made)
     assert len(shapes) == len({(shape.phase, shape.label) for shape in shapes})
     assert all(len(shape.seqlens_q) == len(shape.seqlens_k) for shape in shapes)
+
+
+def test_cross_attention_has_one_label_whatever_the_contexts() -> None:
+    """The keys are those of another sequence: the contexts of the requests are not in the label, the pages are."""
+    chunks = [{"chunk": [130, 1], "context": context, "page_size": 16} for context in ([70, 129], [5, 6])]
+    phases = Phases.model_validate({"chunked": {"chunk": 3, "context": 4, "ragged": chunks}})
+    crossing = [against(shape, 1500) for shape in expand_shapes(phases)]
+    assert ["b1.q3.k1500", "l130-1.k1500.p16", "l130-1.k1500.p16"] == [shape.label for shape in crossing]

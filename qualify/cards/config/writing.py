@@ -92,7 +92,7 @@ def _phases(card: ModelCard) -> list[str]:
     lengths = [*USUAL, *sorted({2 * size for size in sizes} - set(USUAL))]
     lines = {
         "prefill": f"{{batch: [1], seqlen: {lengths}}}",
-        "chunked": "{chunk: 512, context: [1536]}",
+        "chunked": "{chunk: 512, context: [1536], page_size: [contiguous, 16]}",
         "varlen": "{lengths: [[1, 17, 300, 1024]]}",
         "decode": f"{{batch: [1, 32], context: {lengths[1:]}, page_size: [contiguous, 16]}}",
         "verify": f"{{draft: [4], context: {lengths[-1:]}, page_size: [contiguous, 16]}}",

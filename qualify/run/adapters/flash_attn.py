@@ -1,7 +1,8 @@
 """FlashAttention-2 from the ``flash-attn`` distribution.
 
-Packed calls go through ``flash_attn_varlen_func`` as they are. Paged ones go through
-``flash_attn_with_kvcache``, which wants equally many queries in each sequence, as a dense view.
+Packed calls go through ``flash_attn_varlen_func`` as they are. Paged ones with equally many queries in each sequence
+go through ``flash_attn_with_kvcache``, as a dense view. With different numbers, as a step of chunked prefill has them,
+they go through ``flash_attn_varlen_func`` and its block table; it reads the numbers of keys from ``cu_seqlens_k``.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from importlib import import_module
 from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import refusals, refuse
+from qualify.run.adapters.source import source_of
 
 LIBRARY = "flash-attn 2"
 PAGE_MULTIPLE = 256
@@ -25,20 +28,21 @@ from flash_attn.flash_attn_interface import flash_attn_varlen_func, flash_attn_w
 
 def attend(call):
     shared = dict(softmax_scale=call.scale, causal=call.causal, window_size=tuple(call.window), softcap=call.softcap)
-    if call.block_table is None:
+    lengths = call.cu_seqlens_q.diff().tolist()
+    if call.block_table is None or len(set(lengths)) > 1:
         returned = flash_attn_varlen_func(
             call.q,
             call.k,
             call.v,
             cu_seqlens_q=call.cu_seqlens_q,
-            cu_seqlens_k=call.cu_seqlens_k,
+            cu_seqlens_k=cumulative_keys(call),
             max_seqlen_q=call.max_seqlen_q,
             max_seqlen_k=call.max_seqlen_k,
             return_attn_probs=True,
+            block_table=call.block_table,
             **shared,
         )
         return returned[0], returned[1]
-    lengths = call.cu_seqlens_q.diff().tolist()
     out, lse = flash_attn_with_kvcache(
         call.q.view(len(lengths), lengths[0], *call.q.shape[1:]),
         call.k,
@@ -78,23 +82,27 @@ class FlashAttn2:
             LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
         """
         refuse(call, LIBRARY, paged=True, window=True, softcap=True)
-        prepared = self._packed(call) if call.block_table is None else self._paged(call)
+        if call.block_table is not None and call.k.shape[1] % PAGE_MULTIPLE:
+            raise LibraryRefusal(f"{LIBRARY}: page_size={call.k.shape[1]} is not a multiple of {PAGE_MULTIPLE}")
+        lengths = call.cu_seqlens_q.diff().tolist()
+        dense = call.block_table is not None and len(set(lengths)) == 1
+        prepared = self._with_cache(call, lengths) if dense else self._varlen(call)
         with refusals(LIBRARY):
             prepared.launch()
         return prepared
 
     def source(self) -> str:
         """The call of the function that serves the layout."""
-        return SOURCE
+        return f"{source_of(cumulative_keys)}\n\n{SOURCE}"
 
-    def _packed(self, call: AttentionCall) -> Prepared:
+    def _varlen(self, call: AttentionCall) -> Prepared:
         launch = partial(
             self._library.flash_attn_varlen_func,
             call.q,
             call.k,
             call.v,
             cu_seqlens_q=call.cu_seqlens_q,
-            cu_seqlens_k=call.cu_seqlens_k,
+            cu_seqlens_k=cumulative_keys(call),
             max_seqlen_q=call.max_seqlen_q,
             max_seqlen_k=call.max_seqlen_k,
             softmax_scale=call.scale,
@@ -102,16 +110,11 @@ class FlashAttn2:
             window_size=call.window,
             softcap=call.softcap,
             return_attn_probs=True,  # adds the LSE; the probabilities exist only under dropout
+            block_table=call.block_table,
         )
         return Prepared(launch=launch, result=itemgetter(0, 1))
 
-    def _paged(self, call: AttentionCall) -> Prepared:
-        page_size = call.k.shape[1]
-        if page_size % PAGE_MULTIPLE:
-            raise LibraryRefusal(f"{LIBRARY}: page_size={page_size} is not a multiple of {PAGE_MULTIPLE}")
-        lengths = call.cu_seqlens_q.diff().tolist()
-        if len(set(lengths)) != 1:
-            raise LibraryRefusal(f"{LIBRARY}: a paged call needs equally many queries everywhere, not {lengths}")
+    def _with_cache(self, call: AttentionCall, lengths: list[int]) -> Prepared:
         launch = partial(
             self._library.flash_attn_with_kvcache,
             call.q.view(len(lengths), lengths[0], *call.q.shape[1:]),
@@ -126,6 +129,14 @@ class FlashAttn2:
             return_softmax_lse=True,
         )
         return Prepared(launch=launch, result=_from_batch)
+
+
+def cumulative_keys(call: AttentionCall) -> Tensor:
+    """(batch + 1,) int32 first key of each sequence; of a paged call as if its sequences stood one after another."""
+    if call.cu_seqlens_k is not None:
+        return call.cu_seqlens_k
+    assert call.seqused_k is not None, "a paged call has seqused_k"
+    return torch.nn.functional.pad(call.seqused_k.cumsum(0), (1, 0)).int()
 
 
 def _from_batch(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -268,10 +268,12 @@ def changed(values: Difference) -> str:
 
 
 def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:
-    """Whether the card claims the workload's mask at such lengths."""
+    """Whether the card claims such lengths, and the workload's mask at them."""
     claims, workload = subject.card.claims, subject.workload
     if claims.alignment == "top_left" and seqlens_q != seqlens_k:
         return False  # another mask than the contract's
+    if claims.queries == "equal" and len(set(seqlens_q)) > 1:
+        return False
     if claims.longer_queries is None or all(q <= k for q, k in zip(seqlens_q, seqlens_k, strict=True)):
         return True
     kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)

@@ -136,6 +136,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ("verify", _latent(seqlens_q=(5, 5), seqlens_k=(100, 69), page_size=16, heads_q=6, dtype="fp16")),
     ("decode", _latent(seqlens_q=(1,) * 2, seqlens_k=(97, 40), heads_q=4)),
     ("varlen", _workload(seqlens_q=(40, 33, 9), seqlens_k=(90, 33, 70), chunk=40, heads_q=4)),
+    ("chunked", _workload(seqlens_q=(70, 1, 21), seqlens_k=(138, 97, 30), page_size=16, heads_q=4)),
 )
 """Phases and workloads, those that reveal most first."""
 

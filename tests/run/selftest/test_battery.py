@@ -41,6 +41,10 @@ from qualify.run.selftest.workloads import SHAPES
         ("race", "repeat"),
         ("math-path", "witness"),
         ("odd-groups", "outcome"),
+        ("paged-last-rows", "census"),
+        ("paged-last-keys", "census"),
+        ("paged-stale-tail", "poison"),
+        ("paged-equal-queries", "needle"),
     ],
 )
 def test_a_fault_is_caught_by_its_check(fault, check):

@@ -11,6 +11,7 @@ from qualify.run.selftest.faults import (
     masks,
     merging,
     numerics,
+    paged_queries,
     parameters,
     paths,
     reading,
@@ -22,6 +23,7 @@ from qualify.run.selftest.specimen import Fault
 FAULTS: tuple[Fault, ...] = (
     *masks.FAULTS,
     *reading.FAULTS,
+    *paged_queries.FAULTS,
     *merging.FAULTS,
     *heads.FAULTS,
     *parameters.FAULTS,
