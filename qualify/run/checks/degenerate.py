@@ -28,10 +28,14 @@ NORMAL: tuple[InputKind, ...] = ("normal",)
 KINDS: dict[str, tuple[InputKind, ...]] = {"full tiles": ("negative", "peaked8")}
 """of inputs, by shape: a row maximum that begins at 0, or lags behind, may do so where tiles are full; else NORMAL"""
 
-IMAGE_LENGTHS = ((40, 33, 170, 40), (70, 33, 200, 40))
-IMAGES = ((0, 8, 20), (0, 25, 50), (0, 50, 64), (2, 31, 195), *((3, start, start + 5) for start in range(0, 36, 6)))
+IMAGE_LENGTHS = ((40, 33, 170, 40, 200), (70, 33, 200, 40, 200))
+IMAGES = (
+    *((0, 8, 20), (0, 25, 50), (0, 50, 64), (2, 31, 195)),
+    *((3, start, start + 5) for start in range(0, 36, 6)),
+    *((4, edge - 3, edge + 4) for edge in (16, 32, 48, 64, 80, 96, 128, 144, 176, 192)),
+)
 """(sequence, start, end): one in a history, one that leaves it, one right behind that, none in the next sequence, one
-of over 128 tokens, and so many of a few tokens that there are more than eight in all"""
+of over 128 tokens, so many of a few tokens that there are more than eight in all, and short ones over edges of tiles"""
 
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 

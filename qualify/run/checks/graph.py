@@ -18,7 +18,7 @@ import torch
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed, unsteady
 
 WARM_UP = 3
 
@@ -60,24 +60,26 @@ class Graph:
         inputs.k_whole.copy_(other.k_whole)
         inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
         exact = subject.card.claims.deterministic
-        if difference(subject, eager, _result(prepared, prepared.launch()), exact=exact):
+        if difference(subject, eager, _result(subject, prepared, prepared.launch()), exact=exact):
             return [noted(self.name, "not asked: the adapter copies its inputs, so a replay cannot see new ones")]
         captured.replay()
-        found = difference(subject, eager, _result(prepared, native), exact=exact)
+        found = difference(subject, eager, _result(subject, prepared, native), exact=exact)
         if found:
-            return [failing(self.name, f"replayed with other contents: {changed(found)}", dict(found))]
+            detail = f"replayed with other contents: {changed(found)}"
+            return [unsteady(subject, inputs.call, eager) or failing(self.name, detail, dict(found))]
         asked, planned = ["contents"], []
         for name, metadata in replaced(subject.workload, inputs.call):
             eager = subject.run(replace(inputs.call, **metadata))
             for field, tensor in metadata.items():
                 getattr(inputs.call, field).copy_(tensor)
-            if difference(subject, eager, _result(prepared, prepared.launch()), exact=exact):
+            if difference(subject, eager, _result(subject, prepared, prepared.launch()), exact=exact):
                 planned.append(name)
                 continue
             captured.replay()
-            found = difference(subject, eager, _result(prepared, native), exact=exact)
+            found = difference(subject, eager, _result(subject, prepared, native), exact=exact)
             if found:
-                return [failing(self.name, f"replayed with other {name}: {changed(found)}", {"other": name, **found})]
+                detail = f"replayed with other {name}: {changed(found)}"
+                return [unsteady(subject, inputs.call, eager) or failing(self.name, detail, {"other": name, **found})]
             asked.append(name)
         detail = f"captured and replayed with other {', '.join(asked)}: the same as eager"
         detail += f"; {' and '.join(planned)} are planned on the host, not replayed" if planned else ""
@@ -103,7 +105,6 @@ def replaced(workload: Workload, call: AttentionCall) -> Iterator[tuple[str, dic
         yield "lengths", {"seqused_k": lengths}
 
 
-def _result(prepared: Prepared, native: Any) -> Result:
+def _result(subject: Subject, prepared: Prepared, native: Any) -> Result:
     torch.cuda.synchronize()
-    out, lse = prepared.result(native)
-    return Result(out=out, lse=lse)
+    return subject.judged(prepared.result(native))

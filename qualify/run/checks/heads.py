@@ -20,7 +20,7 @@ from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.degenerate import judge_lengths
-from qualify.run.checks.interface import Result, Subject, failing, far_apart, passed, same_bits
+from qualify.run.checks.interface import Result, Subject, failing, far_apart, passed, same_bits, unsteady
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import Inputs, with_tensors
 
@@ -104,10 +104,13 @@ def wrong_head(subject: Subject) -> Finding | None:
         after = subject.run(_turned_values(inputs, (number >> digit) & 1 == 1).call)
         read += _changes(subject, before, after).long() << digit
     wrong = (read != own + 1) & (high > low)[:, None]
+    found: Finding | None
     if bool(wrong.any()):
         row, head = (int(x) for x in wrong.nonzero()[0])
-        return _finding(subject, "values", row, head, int(own[head]), int(read[row, head]) - 1, int(wrong.sum()))
-    return _wrong_keys(subject, inputs, before, own, (high - low) > 1)
+        found = _finding(subject, "values", row, head, int(own[head]), int(read[row, head]) - 1, int(wrong.sum()))
+    else:
+        found = _wrong_keys(subject, inputs, before, own, (high - low) > 1)
+    return (unsteady(subject, inputs.call, before) or found) if found else None
 
 
 def _wrong_keys(subject: Subject, inputs: Inputs, before: Result, own: Tensor, several: Tensor) -> Finding | None:

@@ -25,7 +25,7 @@ from qualify.facts.case import Level, Workload, formats_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed
+from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed, unsteady
 from qualify.run.inputs import Inputs, clone, make_inputs
 from qualify.run.parts import one_sequence, only
 
@@ -72,7 +72,7 @@ class History:
             found = difference(subject, before, subject.run(call), exact=exact)
             if found:
                 detail = f"after a call with another {name}, the first call again: {changed(found)}"
-                return [failing(self.name, detail, {"differs_in": name, **found})]
+                return [unsteady(subject, call) or failing(self.name, detail, {"differs_in": name, **found})]
             asked.append(name)
         for kept in (self._kept_address, self._kept_extent, self._kept_plan):
             wrong = kept(subject)
@@ -105,7 +105,7 @@ class History:
             found = difference(asked, expected, after, exact=subject.card.claims.deterministic)
             if found:
                 detail = f"after a call, the same tensors with other {name}: {changed(found)}"
-                return failing(self.name, detail, {"differs_in": name, **found})
+                return unsteady(asked, fresh) or failing(self.name, detail, {"differs_in": name, **found})
         return None
 
     def _kept_extent(self, subject: Subject) -> Finding | None:
@@ -120,29 +120,28 @@ class History:
         if not found:
             return None
         detail = f"after a call with the first sequence alone, in the same memory, that with all: {changed(found)}"
-        return failing(self.name, detail, {"differs_in": "extent", **found})
+        return unsteady(subject, call) or failing(self.name, detail, {"differs_in": "extent", **found})
 
     def _kept_plan(self, subject: Subject) -> Finding | None:
         """A prepared call gives the same after another one was prepared."""
-        call = subject.inputs().call
+        call, exact = subject.inputs().call, subject.card.claims.deterministic
         kept = subject.adapter.prepare(call)
-        first = _result(kept.result(kept.launch()))
+        first = _copied(subject.judged(kept.result(kept.launch())))
         longer = replace(subject, workload=_longer(subject.workload))
         try:
             between = subject.adapter.prepare(longer.inputs(seed=2).call)
             between.launch()
         except LibraryRefusal:
             return None
-        found = difference(subject, first, _result(kept.result(kept.launch())), exact=subject.card.claims.deterministic)
+        found = difference(subject, first, subject.judged(kept.result(kept.launch())), exact=exact)
         if not found:
             return None
         detail = f"a prepared call gives something else after a longer one was prepared: {changed(found)}"
-        return failing(self.name, detail, {"differs_in": "plan", **found})
+        return unsteady(subject, call) or failing(self.name, detail, {"differs_in": "plan", **found})
 
 
-def _result(pair: tuple[torch.Tensor, torch.Tensor | None]) -> Result:
-    out, lse = pair
-    return Result(out=out.clone(), lse=None if lse is None else lse.clone())
+def _copied(result: Result) -> Result:
+    return Result(out=result.out.clone(), lse=None if result.lse is None else result.lse.clone())
 
 
 def shortened(workload: Workload) -> Workload:
@@ -266,6 +265,10 @@ def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
         yield "window (right side)", replace(workload, window=(left, right // 2))
     if workload.causal and left > 0 and right == 0:
         yield "window (right side)", replace(workload, window=(left, -1))  # it is causal all the same
+    if not workload.chunk and not workload.spans:
+        for side, window, kind in (("left", (0, ROUND // 4), "band"), ("right", (ROUND // 4, 0), "window")):
+            if kind in masks:
+                yield f"window ({side} side of 0)", replace(workload, causal=False, window=window)
     if not workload.causal or workload.window != (-1, -1):
         return
     longest = max(workload.seqlens_k)

@@ -39,7 +39,7 @@ class Result:
     out: Tensor
     """(total_q, heads_q, head_dim_v)"""
     lse: Tensor | None
-    """(heads_q, total_q) float32"""
+    """(heads_q, total_q) float32; None also where the card claims no LSE: what it does not claim is not judged"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +84,18 @@ class Subject:
         """
         self._dirty_memory(call)
         prepared = self.adapter.prepare(call)
-        out, lse = _pair(prepared.result(prepared.launch()))
+        result = self.judged(_pair(prepared.result(prepared.launch())))
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        _expect("out", out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
-        if lse is not None:
-            _expect("lse", lse, (call.q.shape[1], call.q.shape[0]), torch.float32, self.device)
-        return Result(out=out, lse=lse)
+        _expect("out", result.out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
+        if result.lse is not None:
+            _expect("lse", result.lse, (call.q.shape[1], call.q.shape[0]), torch.float32, self.device)
+        return result
+
+    def judged(self, returned: tuple[Tensor, Tensor | None]) -> Result:
+        """What the checks see of (out, lse): the LSE only where the card claims one."""
+        out, lse = returned
+        return Result(out=out, lse=lse if "lse" in self.card.claims.features else None)
 
     def _dirty_memory(self, call: AttentionCall) -> None:
         """Leave NaN in the allocator's cache: a row of out or lse that nobody writes then mostly comes back as NaN."""
@@ -265,6 +270,27 @@ def changed(values: Difference) -> str:
         f"changed; first: sequence {values['sequence']}, query {values['query']}, head {values['head']}, element "
         f"{values['element']}: {values['before']:.9g} became {values['after']:.9g}"
     )
+
+
+UNCHANGED = 5
+"""times that an unchanged call is repeated before a change is named as the cause of a difference"""
+
+
+def unsteady(subject: Subject, call: AttentionCall, before: Result | None = None) -> Finding | None:
+    """A finding where the unchanged call does not repeat itself: then what was changed is not the cause.
+
+    Args:
+        before: the call's earlier result; None compares only new calls, for changes that a kernel may remember.
+    """
+    before = subject.run(call) if before is None else before
+    for number in range(1, UNCHANGED + 1):
+        found = difference(subject, before, subject.run(call), exact=subject.card.claims.deterministic)
+        if found:
+            detail = (
+                f"the same call, repeated {number} times with nothing changed, gives another result: {changed(found)}"
+            )
+            return failing("repeat", detail, {"call": number + 1, **found})
+    return None
 
 
 def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> bool:

@@ -24,7 +24,7 @@ from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
+from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed, unsteady
 
 PADDING = 16
 """elements between rows; keeps 16-byte alignment in every dtype"""
@@ -66,7 +66,9 @@ class Layout:
                 continue
             found = difference(subject, reference, after, exact=False)
             if found:
-                return [failing(self.name, f"{name}: {changed(found)}", {"layout": name, **found})]
+                plain = _contiguous(arranged) if name in OTHER_NUMBERS else call
+                detail = f"{name}: {changed(found)}"
+                return [unsteady(subject, plain, reference) or failing(self.name, detail, {"layout": name, **found})]
             if not difference(subject, reference, after):
                 same.append(name)
                 continue

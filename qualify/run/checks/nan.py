@@ -2,11 +2,12 @@
 
 A NaN upstream is a defect somebody has to find; a kernel that takes it for a masked key, or for zero, hides it. One
 element of a query, of a key and of a value becomes NaN, one call for each: every row that sees it must be NaN (of a
-value only that element), and no row of another sequence, nor of another KV head. Keys and values get it at the first,
+value only that element), and no row of another sequence, nor of another KV head. That of a query is its own: all other
+rows and heads give what they gave without it, within rounding. Keys and values get it at the first,
 the middle and the last position that a row sees, because kernels treat tiles that a mask cuts, the last tile and all
 others differently; in a head in the middle, because one that is padded may read its neighbour.
-Asked where the card claims that NaN propagates. Rows of the same sequence and head that do not see it are not asked:
-several correct kernels compute 0 · NaN.
+Asked where the card claims that NaN propagates. Of a key or value, rows of the same sequence and head that do not see
+it are not asked: several correct kernels compute 0 · NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Subject, failing, passed
+from qualify.run.checks.interface import Subject, failing, far_apart, passed, unsteady
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import Inputs, clone, key_slots
 
@@ -48,7 +49,8 @@ class Nan:
         slots = key_slots(inputs, workload)
         own = rows.sequence == rows.sequence[row]
         this = torch.arange(len(own), device=own.device) == row
-        before = subject.run(inputs.call).out
+        plain = subject.run(inputs.call)
+        before = plain.out
         group, head = workload.heads_q // workload.heads_kv, workload.heads_kv // 2
         others = torch.arange(workload.heads_q, device=own.device) // group != head
         first, last = int(low[row]), int(high[row]) - 1
@@ -69,6 +71,10 @@ class Nan:
                 return [_finding(subject, name, moved & ~own.view(-1, 1, 1), "is another sequence and notices it")]
             if bool((moved & others.view(-1, 1)).any()):
                 return [_finding(subject, name, moved & others.view(-1, 1), "reads another KV head and notices it")]
+            shared = far_apart(before, out) & ~sees & (high > low).view(-1, 1, 1)
+            if name == "q" and bool(shared.any()):
+                wrong = _finding(subject, name, shared, "is another query or head, and its result changes")
+                return [unsteady(subject, inputs.call, plain) or wrong]
         return [passed(self.name, "a NaN in a query, a key or a value shows in every row that sees it")]
 
 

@@ -30,6 +30,7 @@ from qualify.run.checks.interface import (
     paged_or_ragged,
     passed,
     same_bits,
+    unsteady,
 )
 from qualify.run.inputs import Inputs, clone, make_inputs
 
@@ -65,7 +66,8 @@ class PagePermutation:
         before, narrow = subject.run(wide), subject.run(inputs.call)
         found = difference(subject, narrow, before, exact=False)
         if found:
-            return [failing(self.name, f"under a wider block table, {changed(found)}", {"order": "wider", **found})]
+            detail = f"under a wider block table, {changed(found)}"
+            return [unsteady(subject, inputs.call, narrow) or failing(self.name, detail, {"order": "wider", **found})]
         wrong = beyond_budget(subject, wide, before) if difference(subject, narrow, before) else None
         if wrong:
             return [
@@ -74,7 +76,7 @@ class PagePermutation:
         inputs = replace(inputs, call=replace(inputs.call, max_seqlen_k=wide.max_seqlen_k))
         exact = subject.card.claims.deterministic
         for order in ORDERS[subject.level]:
-            wrong = self._moved(subject, inputs, before, order)
+            wrong = self._moved(subject, inputs, wide, before, order)
             if wrong:
                 return [wrong]
         asked = f"pages {', '.join(ORDERS[subject.level])} in a larger pool"
@@ -82,7 +84,7 @@ class PagePermutation:
             found = difference(subject, before, subject.run(unnamed(inputs, workload)), exact=exact)
             if found:
                 detail = f"with -1 in the unused entries of the block table, {changed(found)}"
-                return [failing(self.name, detail, {"order": "unnamed", **found})]
+                return [unsteady(subject, wide, before) or failing(self.name, detail, {"order": "unnamed", **found})]
             asked += ", unused entries of -1"
             both = shared_prefix(inputs, workload)
             if both:
@@ -90,11 +92,13 @@ class PagePermutation:
                 found = difference(subject, own, shared, exact=exact)
                 if found:
                     detail = f"with pages that several sequences share, {changed(found)}"
-                    return [failing(self.name, detail, {"order": "shared", **found})]
+                    return [unsteady(subject, both[0], own) or failing(self.name, detail, {"order": "shared", **found})]
                 asked += ", shared pages"
         return [passed(self.name, f"the same result with a wider block table, {asked}")]
 
-    def _moved(self, subject: Subject, inputs: Inputs, before: Result, order: str) -> Finding | None:
+    def _moved(
+        self, subject: Subject, inputs: Inputs, wide: AttentionCall, before: Result, order: str
+    ) -> Finding | None:
         """A finding where the pages' places matter, or where the call writes to its cache or table."""
         moved = move_pages(inputs, subject.workload, order, subject.seed)
         assert moved.call.block_table is not None, "skips() asked"
@@ -102,7 +106,8 @@ class PagePermutation:
         found = difference(subject, before, subject.run(moved.call), exact=subject.card.claims.deterministic)
         values: dict[str, Value] = {"order": order}
         if found:
-            return failing(self.name, f"with the pages {order}, {changed(found)}", values | found)
+            detail = f"with the pages {order}, {changed(found)}"
+            return unsteady(subject, wide, before) or failing(self.name, detail, values | found)
         tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
         for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):
             written = unlike(was, now)

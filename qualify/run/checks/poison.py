@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, FindingVerdict
-from qualify.run.checks.interface import Subject, changed, difference, paged_or_ragged
+from qualify.run.checks.interface import Subject, changed, difference, failing, paged_or_ragged, unsteady
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs import make_inputs, poison_outside, replace_keys
 
@@ -49,7 +49,7 @@ class Poison:
             found = difference(subject, before, subject.run(poison_outside(inputs, workload, value).call), exact=exact)
             if found:
                 detail = f"with {name} in the bytes outside the valid region, {changed(found)}"
-                return [Finding(check=self.name, verdict="fail", detail=detail, values={"poison": name, **found})]
+                return [unsteady(subject, inputs.call, before) or failing(self.name, detail, {"poison": name, **found})]
         how = "bitwise the same" if exact else "the same within rounding"
         detail = f"{how} with {', '.join(named(value, dtype) for value in POISON)} outside the valid region"
         findings = [Finding(check=self.name, verdict="pass", detail=detail)]
@@ -65,7 +65,8 @@ class Poison:
                 detail = f"with {name} in keys that no query sees, {changed(found)}"
                 verdict: FindingVerdict = "note" if name == "NaN" else "fail"
                 values = {"masked_poison": name, **found}
-                findings.append(Finding(check=self.name, verdict=verdict, detail=detail, values=values))
+                own = Finding(check=self.name, verdict=verdict, detail=detail, values=values)
+                findings.append(unsteady(subject, inputs.call, before) or own)
                 break
         return findings
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed, unsteady
 from qualify.run.inputs import FP8, Inputs, with_tensors
 
 EXPONENT = 12
@@ -58,14 +58,20 @@ class PowersOfTwo:
             found = difference(subject, before, subject.run(call), exact=exact)
             if found:
                 detail = f"2^{by} q with 2^{-by} scale is the same call, but {changed(found)}"
-                return [failing(self.name, detail, {"scaled": "q", "exponent": by, **found})]
+                return [
+                    unsteady(subject, inputs.call, before)
+                    or failing(self.name, detail, {"scaled": "q", "exponent": by, **found})
+                ]
         by = WIDE_EXPONENT
         if exponent_of(inputs.call.q) == exponent_of(inputs.call.k) == by and not subject.workload.latent:
             altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by), k=scaled(inputs.k_whole, 2.0**-by))
             found = difference(subject, before, subject.run(altered.call), exact=exact)
             if found:
                 detail = f"2^{by} q with 2^-{by} k is the same call, but {changed(found)}"
-                return [failing(self.name, detail, {"scaled": "k", "exponent": -by, **found})]
+                return [
+                    unsteady(subject, inputs.call, before)
+                    or failing(self.name, detail, {"scaled": "k", "exponent": -by, **found})
+                ]
         if subject.workload.latent:
             deaf = inputs.q_whole.clone()
             deaf[..., : subject.workload.rope.start] = 0.0
@@ -78,7 +84,10 @@ class PowersOfTwo:
             found = difference(subject, before, Result(out=after.out / 2.0**by, lse=after.lse), exact=exact)
             if found:
                 detail = f"2^{by} V must give 2^{by} times the output, but (divided again) {changed(found)}"
-                return [failing(self.name, detail, {"scaled": "v", "exponent": by, **found})]
+                return [
+                    unsteady(subject, inputs.call, before)
+                    or failing(self.name, detail, {"scaled": "v", "exponent": by, **found})
+                ]
         how = "bit for bit" if exact else "within rounding"
         asked = f"2^{louder_by} q with 2^-{louder_by} scale, and 2^{exponent} V"
         return [passed(self.name, f"{asked}: the same, {how}")]

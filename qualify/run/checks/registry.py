@@ -12,6 +12,8 @@ from qualify.run.checks.heads import Heads
 from qualify.run.checks.history import History
 from qualify.run.checks.interface import Check
 from qualify.run.checks.layout import Layout
+from qualify.run.checks.leak import Leak
+from qualify.run.checks.long_context import LongContext
 from qualify.run.checks.merge import Merge
 from qualify.run.checks.nan import Nan
 from qualify.run.checks.needle import Needle
@@ -22,6 +24,7 @@ from qualify.run.checks.powers_of_two import PowersOfTwo
 from qualify.run.checks.repeat import Repeat
 from qualify.run.checks.size_limits import SizeLimits
 from qualify.run.checks.suffix import Suffix
+from qualify.run.checks.surroundings import Surroundings
 
 CHECKS: tuple[Check, ...] = (
     Contract(),
@@ -39,7 +42,10 @@ CHECKS: tuple[Check, ...] = (
     Layout(),
     History(),
     SizeLimits(),
+    LongContext(),
     Repeat(),
+    Surroundings(),
+    Leak(),
     Growth(),
     Graph(),
     Budget(),

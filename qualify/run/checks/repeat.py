@@ -17,7 +17,7 @@ import torch
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, unsteady
 from qualify.run.parts import one_sequence, only
 
 SEQUENCES = 4
@@ -42,7 +42,7 @@ class Repeat:
         """The first difference ends it."""
         call = subject.inputs().call
         first = subject.run(call)
-        cold = _cold(subject, first)
+        cold = _cold(subject, call, first)
         if cold:
             return [cold]
         times = TIMES[subject.level]
@@ -85,17 +85,16 @@ class Load:
                 torch.mm(self.matrix, self.matrix, out=self.product)
 
 
-def _cold(subject: Subject, later: Result) -> Finding | None:
+def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | None:
     """A finding where the process's first call of the case gave something else."""
     if subject.first is None:
         return None
-    out, lse = subject.first()
-    before = Result(out=out, lse=lse)
+    before = subject.judged(subject.first())
     found = difference(subject, before, later, exact=subject.card.claims.deterministic)
     if not found:
         return None
     detail = f"the first call of the process gave something else than a later one: {changed(found)}"
-    return failing("repeat", detail, {"call": 0, **found})
+    return unsteady(subject, call, later) or failing("repeat", detail, {"call": 0, **found})
 
 
 def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequences: Sequence[int]) -> Finding | None:
@@ -111,5 +110,5 @@ def differs_alone(subject: Subject, call: AttentionCall, whole: Result, sequence
         found = difference(alone, Result(out=whole.out[rows], lse=lse), alone.run(own))
         if found:
             detail = f"sequence {index} alone differs from itself in the batch: {changed(found)}"
-            return Finding(check="repeat", verdict="fail", detail=detail, values={"alone": index, **found})
+            return unsteady(subject, call, whole) or failing("repeat", detail, {"alone": index, **found})
     return None

@@ -2,16 +2,15 @@
 
 Calls that are large in one thing only, and cheap because everything else is small: keys, values or queries that lie
 more than 2^31, and than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far
-apart), one sequence of more than 2^16 keys (on a GPU, where that costs nothing, 2^17) whose last key decides (of one
-query, and of several; on pages between a short one and one of over 2^11, whose rows of the block table are as long),
-one of over 2^11 queries (2^16), one of over 2^9 queries after more than 2^10 keys, more heads than a block has threads,
-as many sequences that all have queries (on a GPU more than its largest block has threads; twice, with the lengths in
-the other order, because a workspace of that size may hold what was left there, and then with more queries than a tile
-in more of them than a warp has threads; and some of them alone, where the card claims batch invariance), and a batch of
-more than 2^16 of which those beside every power of two have queries: a scheduler counts in warps and blocks. Before the
-far tensor lies more memory, full of NaN on a GPU, so that an offset that wraps to a negative number reads something
-wrong and does not end the process. A card that limits its batch is asked at that limit, one that limits the elements of
-a tensor no further.
+apart), one sequence of over 2^11 queries (on a GPU, where that costs nothing, 2^16), one of over 2^9 queries after more
+than 2^10 keys, more heads than a block has threads, as many sequences that all have queries (on a GPU more than its
+largest block has threads; twice, with the lengths in the other order, because a workspace of that size may hold what
+was left there, and then with more queries than a tile in more of them than a warp has threads; and some of them alone,
+where the card claims batch invariance), and a batch of more than 2^16 of which those beside every power of two have
+queries: a scheduler counts in warps and blocks. Before the far tensor lies more memory, full of NaN on a GPU, so that
+an offset that wraps to a negative number reads something wrong and does not end the process. A card that limits its
+batch is asked at that limit, one that limits the elements of a tensor no further. Very many keys are the question of
+``long_context``.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.degenerate import Lengths
 from qualify.run.checks.history import shortened
-from qualify.run.checks.interface import Subject, changed, claimed, difference, failing, noted, passed
+from qualify.run.checks.interface import Subject, changed, claimed, difference, failing, noted, passed, unsteady
 from qualify.run.checks.repeat import differs_alone
-from qualify.run.inputs import Inputs, replace_keys, with_tensors
 
 REACHES = (31, 32)
 """binary digits of the elements that 32-bit offsets reach, with a sign and without"""
@@ -49,8 +47,6 @@ PAST = 64
 class Sizes:
     """How large a call may be before it costs more than a few milliseconds."""
 
-    keys: int
-    """of one sequence: more than 16 bits count; on a GPU as many as models have"""
     queries: int
     """of one sequence: past 2^11 kernels choose other tiles, schedules and splits, past 2^16 grids end"""
     spread: int
@@ -61,19 +57,15 @@ class Sizes:
 
 
 SIZES = {
-    "cpu": Sizes(keys=(1 << 16) + PAST, queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70),
-    "cuda": Sizes(keys=(1 << 17) + PAST, queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130),
+    "cpu": Sizes(queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70),
+    "cuda": Sizes(queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130),
 }
 NEAR = 64
 """rows of the other side of such a call"""
-TELLING = 40.0
-"""by how much the last key's score stands above the others, in natural logarithms"""
 LIVE = 3
 """sequences of the large batch before every power of two, and the one at it, that have queries; also its last ones"""
 SEVERAL = 3
-"""queries of the call with late keys where the case is no decode"""
-NEIGHBOUR = (1 << 11) + 65
-"""keys of a sequence beside it"""
+"""queries of small calls where the case is no decode"""
 LONG_Q, LONG_K = (1 << 9) + 33, (1 << 10) + 645
 """queries and keys of a prompt that is long in both, after a history of over 2^10: none of the shapes for a few"""
 GROUP = 2
@@ -93,11 +85,11 @@ FEW = 40
 
 
 class SizeLimits:
-    """Far keys, late keys, many sequences."""
+    """Far keys, late queries, many sequences."""
 
     name = "size_limits"
     levels: tuple[Level, ...] = ("full",)
-    cost = "at most fourteen small calls, six over 2^31 elements or more; each once for a kernel, dtype and layout"
+    cost = "at most thirteen small calls, six over 2^31 elements or more; each once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""
@@ -110,8 +102,7 @@ class SizeLimits:
         question once for each dtype and layout while the process lives.
         """
         asked, told, notes = [], [], []
-        layout = "paged" if subject.workload.page_size else "packed"
-        layout += "/latent" if subject.workload.latent else ""
+        layout = layout_of(subject.workload)
         for name, part in _parts(subject).items():
             question = f"{self.name}/{subject.card.kernel}/{subject.workload.dtype}/{layout}/{name}"
             if question in subject.asked:
@@ -137,6 +128,11 @@ class SizeLimits:
         return findings + before + notes
 
 
+def layout_of(workload: Workload) -> str:
+    """What a question that is asked once is asked once for."""
+    return ("paged" if workload.page_size else "packed") + ("/latent" if workload.latent else "")
+
+
 def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
     """What is asked, by name, as far as the card claims it."""
     claims, workload = subject.card.claims, subject.workload
@@ -153,8 +149,6 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
                 move = partial(far_rows, field=field, offsets=1 << power)
                 parts[f"{name} {beyond}"] = partial(_same, lengths=lengths, move=move)
     decode, sizes = max(workload.seqlens_q) == 1, SIZES[subject.device.type]
-    if claims.alignment == "bottom_right" or not workload.causal:
-        parts[f"{sizes.keys} keys" + ("" if decode else f" of {SEVERAL} queries")] = _late_keys
     if not decode and claimed(subject, (sizes.queries,), (FEW,)):
         parts[f"{sizes.queries} queries"] = _late_queries
     if not decode and claims.alignment == "bottom_right":
@@ -180,13 +174,15 @@ def _spread(subject: Subject, field: str) -> Lengths | None:
 
 def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCall], AttentionCall]) -> Finding | None:
     """The same numbers far from the start of their tensor give the same result."""
-    few = _few_kv_heads(subject, 1)
+    few = few_kv_heads(subject, 1)
     workload = shortened(subject.workload) if lengths is None else few.with_lengths(*lengths)
     small = replace(subject, workload=workload)
     call = small.inputs().call
     before = small.run(call)
     found = difference(small, before, small.run(move(call)), exact=False)
-    return failing("size_limits", changed(found), dict(found)) if found else None
+    if not found:
+        return None
+    return unsteady(small, call, before) or failing("size_limits", changed(found), dict(found))
 
 
 def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:
@@ -234,38 +230,27 @@ def _behind_nan(elements: int, like: Tensor) -> Tensor:
         raise MemoryError(str(error)) from error
 
 
-def _late_keys(subject: Subject) -> Finding | None:
-    """One query, or several, over very many keys, of which the last decides; on pages they have neighbours."""
-    queries, sizes = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL, SIZES[subject.device.type]
-    keys: tuple[int, ...] = (sizes.keys,)
-    if subject.workload.page_size and "ragged" in subject.card.claims.features:
-        keys = (FEW, sizes.keys, NEIGHBOUR)
-    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths((queries,) * len(keys), keys))
-    inputs = last_key_decides(late, late.inputs(seed=11))
-    return _wrong(late, inputs.call)
-
-
 def _late_queries(subject: Subject) -> Finding | None:
     """Very many queries over a few keys, which under a causal mask the last ones alone see."""
     lengths = ((SIZES[subject.device.type].queries,), (FEW,))
-    late = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths(*lengths))
+    late = replace(subject, workload=few_kv_heads(subject, 1).with_lengths(*lengths))
     return _wrong(late, late.inputs(seed=13).call)
 
 
 def _long_prompt(subject: Subject) -> Finding | None:
     """Over 2^9 queries after a context of over 2^10 keys."""
-    long = replace(subject, workload=_few_kv_heads(subject, 1).with_lengths((LONG_Q,), (LONG_K,)))
+    long = replace(subject, workload=few_kv_heads(subject, 1).with_lengths((LONG_Q,), (LONG_K,)))
     return _wrong(long, long.inputs(seed=15).call)
 
 
-def _few_kv_heads(subject: Subject, most: int) -> Workload:
-    """The workload with so many KV heads and at most GROUP query heads for each, where that needs no other kernel."""
+def few_kv_heads(subject: Subject, most: int, group: int = GROUP) -> Workload:
+    """The workload with so many KV heads, each with at most ``group`` query heads, where that needs no other kernel."""
     workload = subject.workload
     if subject.card.jit != "never":
         return workload
     own, heads_kv = workload.heads_q // workload.heads_kv, min(most, workload.heads_kv)
-    group = own if workload.latent else min(own, GROUP)
-    return replace(workload, heads_q=group * heads_kv, heads_kv=heads_kv)
+    heads = own if workload.latent else min(own, group)
+    return replace(workload, heads_q=heads * heads_kv, heads_kv=heads_kv)
 
 
 def _many_heads(subject: Subject) -> Finding | None:
@@ -283,32 +268,6 @@ def _many(workload: Workload) -> int:
     """Query heads in the least multiple of the workload's that has at least HEADS, and a multiple of 8 KV heads."""
     step = workload.heads_q * 8 // math.gcd(8, workload.heads_kv)
     return -(-HEADS // step) * step
-
-
-def last_key_decides(subject: Subject, inputs: Inputs) -> Inputs:
-    """The longest sequence's last key points along the first head of its last query: nearly all weight lies there."""
-    workload = subject.workload
-    at = workload.seqlens_k.index(max(workload.seqlens_k))
-    row = sum(workload.seqlens_q[: at + 1]) - 1
-    if workload.latent:  # what the values are made of has no say in the scores
-        deaf = inputs.q_whole.clone()
-        deaf[..., : workload.rope.start] = 0.0
-        inputs = with_tensors(inputs, q=deaf)
-    call = inputs.call
-    group = workload.heads_q // workload.heads_kv
-    q = call.q[row, ::group].float()
-    for factors in (call.q_descale, call.k_descale):
-        q = q if factors is None else q * factors[at][:, None]
-    wanted = TELLING + math.log(max(workload.seqlens_k))
-    capped = min(wanted, 0.75 * workload.softcap) if workload.softcap else wanted
-    raw = call.q[row, ::group].float()
-    key = raw * (capped / workload.scale / (raw * q).sum(-1))[:, None]
-    which = torch.zeros(sum(workload.seqlens_k), dtype=torch.bool, device=call.q.device)
-    which[sum(workload.seqlens_k[: at + 1]) - 1] = True
-    value = torch.full((1, workload.heads_kv, workload.head_dim_v), 3.0, device=call.q.device)
-    telling = replace_keys(inputs, workload, which, key.unsqueeze(0), value)
-    kept = {name: getattr(call, name) for name in ("q_descale", "k_descale", "v_descale", "sinks")}
-    return replace(telling, call=replace(telling.call, **kept))
 
 
 def _many_sequences(subject: Subject) -> Finding | None:
@@ -332,8 +291,8 @@ def _live_sequences(subject: Subject) -> Finding | None:
     # Then over a tile of queries in more sequences than a warp has threads.
     later = queries if decode else (PAST + 2,) * TILED + queries[TILED:]
     top_left = subject.card.claims.alignment == "top_left"
-    several = _few_kv_heads(subject, SEVERAL)
-    again = _under_window(subject, several if decode else _few_kv_heads(subject, 1))
+    several = few_kv_heads(subject, SEVERAL)
+    again = _under_window(subject, several if decode else few_kv_heads(subject, 1))
     for seed, workload, lengths in ((16, several, (queries, keys)), (17, again, (later, keys[::-1]))):
         live = replace(subject, workload=workload.with_lengths(lengths[0], lengths[0] if top_left else lengths[1]))
         call = live.inputs(seed=seed).call

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Difference, Result, Subject, changed, difference
+from qualify.run.checks.interface import Difference, Result, Subject, changed, difference, unsteady
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs import Inputs, fitted, replace_keys, with_tensors
 
@@ -49,7 +49,7 @@ class Suffix:
                 for name, keys, kept in self._splits(subject, rows, share):
                     found = self._difference(subject, inputs, before, keys, kept)
                     if found:
-                        return [self._finding(name, found)]
+                        return [unsteady(subject, inputs.call, before) or self._finding(name, found)]
                     asked.append(name)
         if workload.batch > 1:
             leak = self._neighbours(subject, inputs, before)
@@ -111,4 +111,6 @@ class Suffix:
         moved = with_tensors(inputs, q=q_whole)
         keys = torch.repeat_interleave(other, lengths_k)
         found = self._difference(subject, moved, before, keys, ~changed_rows)
-        return self._finding("its neighbours in the batch", found) if found else None
+        if not found:
+            return None
+        return unsteady(subject, inputs.call, before) or self._finding("its neighbours in the batch", found)

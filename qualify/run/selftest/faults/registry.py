@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from qualify.run.selftest.faults import (
     addresses,
+    corners,
     fp8_cache,
     heads,
     latent,
     limits,
+    long_context,
     masks,
     merging,
     numerics,
@@ -17,6 +19,7 @@ from qualify.run.selftest.faults import (
     reading,
     state,
     strides,
+    surroundings,
 )
 from qualify.run.selftest.specimen import Fault
 
@@ -34,6 +37,9 @@ FAULTS: tuple[Fault, ...] = (
     *state.FAULTS,
     *addresses.FAULTS,
     *limits.FAULTS,
+    *long_context.FAULTS,
+    *surroundings.FAULTS,
+    *corners.FAULTS,
     *paths.FAULTS,
 )
 """Class N (performance) and hangs have no fault here: a slow kernel is found by its stored baseline, a hang by the

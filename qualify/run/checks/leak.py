@@ -1,0 +1,130 @@
+"""leak: what a call takes of memory it gives back.
+
+After some calls to warm up, a few more are made, each with tensors of its own. Bytes in use must not grow by half of
+the keys' bytes with each call: a kernel that keeps a copy of them, or the tensor itself, ends an engine after hours.
+Growth is measured twice more before it counts, after a collection of garbage: caches fill up, a leak goes on.
+
+On a GPU bytes are counted in PyTorch's allocator and, for what a library allocates by itself, on the device outside of
+it. On a CPU the C library tells how many bytes are in use; the size of the process would not, because what was freed
+before serves the leak. Where another allocator is loaded, which does not tell, nothing is asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from dataclasses import replace
+
+import torch
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding
+from qualify.run.checks.interface import Subject, claimed, failing, noted, passed
+from qualify.run.checks.size_limits import SEVERAL, few_kv_heads, layout_of
+from qualify.run.inputs import clone
+
+KEY_BYTES = {"cpu": 64 << 10, "cuda": 4 << 20}
+"""of the keys of one call, at least: on a GPU two of the smallest allocations that the device makes"""
+WARM_UP, CALLS = 2, 6
+AGAIN = 2
+"""times that a growth is measured again"""
+
+
+class Leak:
+    """Calls again and again, and looks at the bytes in use."""
+
+    name = "leak"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "eight small calls; once for a kernel, dtype and layout"
+
+    def skips(self, subject: Subject) -> str:
+        """A call of another shape may have to be compiled."""
+        return "each shape would be compiled" if subject.card.jit == "shapes" else ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """Fails where the bytes in use grow with each call, however often it is measured."""
+        workload = _sized(subject)
+        decode = max(workload.seqlens_q) == 1
+        question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}/{decode}"
+        if question in subject.asked:
+            return [noted(self.name, "asked before, of another shape, and right")]
+        if subject.device.type == "cpu" and not tells():
+            return [noted(self.name, "not asked: the allocator of this process does not tell its bytes in use")]
+        small = replace(subject, workload=workload)
+        key_bytes = sum(workload.seqlens_k) * workload.heads_kv * workload.head_dim * small.inputs().call.k.itemsize
+        for _ in range(WARM_UP):
+            small.run(small.inputs().call)
+        growth = grown(small)
+        for _ in range(AGAIN):
+            if growth < CALLS * key_bytes / 2:
+                break
+            gc.collect()
+            growth = min(growth, grown(small))
+        values = {"bytes_per_call": growth / CALLS, "key_bytes": key_bytes}
+        if growth < CALLS * key_bytes / 2:
+            subject.asked[question] = "right"
+            return [passed(self.name, f"memory in use does not grow over {CALLS} calls", **values)]
+        detail = (
+            f"each call leaves {growth / CALLS / 1e3:.0f} kB in use; its keys have {key_bytes / 1e3:.0f} kB "
+            f"({CALLS} calls, measured {1 + AGAIN} times)"
+        )
+        return [failing(self.name, detail, dict(values))]
+
+
+def _sized(subject: Subject) -> Workload:
+    """One sequence whose keys have KEY_BYTES, of as few heads as need no other kernel."""
+    workload = few_kv_heads(subject, 1, 1)
+    row_bytes = workload.heads_kv * workload.head_dim  # at least: most dtypes have two bytes and more
+    keys = -(-KEY_BYTES[subject.device.type] // row_bytes)
+    queries = 1 if max(workload.seqlens_q) == 1 else SEVERAL
+    lengths = ((queries,), (keys,))
+    return workload.with_lengths(*(lengths if claimed(subject, *lengths) else ((keys,), (keys,))))
+
+
+def grown(subject: Subject) -> int:
+    """Bytes that are in use after some calls and were not before them; of several counters the largest growth."""
+    inputs = subject.inputs()
+    before = in_use(subject.device)
+    for _ in range(CALLS):
+        subject.run(clone(inputs).call)
+    return max(now - was for was, now in zip(before, in_use(subject.device), strict=True))
+
+
+def in_use(device: torch.device) -> tuple[int, ...]:
+    """Bytes in use: by the C library's account; on a GPU by PyTorch's, and outside of its allocator."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info(device)
+        return torch.cuda.memory_allocated(device), total - free - torch.cuda.memory_reserved(device)
+    return (malloc_bytes(),)
+
+
+class _Mallinfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+    hblkhd: int
+    uordblks: int
+
+
+def malloc_bytes() -> int:
+    """Bytes that the C library has given out and not got back; 0 where it does not tell."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return 0
+    ask.restype = _Mallinfo
+    told = ask()
+    return int(told.uordblks + told.hblkhd)
+
+
+def tells() -> bool:
+    """Whether the C library's account knows of tensors: another allocator may be loaded."""
+    before = malloc_bytes()
+    tensor = torch.zeros(KEY_BYTES["cpu"], dtype=torch.uint8)
+    return malloc_bytes() - before >= tensor.numel()

@@ -1,0 +1,182 @@
+"""long context: one long sequence, whose sums end neither too early nor in too few bits.
+
+One sequence of more than 2^16 keys (on a GPU, where that costs nothing, 2^17), with one query or a few. Its values have
+one sign, so an accumulator in few bits loses what a later tile adds. Its rows differ:
+
+::
+
+    late    the last key takes nearly all the weight: an index of 16 bits does not reach it
+    even    all keys weigh nearly the same: a row sum in fp16 overflows
+    early   the first key takes nearly all the weight, and each 4,096 later keys add less than half a unit in the
+            last place of bf16: an accumulator that is rounded to it stands still
+
+The result is compared with the golden result, and the call is repeated: a kernel may be deterministic only as long as
+its splits are few. On pages the sequence stands between a short one and one of over 2^11 keys, whose rows of the block
+table are as long. With one query the rows are query heads of a group, or further calls where a group is smaller.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Level, Workload
+from qualify.facts.outcome import Finding
+from qualify.run.checks.budget import beyond_budget
+from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
+from qualify.run.checks.size_limits import FEW, PAST, SEVERAL, few_kv_heads, layout_of
+from qualify.run.inputs import Inputs, fitted, replace_keys, with_tensors
+
+Role = Literal["late", "early", "even"]
+Place = tuple[int, int]
+"""(query of the long sequence, query head of each group)"""
+
+KEYS = {"cpu": (1 << 16) + PAST, "cuda": (1 << 17) + PAST}
+"""of one sequence: more than 16 bits count; on a GPU as many as models have"""
+NEIGHBOUR = (1 << 11) + 65
+"""keys of a sequence beside it"""
+AGAIN = {"cpu": 2, "cuda": 8}
+"""times that the call is repeated"""
+TELLING = 40.0
+"""by how much the late key's score stands above the others, in natural logarithms, before their number is counted"""
+OTHERS = 0.028
+"""Weight of all other keys together beside the early one: of 16 times 4,096 keys each part is 0.9 times 2^-9, and half
+a unit in the last place of bf16 is 2^-9 of the number at least"""
+QUIET = 0.25
+"""what the queries of even and early rows are multiplied by: scores with a standard deviation of a quarter"""
+
+
+class LongContext:
+    """Very many keys of one sequence."""
+
+    name = "long_context"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "three calls (on a GPU nine), two more with small groups; once for a kernel, dtype and layout"
+
+    def skips(self, subject: Subject) -> str:
+        """Needs late keys that some query sees, and nothing that has to be compiled for them."""
+        if subject.card.jit == "shapes":
+            return "each shape would be compiled"
+        if subject.card.claims.alignment == "top_left" and subject.workload.causal:
+            return "a few queries at the top left see no late key"
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """Calls with every role, then the last one again; what the machine has no room for is noted.
+
+        What one shape has passed, another passes too. So a kernel is asked once for each dtype and layout while the
+        process lives, and once more under a mask that hides the early keys.
+        """
+        workload = _long(subject)
+        near = "/near" if workload.chunk or workload.window != (-1, -1) else ""
+        question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}{near}"
+        question += f"/{max(workload.seqlens_q)}"
+        if question in subject.asked:
+            return [noted(self.name, "asked before, of another shape, and right")]
+        try:
+            wrong = self._wrong(replace(subject, workload=workload))
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            return [noted(self.name, f"not asked: no room for it ({str(error).splitlines()[0][:120]})")]
+        finally:
+            if subject.device.type == "cuda":
+                torch.cuda.empty_cache()
+        if wrong:
+            return [wrong]
+        subject.asked[question] = "right"
+        return [passed(self.name, f"right with {_named(workload)}, and the same again")]
+
+    def _wrong(self, long: Subject) -> Finding | None:
+        """The first call that is wrong, or the last one where it does not repeat itself."""
+        base = long.inputs("offset", seed=11)
+        exact = long.card.claims.deterministic
+        for roles in rounds(long.workload):
+            call = steered(long, base, roles).call
+            result = long.run(call)
+            wrong = beyond_budget(long, call, result, "offset")
+            if wrong:
+                return failing(self.name, f"{_named(long.workload)}: {wrong.detail}", dict(wrong.values))
+        for number in range(AGAIN[long.device.type]):
+            found = difference(long, result, long.run(call), exact=exact)
+            if found:
+                detail = f"{_named(long.workload)}: call {number + 2} differs from call 1: {changed(found)}"
+                return failing(self.name, detail, {"call": number + 2, **found})
+        return None
+
+
+def _named(workload: Workload) -> str:
+    queries = max(workload.seqlens_q)
+    return f"{max(workload.seqlens_k)} keys" + (f" of {queries} queries" if queries > 1 else "")
+
+
+def _long(subject: Subject) -> Workload:
+    """The workload's heads, as few as tell, on one long sequence; on pages it has neighbours."""
+    queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
+    keys: tuple[int, ...] = (KEYS[subject.device.type],)
+    if subject.workload.page_size and "ragged" in subject.card.claims.features:
+        keys = (FEW, *keys, NEIGHBOUR)
+    group = SEVERAL if queries == 1 else 1
+    return few_kv_heads(subject, 1, group).with_lengths((queries,) * len(keys), keys)
+
+
+def rounds(workload: Workload) -> list[dict[Place, Role]]:
+    """The roles of the rows, call by call: all in one where there are three rows; with fewer, in several calls.
+
+    Weights in fp8 have no room for the early key: all others' would be 0.
+    """
+    queries, group = max(workload.seqlens_q), workload.heads_q // workload.heads_kv
+    roles: list[Role] = ["late", "even"] if workload.q_format == "fp8_e4m3" else ["late", "early", "even"]
+    places = [(row, head) for row in reversed(range(queries)) for head in range(group)]
+    if len(places) >= len(roles):
+        return [{place: roles[min(number, len(roles) - 1)] for number, place in enumerate(places)}]
+    return [
+        dict(zip(places, roles[first : first + len(places)], strict=False))
+        for first in range(0, len(roles), len(places))
+    ]
+
+
+def steered(subject: Subject, inputs: Inputs, roles: dict[Place, Role]) -> Inputs:
+    """The inputs with the first and the last key of the longest sequence, and its queries, as the roles want them."""
+    workload = subject.workload
+    at = workload.seqlens_k.index(max(workload.seqlens_k))
+    first_row, first_key = sum(workload.seqlens_q[:at]), sum(workload.seqlens_k[:at])
+    group = workload.heads_q // workload.heads_kv
+    q_whole = inputs.q_whole.clone()
+    guard = (len(q_whole) - sum(workload.seqlens_q)) // 2
+    q = q_whole[guard + first_row : guard + first_row + workload.seqlens_q[at]]
+    if workload.latent:  # what the values are made of has no say in the scores
+        q_whole[..., : workload.rope.start] = 0.0
+    for (row, head), role in roles.items():
+        if role != "late":
+            q[row, head::group] = fitted(q[row, head::group].float() * QUIET, q.dtype)
+    total = math.log(workload.seqlens_k[at])
+    which = torch.zeros(sum(workload.seqlens_k), dtype=torch.bool, device=q.device)
+    keys, values = [], []
+    for role, key, above in (("early", 0, total - math.log(OTHERS)), ("late", -1, total + TELLING)):
+        for row, head in (place for place, own in roles.items() if own == role):
+            which[first_key + key % workload.seqlens_k[at]] = True
+            keys.append(pointing(subject, inputs, q[row, head::group].float(), at, above))
+            values.append(
+                torch.linspace(1.0, 2.0, workload.head_dim_v, device=q.device) * (1 if role == "early" else 3)
+            )
+    moved = with_tensors(inputs, q=q_whole)
+    if not keys:
+        return moved
+    v = torch.stack(values)[:, None].expand(-1, workload.heads_kv, -1)
+    return replace_keys(moved, workload, which, torch.stack(keys), v)
+
+
+def pointing(subject: Subject, inputs: Inputs, raw: Tensor, at: int, above: float) -> Tensor:
+    """(heads_kv, head_dim) keys along queries of sequence ``at``, with which their score is ``above``.
+
+    Args:
+        raw: (heads_kv, head_dim) queries as they are stored, in float32.
+    """
+    workload, q = subject.workload, raw
+    for factors in (inputs.call.q_descale, inputs.call.k_descale):
+        q = q if factors is None else q * factors[at][:, None]
+    capped = min(above, 0.75 * workload.softcap) if workload.softcap else above
+    return raw * (capped / workload.scale / (raw * q).sum(-1))[:, None]

@@ -1,0 +1,178 @@
+"""surroundings: a call gives the same where serving makes it, and not only where this process does.
+
+An engine calls in inference mode, from a thread of its own, on a stream of its own, with as many threads as its
+container has, and after more shapes than a kernel's host code keeps plans for. A short call is made
+
+::
+
+    mode      in inference mode, or outside it where the process is in it
+    thread    from another thread
+    count     with one and with three threads for PyTorch's operators (CPU)
+    stream    on another stream, behind work that replaces its inputs (CUDA): who does not wait reads the old ones
+    shapes    again, after 66 calls of other lengths
+
+and each time has to give the bits that it gave before. A kernel that does not claim determinism has to stay within its
+error budget, and so has every kernel under another number of threads: sums may then be cut elsewhere. An adapter that
+copies its inputs before the launch is not asked on another stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from qualify.facts.case import Level
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.checks.budget import beyond_budget
+from qualify.run.checks.history import shortened
+from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.repeat import LOAD_PRODUCTS, LOAD_SIZE
+from qualify.run.checks.size_limits import layout_of
+
+OTHERS = 66
+"""other shapes: host code that keeps plans often keeps 64"""
+COUNTS = (1, 3)
+"""threads of PyTorch's operators"""
+Rerun = Callable[[Subject, AttentionCall], Result]
+
+
+class Surroundings:
+    """The same call in other surroundings."""
+
+    name = "surroundings"
+    levels: tuple[Level, ...] = ("full",)
+    cost = "at most seven small calls, and 66 of other lengths; once for a kernel and layout"
+
+    def skips(self, subject: Subject) -> str:
+        """Applies to every kernel."""
+        return ""
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """The first other result ends it. It is about host code, so a kernel is asked once for each layout."""
+        small = replace(subject, workload=shortened(subject.workload))
+        decode = max(small.workload.seqlens_q) == 1
+        question = f"{self.name}/{subject.card.kernel}/{layout_of(small.workload)}/{'decode' if decode else 'prefill'}"
+        if question in subject.asked:
+            return [noted(self.name, "asked before, by another case, and right")]
+        call = small.inputs().call
+        before = small.run(call)
+        asked = []
+        for name, rerun in reruns(small):
+            exact = small.card.claims.deterministic and "threads" not in name
+            wrong = self._differs(small, call, before, rerun(small, call), name, exact=exact)
+            if wrong:
+                return [wrong]
+            asked.append(name)
+        findings = []
+        if subject.device.type == "cuda":
+            findings = self._on_another_stream(small)
+            if any(finding.verdict == "fail" for finding in findings):
+                return findings
+        subject.asked[question] = "right"
+        return [passed(self.name, f"the same result {', '.join(asked)}"), *findings]
+
+    def _differs(
+        self, subject: Subject, call: AttentionCall, before: Result, after: Result, name: str, *, exact: bool
+    ) -> Finding | None:
+        """A finding where the bits differ, and the kernel claims that they do not or is beyond its budget."""
+        found = difference(subject, before, after)
+        if not found:
+            return None
+        if exact:
+            detail = f"{name}, the same call: {changed(found)}"
+            return unsteady(subject, call) or failing(self.name, detail, {"where": name, **found})
+        wrong = beyond_budget(subject, call, after)
+        return failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"where": name}) if wrong else None
+
+    def _on_another_stream(self, subject: Subject) -> list[Finding]:
+        """A prepared call behind work of a side stream that replaces its queries, keys and values."""
+        inputs, other = subject.inputs(), subject.inputs(seed=1)
+        exact = subject.card.claims.deterministic
+        expected = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
+        prepared = subject.adapter.prepare(inputs.call)
+        prepared.launch()
+        side = torch.cuda.Stream(subject.device)  # type: ignore[no-untyped-call]
+        matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=subject.device)
+        product = torch.empty_like(matrix)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            for _ in range(LOAD_PRODUCTS):
+                torch.mm(matrix, matrix, out=product)
+            inputs.q_whole.copy_(other.q_whole)
+            inputs.k_whole.copy_(other.k_whole)
+            inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
+            after = subject.judged(prepared.result(prepared.launch()))
+            after = Result(out=after.out.clone(), lse=None if after.lse is None else after.lse.clone())
+        torch.cuda.synchronize()
+        found = difference(subject, expected, after, exact=exact)
+        if not found:
+            return [passed(self.name, "the same result on another stream, behind the work that makes its inputs")]
+        here = subject.judged(prepared.result(prepared.launch()))
+        torch.cuda.synchronize()
+        if difference(subject, expected, here, exact=exact):
+            return [noted(self.name, "not asked on another stream: the adapter copies its inputs")]
+        detail = f"on another stream, the call does not wait for the work before it: {changed(found)}"
+        return [unsteady(subject, inputs.call) or failing(self.name, detail, {"where": "stream", **found})]
+
+
+def reruns(subject: Subject) -> Iterator[tuple[str, Rerun]]:
+    """(where, how the call is made there)."""
+    yield ("outside" if torch.is_inference_mode_enabled() else "in") + " inference mode", _in_the_other_mode
+    yield "from another thread", _from_another_thread
+    if subject.device.type == "cpu":
+        for count in COUNTS:
+            if count != torch.get_num_threads():
+                yield f"with {count} threads", partial(_with_threads, count)
+    if subject.card.jit != "shapes":  # each would be compiled
+        yield f"after {OTHERS} other lengths", _after_others
+
+
+def _in_the_other_mode(subject: Subject, call: AttentionCall) -> Result:
+    with torch.inference_mode(not torch.is_inference_mode_enabled()):
+        return subject.run(call)
+
+
+def _from_another_thread(subject: Subject, call: AttentionCall) -> Result:
+    inference = torch.is_inference_mode_enabled()
+
+    def called() -> Result:
+        with torch.inference_mode(inference):  # a thread begins outside of it
+            return subject.run(call)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(called).result()
+
+
+def _with_threads(count: int, subject: Subject, call: AttentionCall) -> Result:
+    with threads(count):
+        return subject.run(call)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads for PyTorch's operators."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _after_others(subject: Subject, call: AttentionCall) -> Result:
+    """The call, after one sequence of each of many lengths."""
+    workload = subject.workload
+    decode = max(workload.seqlens_q) == 1
+    for length in range(1, OTHERS + 1):
+        other = replace(subject, workload=workload.with_lengths((1 if decode else length,), (length,)))
+        try:
+            other.adapter.prepare(other.inputs().call).launch()
+        except LibraryRefusal:  # of a length that this library does not take
+            continue
+    return subject.run(call)
