@@ -67,7 +67,7 @@ def test_wheel_plans_from_an_empty_folder(installed, tmp_path):
     place = run(installed / "python", "-c", "import qualify; print(qualify.__file__)", cwd=tmp_path)
     assert Path(place).is_relative_to(installed.parent)
     printed = run(installed / "qualify", "plan", "smoke", cwd=tmp_path, env=plain_environment())
-    cell = "llama-3.1-8b.tp4/prefill/b2.q333.k333/bf16/causal"
+    cell = "llama-3.1-8b.tp4/prefill/b2.q277.k277/bf16/causal"
     assert f"{cell}/tiled-torch" in printed.splitlines()
 
 
