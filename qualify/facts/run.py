@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from qualify.facts.case import Case, DeviceKind, Level
+from qualify.facts.code import Code
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
 from qualify.facts.waiver import WaiverUse
@@ -47,6 +48,8 @@ class Run:
     ceilings: Ceilings | None
     traffic_source: str = ""
     """the YAML of the matrix's traffic file as it was; empty where it names none"""
+    code: Mapping[str, Code] | None = None
+    """by kernel, what its cases were run by; None in runs of an older qualify, which did not note it"""
 
     @property
     def narrowed(self) -> bool:
