@@ -41,6 +41,9 @@ SUFFIXES = (
 """what runs, or is compiled to run, in a user's folder; cards and reports lie there too, and do not count"""
 ENTRY_POINTS = "qualify.adapters"
 """entry-point group in which other distributions offer adapters: the name on a card, and their ``create``"""
+_NOT_RUN = ("../", "/", "torch/include/")
+"""what belongs to a distribution and not to its kernels: commands, and the headers for extensions of others, which are
+three quarters of torch's files"""
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 _ADAPTERS = "qualify.run.adapters"
 _IMPORT = re.compile(rf"^\s*(?:from|import) ({re.escape(_ADAPTERS)}\.\w+|qualify\.masks)\b", re.MULTILINE)
@@ -207,7 +210,7 @@ def _recorded(name: str) -> _Distribution:
     for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
         path, promised = row[0], row[1] if len(row) > 1 else ""
         kind, _, encoded = promised.partition("=")
-        if kind == "sha256" and not path.startswith(("..", "/")) and ".dist-info/" not in path:
+        if kind == "sha256" and not path.startswith(_NOT_RUN) and ".dist-info/" not in path:
             files[path] = (f"{root}/{path}", _hex(encoded))
     files |= {label: (path, "") for label, path in _editable(distribution).items()}
     return _Distribution(title=f"{name} {distribution.version}", files=files)
