@@ -1,7 +1,8 @@
-"""Where shipped data lives: inside the package, beside it in a checkout, or in folders given by --cards."""
+"""Where shipped data lives: in the package, beside it in a checkout, or in folders of --cards; and the user's cache."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from qualify.errors import UsageError
@@ -32,3 +33,14 @@ def extra(folder: str, cards: tuple[Path, ...]) -> list[Path]:
             raise UsageError(f"--cards {root}: no such folder. Give the folder that holds your card files.")
         places += [root / folder] if (root / folder).is_dir() else [root]
     return places
+
+
+def digest_cache() -> Path:
+    """The file in which digests of files are remembered; it only saves time."""
+    return cache_folder() / "sha256.json"
+
+
+def cache_folder() -> Path:
+    """Where things are kept that only save time."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "qualify"

@@ -13,13 +13,16 @@ from typing import Any
 
 from builders import make_evidence, make_finding
 
+from qualify.assets import digest_cache
 from qualify.cards.load import LoadedKernel, load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.code import Code
 from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Component, Device, Stack
-from qualify.plan.plan import make_plan
+from qualify.plan.code import CodeHere
+from qualify.plan.plan import Plan, make_plan
 from qualify.store.store import Store
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -111,6 +114,14 @@ def write_waivers(path: Path, *changes: dict[str, Any]) -> Path:
     return path
 
 
+def code_of(plan: Plan, cards: tuple[Path, ...]) -> dict[str, Code]:
+    """What the kernels of the plan are here."""
+    kernels = load_kernels(cards) if cards else shipped_kernels()
+    here = CodeHere(folders=tuple(str(folder.resolve()) for folder in cards), cache=digest_cache())
+    found = here.of(kernels[name].card for name in dict.fromkeys(case.kernel for case in plan.cases))
+    return {name: code or {} for name, code in found.items()}
+
+
 def store_run(
     store: Store,
     matrix: Path,
@@ -134,7 +145,7 @@ def store_run(
         started_at=began,
         finished_at=began + timedelta(minutes=5),
         stack=stack or make_stack(),
-        **changes,
+        **{"code": code_of(plan, cards), **changes},
     )
     store.begin(run)
     store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])

@@ -10,10 +10,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+from qualify.assets import digest_cache
 from qualify.facts.canary import Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Component, Device, Stack
-from qualify.fleet.local import cache_folder
 from qualify.run.software import (
     BINARY,
     DISTRIBUTIONS,
@@ -37,7 +37,7 @@ def look() -> Stack:
     The files are those of the distributions, not what a process has mapped, so it compares only with its own like.
     """
     device, driver = _gpus()
-    components = (*system(), *driver, *distributions(), *hashed(_libraries(), cache_folder() / "sha256.json"))
+    components = (*system(), *driver, *distributions(), *hashed(_libraries(), digest_cache()))
     return Stack(device=device, components=components, environment=dispatch_environment(started_with()))
 
 

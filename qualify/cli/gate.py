@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.stack import Stack
+    from qualify.plan.code import CodeHere
     from qualify.report.attestation import Subject
     from qualify.report.judged import Judged
     from qualify.store.store import Store
@@ -181,7 +182,8 @@ def _judged_run(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel
     from qualify.report.judged import judge
 
     limit = parse_age(wanted.max_age) if wanted.max_age else None
-    return judge(store, store.resolve(wanted.run or "latest"), kernels, now=now, waivers=wanted.waivers, max_age=limit)
+    run_id = store.resolve(wanted.run or "latest")
+    return judge(store, run_id, kernels, now=now, waivers=wanted.waivers, max_age=limit, code=_code_here(wanted))
 
 
 def _judged_matrix(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
@@ -196,11 +198,21 @@ def _judged_matrix(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKer
         now=now,
         max_age=parse_age(wanted.max_age or DEFAULT_AGE),
         level=wanted.level,
+        code=_code_here(wanted),
         stack=_stack_here() if wanted.stack == "here" else wanted.stack,
     )
     named = str(wanted.waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
     items = load_waivers(wanted.waivers) if wanted.waivers else loaded.waivers
     return gather(store, loaded, kernels, fresh, waivers=items, waivers_path=named)
+
+
+def _code_here(wanted: Wanted) -> CodeHere:
+    """What evidence is compared with: all code of this machine where it was asked about, else the --cards folders'."""
+    from qualify.assets import digest_cache
+    from qualify.plan.code import CodeHere
+
+    folders = tuple(str(folder.resolve()) for folder in wanted.cards)
+    return CodeHere(folders=folders, cache=digest_cache(), every=wanted.stack == "here")
 
 
 def _stack_here() -> Stack:

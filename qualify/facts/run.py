@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from qualify.facts.case import Case, DeviceKind, Level
+from qualify.facts.code import Code
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
 from qualify.facts.waiver import WaiverUse
@@ -47,11 +48,30 @@ class Run:
     ceilings: Ceilings | None
     traffic_source: str = ""
     """the YAML of the matrix's traffic file as it was; empty where it names none"""
+    code: Mapping[str, Code] | None = None
+    """by kernel, what its cases were run by; None in runs of an older qualify, which did not note it"""
 
     @property
     def narrowed(self) -> bool:
         """Whether it is about a part of the matrix only."""
         return bool(self.select or self.kernel)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Writer:
+    """The process that writes a run: one at a time."""
+
+    host: str
+    pid: int
+    since: datetime
+    """aware UTC"""
+    machine: str
+    """the machine's boot and the space of process ids, where ``pid`` means this process; empty = unknown"""
+    born: int
+    """clock ticks from the boot to its start, because process ids come again"""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from qualify.assets import digest_cache
 from qualify.errors import DeviceError
 from qualify.facts.stack import Stack
-from qualify.fleet.local import cache_folder
 from qualify.fleet.probe import find_host
 from qualify.plan.host import installed_version
 
@@ -85,7 +85,7 @@ def _examine_device() -> tuple[Stack | None, list[Concern]]:
 
     host = find_host("auto")
     try:
-        stack = describe_stack(describe_device(host.kind), cache_folder() / "sha256.json")
+        stack = describe_stack(describe_device(host.kind), digest_cache())
     except DeviceError as error:
         return None, [Concern(severity="error", detail=str(error))]
     if host.kind == "cpu":

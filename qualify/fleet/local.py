@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import threading
@@ -11,18 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from qualify import __version__
-from qualify.errors import UsageError
+from qualify.assets import digest_cache
+from qualify.errors import LeaseLost, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.code import Code, code_change
 from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
 from qualify.fleet.probe import available_memory
 from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
 from qualify.fleet.sharing import calls_of, first_of_each, shared
+from qualify.fleet.writers import Beat, claimed
+from qualify.plan.code import CodeHere
 from qualify.run.compile_ahead import Compiling, compile_ahead
 from qualify.run.repeats import Task, tasks_to_resume
 from qualify.run.setup import Settings
@@ -78,14 +80,24 @@ def new_run(request: Request) -> Run:
         state="running",
         stack=None,
         ceilings=None,
+        code=code_of(request),
     )
+
+
+def code_of(request: Request) -> dict[str, Code]:
+    """What the kernels of the plan are on this machine, by name."""
+    names = dict.fromkeys(case.kernel for case in request.plan.cases)
+    here = CodeHere(folders=request.import_paths, cache=digest_cache())
+    found = here.of(request.kernels[name].card for name in names)
+    return {name: code or {} for name, code in found.items()}
 
 
 def execute(request: Request, store: Store, run: Run, show: Show, *, resume: bool = False, reuse: bool = False) -> None:
     """Run the plan, commit every outcome at most half a second after it is known, and only then show it as done.
 
     Whatever ends it early, Ctrl-C and errors alike, first ends the worker, commits what was measured and marks the
-    run as interrupted. A completed run stays as it is.
+    run as interrupted. A completed run stays as it is. No other process writes the run meanwhile; where this one was
+    stopped for so long that another has taken the run over, it only ends.
 
     Args:
         resume: go on with ``run``: cases that have a settled outcome are not run again.
@@ -94,11 +106,21 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     Raises:
         KeyboardInterrupt: as it came.
         DeviceError: the device cannot be used.
+        RunBusy: another process has the run.
         StoreError: the evidence cannot be written; what was committed before stays.
         UsageError: the run to resume has another plan or another stack.
     """
     if resume and run.state == "completed":
         return
+    with claimed(store, run.id) as beat:
+        if resume:
+            run = store.run(run.id)  # as the process that had it before has left it
+        if run.state != "completed":
+            _execute(request, store, run, show, beat, resume=resume, reuse=reuse)
+
+
+def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *, resume: bool, reuse: bool) -> None:
+    """Run what the claimed run owes."""
     tasks = _go_on(request, store, run) if resume else _begin(request, store, run)
     if resume:
         store.resume(run.id)
@@ -109,20 +131,23 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     events = supervisor.events()
     try:
         for call in compiling:
+            beat.check()
             filing.note_compiled(call)
         for event in events:
+            beat.check()
             filing.take(event)
             if reuse and isinstance(event, Started):
                 supervisor.settled = filing.take_over(settled_before(request, store, run, event.stack))
                 reuse = False
         filing.file()
         store.finish(run.id, "completed", datetime.now(UTC))
-    except BaseException:
+    except BaseException as error:
         with _undisturbed():
             compiling.close()
             events.close()
-            filing.commit()
-            store.finish(run.id, "interrupted", datetime.now(UTC))
+            if not isinstance(error, LeaseLost):
+                filing.commit()
+                store.finish(run.id, "interrupted", datetime.now(UTC))
         raise
 
 
@@ -144,6 +169,7 @@ def _refusals(request: Request) -> list[Record]:
 
 def _go_on(request: Request, store: Store, run: Run) -> list[Task]:
     """What the run still owes; the plan that it began with must be the one of today."""
+    _refuse_other_code(request, run)
     records = store.records(run.id)
     if not records:  # killed before its plan was stored
         return _write_plan(request, store, run)
@@ -164,6 +190,18 @@ def _go_on(request: Request, store: Store, run: Run) -> list[Task]:
     return tasks_to_resume(record for record in records if record.case.id in executed)
 
 
+def _refuse_other_code(request: Request, run: Run) -> None:
+    """One run is evidence about one version of each kernel."""
+    before, now = run.code, code_of(request)
+    for case in first_of_each(request.plan.cases):
+        changed = code_change(None if before is None else before.get(case.kernel, {}), now.get(case.kernel, {}))
+        if changed:
+            raise UsageError(
+                f"--resume {run.id}: {case.kernel}: {changed}. Evidence of two versions is not mixed in one run. "
+                "Start a new run: leave out --resume."
+            )
+
+
 def _refused_otherwise(record: Record, refusals: Mapping[str, Record]) -> bool:
     """It was refused and would run today, or it ran and would be refused."""
     if isinstance(record.outcome, NotRun):
@@ -182,7 +220,7 @@ def _settings(request: Request, run: Run) -> Settings:
         reference=policy.reference,
         timeout_s=policy.timeout_s,
         compile_timeout_s=policy.compile_timeout_s,
-        hash_cache=cache_folder() / "sha256.json",
+        hash_cache=digest_cache(),
         cards={name: request.kernels[name].card for name in names},
         import_paths=request.import_paths,
         memory_bytes=int(available_memory() * MEMORY_SHARE),
@@ -202,12 +240,6 @@ def _undisturbed() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def cache_folder() -> Path:
-    """Where things are kept that only save time."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "qualify"
 
 
 class _Filing:

@@ -1,8 +1,8 @@
 """What an earlier run measured and this one need not: the same call, on the same card and stack, by the same checks.
 
-Only a settled pass is taken over; whatever failed, crashed, timed out or proved nothing is run again, and so is a
-kernel whose code is no component of the stack. Evidence beyond ``MAX_AGE`` is gathered anew, so that a run never
-hands on what the gate calls stale by default.
+Only a settled pass of the same code is taken over. Whatever failed, crashed, timed out or proved nothing is run again,
+and so is a third party's function, which may call what the stack does not list. Evidence beyond ``MAX_AGE`` is gathered
+anew, so that a run never hands on what the gate calls stale by default.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.cards.load import parse_matrix
+from qualify.facts.code import Code
 from qualify.facts.outcome import Measured, NotRun
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
@@ -42,13 +43,15 @@ def settled_before(request: Request, store: Store, run: Run, stack: Stack) -> li
     earlier = list(_earlier(request, store, run, stack))
     known = {before.id for before in earlier}
     found: list[Record] = []
+    now = run.code or {}
     for before in earlier:
         if not open_:
             break
         for record in store.records(before.id):
             digest, outcome = record.case.content_hash, record.outcome
             origin = origin_of(outcome)
-            if digest not in open_ or isinstance(outcome, NotRun):
+            kernel = record.case.kernel
+            if digest not in open_ or isinstance(outcome, NotRun) or _code(before, kernel) != now.get(kernel):
                 continue
             if origin and (origin.run in known or run.started_at - origin.began_at > MAX_AGE):
                 continue  # the run that measured it is asked in its own turn
@@ -74,6 +77,10 @@ def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator
         policy = parse_matrix(before.matrix_source, before.matrix_path).policy
         if made_under(policy) == made_under(request.matrix.card.policy):
             yield before
+
+
+def _code(run: Run, kernel: str) -> Code | None:
+    return (run.code or {}).get(kernel)
 
 
 def is_observed(card: KernelCard, stack: Stack) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from qualify.assets import shipped
@@ -18,11 +18,14 @@ from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case, Level
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.code import Code
 from qualify.facts.outcome import Measured, NotRun, Outcome, Refused, findings_of
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.facts.waiver import Waiver
+from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
+from qualify.report.code import changed_code, code_here, ran_code
 from qualify.report.judged import Judged, reused_note, rules_of
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude
@@ -42,8 +45,30 @@ class Fresh:
     max_age: timedelta
     level: Level
     """at least"""
+    code: CodeHere | None = None
+    """the machine whose code the evidence must be of; None = whichever it was made by"""
     stack: str | Stack = ""
     """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reject:
+    """A run whose evidence cannot be used, at least that of some kernels."""
+
+    run: Run
+    reason: str = ""
+    """of all its evidence; empty = only of some kernels'"""
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    """reasons by kernel"""
+
+    def why(self, kernel: str) -> str:
+        """Why the run's evidence of the kernel does not count; empty where that is not known."""
+        reason = self.reason or self.kernels.get(kernel, "")
+        return f"{reason} (run {self.run.id})" if reason else ""
+
+    def __str__(self) -> str:
+        reasons = self.reason or "; ".join(f"{name}: {why}" for name, why in self.kernels.items())
+        return f"{reasons} (run {self.run.id})"
 
 
 def gather(
@@ -65,15 +90,19 @@ def gather(
     runs = [run for run in store.runs(plan.matrix, limit=LOOKED_AT) if run.stack is not None]
     stack, others = _stack(store, matrix, runs, wanted)
     own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
-    rejects: list[tuple[Run, str]] = []
+    code = code_here(wanted.code, (case.kernel for case in plan.cases), kernels)
+    rejects: list[Reject] = []
     usable = []
     for run in runs:
-        why = _why_not(run, matrix, wanted) if run.id in own else f"only on another stack (run {run.id})"
+        why = _why_not(run, matrix, wanted) if run.id in own else "only on another stack"
         if not why:
             usable.append(run)
-        if why or weaker(run.level, wanted.level):
-            rejects.append((run, why or f"only at level {run.level} (run {run.id})"))
-    found, sources = _collect(store, plan, usable, wanted)
+        if not why and weaker(run.level, wanted.level):
+            why = f"only at level {run.level}"
+        changed = {} if why else changed_code(run, code)
+        if why or changed:
+            rejects.append(Reject(run=run, reason=why, kernels=changed))
+    found, sources = _collect(store, plan, usable, wanted, code)
     reasons = _reasons(store, plan, found, rejects)
     newest = sources[0] if sources else next(run for run in runs if run.id in own)
     judged_as = replace(
@@ -135,13 +164,13 @@ def _typed(matrix: LoadedMatrix) -> str:
 def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     """Why the evidence of a run on the right stack does not count at any level; empty where it does."""
     if wanted.now - run.started_at > wanted.max_age:
-        return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC (run {run.id})"
+        return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC"
     if run.check_version != CHECK_VERSION:
-        return f"only with check version {run.check_version}, this is {CHECK_VERSION} (run {run.id})"
+        return f"only with check version {run.check_version}, this is {CHECK_VERSION}"
     if run.matrix_hash == matrix.content_hash:
         return ""
     if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
-        return f"only under another policy of reference, claims or timeouts (run {run.id})"
+        return "only under another policy of reference, claims or timeouts"
     return ""
 
 
@@ -150,7 +179,9 @@ def _speaks_against(outcome: Outcome) -> bool:
     return not isinstance(outcome, Measured) or any(it.verdict == "fail" for it in findings_of(outcome))
 
 
-def _collect(store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh) -> tuple[dict[str, Outcome], list[Run]]:
+def _collect(
+    store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh, code: Mapping[str, Code | None]
+) -> tuple[dict[str, Outcome], list[Run]]:
     """The newest outcome of each planned case, and the runs that they are from, newest first."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
     known = {run.id for run in usable}
@@ -159,9 +190,11 @@ def _collect(store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh) -> 
     for run in usable:
         if not open_cases:
             break
-        before = len(found)
+        before, changed = len(found), changed_code(run, code)
         for record in store.records(run.id):
             if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
+                continue
+            if record.case.kernel in changed and ran_code(record.outcome):
                 continue
             if weaker(run.level, wanted.level) and not _speaks_against(record.outcome):
                 continue
@@ -176,16 +209,17 @@ def _collect(store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh) -> 
 
 
 def _reasons(
-    store: Store, plan: Plan, found: Mapping[str, Outcome], rejects: Sequence[tuple[Run, str]]
+    store: Store, plan: Plan, found: Mapping[str, Outcome], rejects: Sequence[Reject]
 ) -> Callable[[Case], str]:
     """Why a case has no evidence: what the newest run that has it lacks."""
     missing = {case.id for case in plan.cases} - set(found)
     why: dict[str, str] = {}
-    for run, reason in rejects[:LOOKED_BACK]:
+    for reject in rejects[:LOOKED_BACK]:
         if missing <= set(why):
             break
-        for name in store.done(run.id) & missing:
-            why.setdefault(name, reason)
+        for name in store.done(reject.run.id) & missing:
+            if reason := reject.why(name.rpartition("/")[2]):
+                why.setdefault(name, reason)
     return lambda case: f"no evidence that counts: {why.get(case.id, 'never run as it is planned today')}"
 
 
@@ -201,9 +235,9 @@ def _records(plan: Plan, found: Mapping[str, Outcome], reason: Callable[[Case], 
     ]
 
 
-def _missing_note(records: Sequence[Record], rejects: Sequence[tuple[Run, str]]) -> list[str]:
+def _missing_note(records: Sequence[Record], rejects: Sequence[Reject]) -> list[str]:
     lacking = sum(isinstance(record.outcome, NotRun) for record in records)
     if not lacking:
         return []
-    nearest = f"; the newest run that does not count: {rejects[0][1]}" if rejects else ""
+    nearest = f"; the newest run that does not count: {rejects[0]}" if rejects else ""
     return [f"{lacking} of {len(records)} cases have no evidence that counts{nearest}"]

@@ -19,6 +19,8 @@ from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.facts.waiver import Waiver, WaiverUse
+from qualify.plan.code import CodeHere
+from qualify.report.code import changed_code, code_here, ran_kernels
 from qualify.report.detection import summary
 from qualify.report.differences import to_data as comparison_data
 from qualify.store.store import Store
@@ -50,7 +52,7 @@ class Judged:
     matrix: MatrixCard
     """by whose policy it was judged"""
     stale: bool = False
-    """the evidence is older than was asked for"""
+    """the evidence is older than was asked for, or of other code than is here"""
     against: Against | None = None
     """what it was compared with, where that was asked"""
 
@@ -79,6 +81,7 @@ def judge(
     now: datetime,
     waivers: Path | None = None,
     max_age: timedelta | None = None,
+    code: CodeHere | None = None,
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
 
@@ -86,12 +89,14 @@ def judge(
 
     Args:
         max_age: an older run, or one that took over older evidence, is no verdict.
+        code: where the code lies that the evidence must be of; None = whichever it was made by.
     """
     run, records = store.run(run_id), store.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     path, items, notes = _waivers_of(card, run, waivers)
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
-    stale = max_age is not None and now - oldest(run, records) > max_age
+    changed = changed_code(run, code_here(code, sorted(ran_kernels(records)), kernels))
+    stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     if run.state != "completed" or stale:
         conclusion = without_verdict(conclusion)
     return Judged(
@@ -100,11 +105,16 @@ def judge(
         conclusion=conclusion,
         selftest=store.selftest(run.check_version),
         runs=(run.id, *sorted(origins_of(records), reverse=True)),
-        notes=(*notes, *reused_note(records), *_narrowed(run), *_outdated(run)),
+        notes=(*_changed_note(changed), *notes, *reused_note(records), *_narrowed(run), *_outdated(run)),
         waivers_path=path,
         matrix=card,
         stale=stale,
     )
+
+
+def _changed_note(changed: Mapping[str, str]) -> list[str]:
+    """Of which kernels the run says nothing any more."""
+    return [f"{name} must run again: {why}" for name, why in changed.items()]
 
 
 def rules_of(

@@ -125,7 +125,7 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
             where = judged.waivers_path or "a file that the matrix names with its key waivers"
             todo.append(f"if its owner accepts a failure until a day: write a waiver into {where}")
         return todo
-    if run.state != "completed":
+    if run.state != "completed" and not judged.stale:
         todo.append(f"finish the run: {shlex.join(['qualify', 'run', run.matrix_path, '--resume', run.id])}")
     elif judged.stale or missing(judged):
         todo.append(f"make fresh evidence on that stack: {shlex.join(['qualify', 'run', run.matrix_path])}")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from qualify.facts.stack import Component, Device
+from qualify.plan.digests import digests_of
 
 DISTRIBUTIONS = (
     "torch",
@@ -128,35 +127,14 @@ def distributions() -> list[Component]:
 
 
 def hashed(paths: Iterable[Path], hash_cache: Path) -> list[Component]:
-    """Hash the files, in parallel, remembering hashes by path, size and time of change."""
-    known: dict[str, str] = {}
-    try:
-        known = json.loads(hash_cache.read_text())
-    except (OSError, ValueError):
-        known = {}
-    keys = {path: f"{path}|{path.stat().st_size}|{path.stat().st_mtime_ns}" for path in paths}
-    missing = [path for path, key in keys.items() if key not in known]
-    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        known |= dict(zip((keys[path] for path in missing), pool.map(_sha256, missing), strict=True))
-    if missing:
-        _remember(hash_cache, known)
-    return [Component(kind="binary", name=path.name, version="", digest=known[key]) for path, key in keys.items()]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _remember(hash_cache: Path, known: dict[str, str]) -> None:
-    """Write the cache if its folder can be written; it only saves time."""
-    try:
-        hash_cache.parent.mkdir(parents=True, exist_ok=True)
-        temporary = hash_cache.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(known))
-        temporary.replace(hash_cache)
-    except OSError:
-        return
+    """The files as components; one that has gone meanwhile, as while pip replaces it, is none."""
+    names = {str(path): path.name for path in paths}
+    digests = digests_of(names, hash_cache)
+    return [
+        Component(kind="binary", name=name, version="", digest=digests[path])
+        for path, name in names.items()
+        if path in digests
+    ]
 
 
 def firmware(nvml: Any, handle: Any) -> list[Component]:

@@ -17,7 +17,7 @@
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
 counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one. The tables of the canary
-service are its state: rows change there, under the epoch of a lease (leases.py).
+service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too (writers.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from qualify.facts.case import DeviceKind, Dtype, Level, Phase
 from qualify.facts.outcome import OUTCOMES, Bound, FindingVerdict, Role, WitnessState
 from qualify.facts.run import RunState, Verdict
 from qualify.facts.stack import ComponentKind
-from qualify.store.types import Json, Real, UtcTime, Words
+from qualify.store.types import Json, Real, Repeated, UtcTime, Words
 
 metadata = MetaData(
     naming_convention={
@@ -154,6 +154,8 @@ runs = Table(
     _part_of("stacks.id", "stack_id", nullable=True),
     # The card itself: a stack is shared by all cards of one model, so its fingerprint leaves the UUID out.
     _words("device_uuid", nullable=True),
+    # By kernel and file; most runs have the same. NULL in runs of before it was noted.
+    Column("code", Repeated),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),

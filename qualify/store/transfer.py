@@ -28,12 +28,12 @@ from qualify.facts.run import Record, Run
 from qualify.store import reading, writing
 from qualify.store.tables import runs
 
-VERSION = 4
+VERSION = 5
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
-READ = ("qualify.export/2", "qualify.export/3", FORMAT)
+READ = ("qualify.export/2", "qualify.export/3", "qualify.export/4", FORMAT)
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
-calls that were not made before"""
+calls that were not made before, version 5 the code of a run"""
 _AGAIN = "Copy it again, or make it again: qualify db export RUN"
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, overload
 
 from sqlalchemy import DateTime, Dialect, Double, Text
@@ -101,6 +102,16 @@ class Json(TypeDecorator[Any]):
         return decoded
 
 
+class Repeated(Json):
+    """The same, where most rows hold equal text: it is read once, and all of them share what it holds."""
+
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """What makes lists and dictionaries again."""
+        return _decoded_once
+
+
 # Made once: json.dumps and json.loads with options of their own make one for every value.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 _DECODER = json.JSONDecoder()
@@ -123,6 +134,11 @@ def decoded(value: str | None) -> Any:
     if end != len(value):
         raise ValueError(f"{value[:80]!r} holds more than one JSON value")
     return data
+
+
+@lru_cache(maxsize=64)
+def _decoded_once(value: str | None) -> Any:
+    return decoded(value)
 
 
 class UtcTime(TypeDecorator[datetime]):

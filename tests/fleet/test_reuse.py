@@ -106,6 +106,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "another qualify": {"qualify_version": "0.0.1"},
     "still running": {"state": "running"},
     "another library": {"stack": stored.make_stack(triton="3.7.0")},
+    "other code": {"code": {"torch-cpu-math": {"torch 2.11.0": "0" * 64}}},
+    "unknown code": {"code": None},
     "another card": {"stack": replace(stored.make_stack(), device=replace(stored.DEVICE, uuid="cpu-1"))},
 }
 

@@ -35,6 +35,7 @@ SHAPES = {
     "qualify.export/2": "259e21ba5529",
     "qualify.export/3": "cf20833f3626",
     "qualify.export/4": "fb2b973f0f22",
+    "qualify.export/5": "52c70f05181c",
 }
 
 
@@ -188,7 +189,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
     "format": (
         lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
-        "format qualify.export/1, and this qualify reads qualify.export/2 and qualify.export/3 and qualify.export/4",
+        "this qualify reads qualify.export/2 and qualify.export/3 and qualify.export/4 and qualify.export/5",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
     "no run": (lambda file: _changed(file, lambda lines: lines[0].pop("run")), "its records are none"),

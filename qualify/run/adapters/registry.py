@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
+from qualify.plan.code import ENTRY_POINTS
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.adapters.source import constants
 
@@ -27,8 +28,6 @@ ADAPTERS = (
     "vllm_triton",
 )
 """modules of this package with a ``create(options)``"""
-ENTRY_POINTS = "qualify.adapters"
-"""entry-point group in which other distributions offer adapters: the name on a card, and their ``create``"""
 
 ENTRY_SOURCE = """\
 import importlib

@@ -1,0 +1,230 @@
+"""The code behind a kernel, as it lies on this machine: what evidence was made by, and what a gate compares with.
+
+It is found without importing anything, so a gate without torch can compute it::
+
+    adapter: call    the --cards folder of the entry's module, or its package, or the folder of a single module
+    other adapters   qualify's module, and those of its modules that it imports; or the distribution that offers it
+    shipped_by       every installed distribution that the card names
+
+A distribution counts as one: the digest over what its RECORD promises, and every file that is not as promised. The CUDA
+libraries beneath it belong to the stack, which hashes those that a process has mapped.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+
+import qualify
+from qualify.cards.kernel import CALL, KernelCard
+from qualify.facts.code import Code
+from qualify.plan.digests import digests_of
+
+SUFFIXES = (
+    *(".py", ".pyx", ".so", ".pyd", ".dylib", ".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp", ".inl"),
+    *(".ptx", ".cubin", ".fatbin", ".hsaco"),
+)
+"""what runs, or is compiled to run, in a user's folder; cards and reports lie there too, and do not count"""
+ENTRY_POINTS = "qualify.adapters"
+"""entry-point group in which other distributions offer adapters: the name on a card, and their ``create``"""
+_NOT_RUN = ("../", "/", "torch/include/")
+"""what belongs to a distribution and not to its kernels: commands, and the headers for extensions of others, which are
+three quarters of torch's files"""
+_SKIPPED = {"__pycache__", "node_modules", "site-packages"}
+_ADAPTERS = "qualify.run.adapters"
+_IMPORT = re.compile(rf"^\s*(?:from|import) ({re.escape(_ADAPTERS)}\.\w+|qualify\.masks)\b", re.MULTILINE)
+_ENTRY_ADAPTER = "interface"
+"""the module that says what a third party's function gets"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeHere:
+    """Where this machine's code is looked for, and which of it evidence is compared with."""
+
+    folders: tuple[str, ...]
+    """the --cards folders, resolved"""
+    cache: Path
+    """where digests of files are remembered"""
+    every: bool = True
+    """False: only functions whose module stands in one of the folders; libraries may be another machine's"""
+
+    def of(self, cards: Iterable[KernelCard]) -> dict[str, Code | None]:
+        """The code of each kernel that is compared; None where it is not here."""
+        found = {card.kernel: _sources(card, self.folders) for card in cards if self.every or self._own(card)}
+        distributions = {name: _recorded(name) for sources in found.values() if sources for name in sources.shipped}
+        paths = {path for sources in found.values() if sources for path in sources.files.values()}
+        paths |= {path for one in distributions.values() for path, _ in one.files.values()}
+        digests = digests_of(sorted(paths), self.cache)
+        whole = {name: one.code(digests) for name, one in distributions.items()}
+        return {kernel: None if one is None else one.code(digests, whole) for kernel, one in found.items()}
+
+    def _own(self, card: KernelCard) -> bool:
+        spec = _find(str(card.entry), self.folders) if card.adapter == CALL else None
+        return spec is not None and bool({str(base) for base in _bases(spec)} & set(self.folders))
+
+
+@dataclass(kw_only=True, slots=True)
+class _Sources:
+    """What a kernel's code consists of."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    """paths by name"""
+    shipped: list[str] = field(default_factory=list)
+    """installed distributions"""
+
+    def code(self, digests: dict[str, str], distributions: dict[str, Code]) -> Code:
+        own = {name: digests.get(path, "") for name, path in self.files.items()}
+        return {key: value for name in self.shipped for key, value in distributions[name].items()} | own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Distribution:
+    """What an installed distribution promises of its files."""
+
+    title: str
+    """name and version"""
+    files: dict[str, tuple[str, str]]
+    """path and promised sha256 by name; a promise is empty for files of an editable installation"""
+
+    def code(self, digests: dict[str, str]) -> Code:
+        promised = "\n".join(f"{name} {digest}" for name, (_, digest) in sorted(self.files.items()) if digest)
+        found = {name: (digests.get(path, ""), digest) for name, (path, digest) in self.files.items()}
+        other = {name: seen for name, (seen, digest) in found.items() if seen != digest}
+        return {self.title: hashlib.sha256(promised.encode()).hexdigest()} | other
+
+
+def _sources(card: KernelCard, folders: Sequence[str]) -> _Sources | None:
+    """What the kernel's code consists of; None where it is not here."""
+    sources = _Sources(shipped=[name for name in map(_name, card.shipped_by) if _installed(name)])
+    if card.adapter == CALL:
+        spec = _find(str(card.entry), folders)
+        if spec is None:
+            return None
+        sources.files = _entry_files(spec, folders) | _adapter_files(_ENTRY_ADAPTER)
+        return sources
+    sources.files = _adapter_files(card.adapter)
+    if not sources.files:
+        offered = metadata.entry_points(group=ENTRY_POINTS, name=card.adapter)
+        sources.shipped += [entry.dist.name for entry in offered if entry.dist is not None]
+    return sources if sources.shipped else None
+
+
+def _name(requirement: str) -> str:
+    return Requirement(requirement).name
+
+
+def _installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _find(entry: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """Where the worker finds the top-level module of the entry: the folders come last; None where it does not."""
+    top = entry.partition(":")[0].partition(".")[0]
+    # The first path is that of the command's script, or the working folder: the worker has neither.
+    own = sys.path if sys.flags.safe_path else sys.path[1:]
+    spec = PathFinder.find_spec(top, [*own, *folders])
+    if spec is None and top not in sys.modules:
+        spec = importlib.util.find_spec(top)  # an editable installation has a finder of its own
+    return spec if spec is not None and _bases(spec) else None
+
+
+def _bases(spec: ModuleSpec) -> list[Path]:
+    """The folders in which the module or package stands; none of a module that is no file."""
+    if spec.submodule_search_locations is not None:
+        return [Path(place).parent for place in spec.submodule_search_locations]
+    return [Path(spec.origin).parent] if spec.origin and spec.has_location else []
+
+
+def _entry_files(spec: ModuleSpec, folders: Sequence[str]) -> dict[str, str]:
+    """Names and paths of what may belong to a third party's function."""
+    found: dict[str, str] = {}
+    for base in _bases(spec):
+        if str(base) in folders:
+            found |= _tree(base, base)
+    if spec.submodule_search_locations is not None:
+        for place in spec.submodule_search_locations:
+            found |= _tree(Path(place), Path(place).parent)
+    elif not found:
+        file = Path(str(spec.origin))
+        # Beside a module in site-packages lie the modules of others.
+        shared = next(file.parent.glob("*.dist-info"), None) is not None
+        found = {file.name: str(file)} if shared else _tree(file.parent, file.parent)
+    return found
+
+
+def _tree(folder: Path, base: Path) -> dict[str, str]:
+    """Names, from the base on, and paths of the sources and binaries in the folder and below it."""
+    found = {}
+    for place, inner, files in os.walk(folder):
+        inner[:] = sorted(name for name in inner if _belongs(place, name))
+        for name in files:
+            if name.endswith(SUFFIXES) or ".so." in name:
+                path = os.path.join(place, name)  # noqa: PTH118 - thousands of them
+                found[os.path.relpath(path, base)] = path
+    return found
+
+
+def _belongs(place: str, name: str) -> bool:
+    """Whether a subfolder is the user's own: no cache, no virtual environment."""
+    return not name.startswith(".") and name not in _SKIPPED and not Path(place, name, "pyvenv.cfg").exists()
+
+
+def _adapter_files(adapter: str) -> dict[str, str]:
+    """Names and paths of qualify's adapter and of its modules that the adapter imports; none where it has no such."""
+    root = Path(qualify.__file__).parent.parent
+    found: dict[str, str] = {}
+    waiting = [f"{_ADAPTERS}.{adapter}"]
+    while waiting:
+        name = f"{waiting.pop().replace('.', '/')}.py"
+        path = root / name
+        if name in found or not path.is_file():
+            continue
+        found[name] = str(path)
+        waiting += _IMPORT.findall(path.read_text(encoding="utf-8", errors="replace"))
+    return found
+
+
+def _recorded(name: str) -> _Distribution:
+    """What the installed distribution promises; files outside of its folder and its own description do not count."""
+    distribution = metadata.distribution(name)
+    root = os.path.abspath(str(distribution.locate_file("")))  # noqa: PTH100 - joined with thousands of names
+    files = {}
+    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+        path, promised = row[0], row[1] if len(row) > 1 else ""
+        kind, _, encoded = promised.partition("=")
+        if kind == "sha256" and not path.startswith(_NOT_RUN) and ".dist-info/" not in path:
+            files[path] = (f"{root}/{path}", _hex(encoded))
+    files |= {label: (path, "") for label, path in _editable(distribution).items()}
+    return _Distribution(title=f"{name} {distribution.version}", files=files)
+
+
+def _hex(encoded: str) -> str:
+    return base64.urlsafe_b64decode(f"{encoded}==").hex()
+
+
+def _editable(distribution: metadata.Distribution) -> dict[str, str]:
+    """The sources of a distribution that was installed with ``pip install -e``."""
+    described = json.loads(distribution.read_text("direct_url.json") or "{}")
+    url = urlsplit(str(described.get("url", "")))
+    if not described.get("dir_info", {}).get("editable") or url.scheme != "file":
+        return {}
+    project = Path(unquote(url.path))
+    return _tree(project, project)

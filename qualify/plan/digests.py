@@ -1,0 +1,92 @@
+"""SHA-256 of files, remembered by what the file system says of them: a second look costs no more than a listing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SETTLED_NS = 2_000_000_000
+"""a file that changed less than this ago may change once more without looking different: it is hashed again"""
+LARGEST = 200_000
+"""files that are remembered; beyond that the memory begins anew"""
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+Known = dict[str, tuple[str, str]]
+"""mark and digest by path"""
+
+
+def digests_of(paths: Iterable[str], cache: Path) -> dict[str, str]:
+    """The digests of the files by path; one that is not there, or cannot be read, is left out.
+
+    Args:
+        cache: where digests are remembered by path, size, times of change and inode. A damaged file is computed again,
+            one that cannot be written only costs time.
+    """
+    now_ns = time.time_ns()
+    looks = {path: look for path in paths if (look := _look(path))}
+    known = _read(cache)
+    found = {path: known[path][1] for path, (mark, _) in looks.items() if path in known and known[path][0] == mark}
+    missing = [path for path in looks if path not in found]
+    if not missing:
+        return found
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        computed = {path: digest for path, digest in zip(missing, pool.map(_sha256, missing), strict=True) if digest}
+    settled = {path: (looks[path][0], digest) for path, digest in computed.items() if _settled(looks[path][1], now_ns)}
+    if settled:
+        _remember(cache, settled)
+    return found | computed
+
+
+def _look(path: str) -> tuple[str, int] | None:
+    """What tells one content of the file from the next, and when it changed (ns); None where it is not there."""
+    try:
+        seen = os.stat(path)  # noqa: PTH116 - thousands of them
+    except OSError:
+        return None
+    mark = f"{seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns} {seen.st_ino}"
+    return mark, max(seen.st_mtime_ns, seen.st_ctime_ns)
+
+
+def _settled(changed_ns: int, now_ns: int) -> bool:
+    return now_ns - changed_ns > SETTLED_NS
+
+
+def _sha256(path: str) -> str:
+    """The digest; empty where the file cannot be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _read(cache: Path) -> Known:
+    """What is remembered, without whatever is damaged."""
+    try:
+        content = json.loads(cache.read_text())
+        return {path: (mark, digest) for path, (mark, digest) in content.items() if _HEX.fullmatch(digest)}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _remember(cache: Path, added: Mapping[str, tuple[str, str]]) -> None:
+    """Adds to what other processes remembered meanwhile. The file gets its name only when it is whole."""
+    known = _read(cache)
+    kept = {**(known if len(known) < LARGEST else {}), **added}
+    temporary = cache.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.write_text(json.dumps(kept, separators=(",", ":")))
+            temporary.replace(cache)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+    except OSError:
+        return

@@ -1,0 +1,200 @@
+"""The code behind a kernel: which files count, how a change is named, and that digests are remembered safely."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stored_runs
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts.code import Code, code_change
+from qualify.plan.code import CodeHere
+from qualify.plan.digests import digests_of
+
+OLD_S = 60
+
+
+def sha256(text: str) -> str:
+    """The digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def card(**changes: Any) -> KernelCard:
+    """A shipped kernel's card, changed."""
+    data = stored_runs.shipped_kernels()["tiled-torch"].card.model_dump(mode="json", exclude_unset=True)
+    return KernelCard.model_validate({name: value for name, value in {**data, **changes}.items() if value})
+
+
+def third_party(entry: str) -> KernelCard:
+    """The card of a function."""
+    return card(adapter="call", entry=entry, shipped_by=[])
+
+
+def write(folder: Path, **files: str) -> None:
+    """Files whose names have _SL_ for / and _DOT_ for a dot."""
+    for name, text in files.items():
+        path = folder / name.replace("_SL_", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Callable[..., Code | None]:
+    """The code of a card, with the folder `cards` as --cards."""
+
+    def found(of: KernelCard, *, every: bool = True) -> Code | None:
+        here = CodeHere(folders=(str(tmp_path / "cards"),), cache=tmp_path / "cache" / "sha256.json", every=every)
+        return here.of([of]).get(of.kernel)
+
+    return found
+
+
+def test_the_folder_of_a_function_counts(tmp_path: Path, code: Callable[..., Any]) -> None:
+    """Sources and binaries in the --cards folder and below; no card, no report, no cache, no virtual environment."""
+    write(tmp_path / "cards", mine_DOT_py="1", csrc_SL_a_DOT_cu="2", lib_SL_b_DOT_so="3", lib_SL_c_DOT_so_DOT_1="4")
+    write(
+        tmp_path / "cards",
+        card_DOT_yaml="5",
+        out_SL_report_DOT_json="6",
+        venv_SL_pyvenv_DOT_cfg="",
+        venv_SL_x_DOT_py="7",
+    )
+    write(tmp_path / "cards", __pycache___SL_mine_DOT_py="8", _DOT_git_SL_hook_DOT_py="9")
+    found = code(third_party("mine:attend"))
+    own = {name: digest for name, digest in found.items() if not name.startswith("qualify/")}
+    assert {"mine.py": sha256("1"), "csrc/a.cu": sha256("2"), "lib/b.so": sha256("3"), "lib/c.so.1": sha256("4")} == own
+    assert "qualify/run/adapters/interface.py" in found
+
+
+def test_a_package_on_the_path_counts_alone(
+    tmp_path: Path, code: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a package its own folder; of a module in site-packages only its file; another machine's are not compared."""
+    write(tmp_path / "site", pack_SL___init___DOT_py="1", pack_SL_deep_SL_a_DOT_py="2", other_DOT_py="3")
+    write(tmp_path / "site", other_SL_METADATA="")
+    (tmp_path / "site" / "x-1.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.syspath_prepend(str(tmp_path))  # stands for the folder of the command's script
+    names = {name for name in code(third_party("pack.deep.a:f")) if not name.startswith("qualify/")}
+    assert {"pack/__init__.py", "pack/deep/a.py"} == names
+    assert {"other.py"} == {name for name in code(third_party("other:f")) if not name.startswith("qualify/")}
+    assert code(third_party("pack:f"), every=False) is None
+    assert code(third_party("nowhere_to_be_found:f")) is None
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A distribution with two files, as pip installs it."""
+    site = tmp_path / "site"
+    write(site, attn_SL___init___DOT_py="x = 1", attn_SL_k_DOT_so="binary")
+    promised = {
+        path: base64.urlsafe_b64encode(hashlib.sha256((site / path).read_bytes()).digest()).decode().rstrip("=")
+        for path in ("attn/__init__.py", "attn/k.so")
+    }
+    info = site / "fast_attn-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fast-attn\nVersion: 1.5\n")
+    lines = [f"{path},sha256={digest},1" for path, digest in promised.items()]
+    (info / "RECORD").write_text(
+        "\n".join([*lines, "../../bin/tool,sha256=AAAA,1", "fast_attn-1.5.dist-info/INSTALLER,sha256=AAAA,4"])
+    )
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+def test_a_distribution_is_one_until_a_file_is_not_as_promised(installed: Path, code: Callable[..., Any]) -> None:
+    """Its name, version and one digest; an edited or lost file is named beside it, and so in the change."""
+    shipped = card(shipped_by=["fast-attn>=1"])
+    before = code(shipped)
+    assert ["fast-attn 1.5"] == [name for name in before if not name.startswith("qualify/")]
+    (installed / "attn" / "__init__.py").write_text("x = 2")
+    (installed / "attn" / "k.so").unlink()
+    after = code(shipped)
+    assert ("its code changed since: attn/__init__.py, attn/k.so", sha256("x = 2"), "") == (
+        code_change(before, after),
+        after["attn/__init__.py"],
+        after["attn/k.so"],
+    )
+
+
+def test_an_editable_installation_counts_with_its_sources(
+    installed: Path, tmp_path: Path, code: Callable[..., Any]
+) -> None:
+    """`pip install -e` promises nothing of the sources: they are looked at where they lie."""
+    write(tmp_path / "project", attn_SL_a_DOT_py="1")
+    described = {"url": (tmp_path / "project").as_uri(), "dir_info": {"editable": True}}
+    (installed / "fast_attn-1.5.dist-info" / "direct_url.json").write_text(json.dumps(described))
+    before = code(card(shipped_by=["fast-attn>=1"]))
+    assert sha256("1") == before["attn/a.py"]
+
+
+def test_an_adapter_of_another_distribution_counts(installed: Path, code: Callable[..., Any]) -> None:
+    """The distribution that offers the adapter, beside the one that ships the kernel."""
+    (installed / "fast_attn-1.5.dist-info" / "entry_points.txt").write_text("[qualify.adapters]\nfast = attn:create\n")
+    found = code(card(adapter="fast"))
+    assert ["fast-attn", "torch"] == sorted(name.partition(" ")[0] for name in found)
+
+
+def test_what_is_not_here_has_no_code(code: Callable[..., Any]) -> None:
+    """A kernel whose distribution is not installed."""
+    assert code(card(shipped_by=["never-was-such>=1"])) is None
+
+
+def test_a_change_is_named_and_counted() -> None:
+    """Equal is no change; of many files three are named."""
+    one = {f"{name}.py": "a" for name in "abcde"}
+    assert "" == code_change(one, dict(one))
+    assert "its code changed since: a.py, b.py, c.py and 2 more" == code_change(one, {})
+
+
+def test_remembered_digests_follow_every_change(tmp_path: Path) -> None:
+    """Same size and the same time of change, but other content: the inode or the status change tells."""
+    cache, path = tmp_path / "c" / "sha256.json", tmp_path / "a.py"
+    path.write_text("aaaa")
+    past = time.time() - OLD_S
+    os.utime(path, (past, past))
+    time.sleep(2.1)
+    assert {str(path): sha256("aaaa")} == digests_of([str(path)], cache) == digests_of([str(path)], cache)
+    assert str(path) in json.loads(cache.read_text())
+    path.write_text("bbbb")
+    os.utime(path, (past, past))
+    assert {str(path): sha256("bbbb")} == digests_of([str(path)], cache)
+
+
+@pytest.mark.parametrize("content", ["{broken", "[]", '{"PATH": 1}', '{"PATH": ["MARK", "short"]}', '{"PATH": [1, 2]}'])
+def test_a_damaged_cache_is_computed_again(tmp_path: Path, content: str) -> None:
+    """Whatever stands in the file, the digests are right."""
+    cache, path = tmp_path / "sha256.json", tmp_path / "a.py"
+    path.write_text("aaaa")
+    seen = path.stat()
+    mark = f"{seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns} {seen.st_ino}"
+    cache.write_text(content.replace("PATH", str(path)).replace("MARK", mark))
+    assert {str(path): sha256("aaaa")} == digests_of([str(path)], cache)
+
+
+def test_many_writers_leave_a_whole_cache(tmp_path: Path) -> None:
+    """Whoever writes at the same time, the file can be read and no digest is wrong."""
+    cache = tmp_path / "sha256.json"
+    paths = [tmp_path / f"{number}.py" for number in range(40)]
+    for path in paths:
+        path.write_text(path.name)
+    time.sleep(2.1)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: digests_of([str(path)], cache), paths))
+    known = json.loads(cache.read_text())
+    assert {path: sha256(Path(path).name) for path in known} == {path: digest for path, (_, digest) in known.items()}
+    assert [cache] == sorted(tmp_path.glob("sha256*"))
+
+
+def test_a_file_that_has_gone_is_left_out(tmp_path: Path) -> None:
+    """While pip replaces files, one may vanish between the list and the look."""
+    assert {} == digests_of([str(tmp_path / "gone.so")], tmp_path / "sha256.json")
