@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-CHECK_VERSION = 14
+CHECK_VERSION = 15
 """Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""
