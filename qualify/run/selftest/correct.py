@@ -326,7 +326,7 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="sink-alone", does="the LSE of a row without keys is the sink, if there is one", make=_SinkAlone),
     Variant(name="splits-by-table", does="KV splits follow the width of the block table", make=_SplitsByTable),
     Variant(name="one-cache", does="a latent cache: V is taken from K, whatever is given as V", make=_OneCache),
-    Variant(name="lse-unclaimed", does="an LSE in bf16 that its card does not claim", make=_UnclaimedLse, lse_rel=None),
     Variant(name="two-parts", does="a latent cache: scores added from the rotated part and the latent", make=_TwoParts),
+    Variant(name="lse-unclaimed", does="an LSE in bf16 that its card does not claim", make=_UnclaimedLse, lse_rel=None),
 )
 """Other ways to be right."""

@@ -96,6 +96,20 @@ def test_inference_mode_is_left_where_the_process_is_in_it() -> None:
     assert ("fail", "outside inference mode") == (finding.verdict, finding.values["where"])
 
 
+def test_buffers_of_inference_mode_are_no_fault() -> None:
+    """PyTorch forbids to write to them outside it; everything else is asked."""
+    buffers: dict[Any, Tensor] = {}
+
+    def kept(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        buffer = buffers.setdefault(out.shape, torch.empty_like(out))
+        return buffer.copy_(out).clone(), lse
+
+    with torch.inference_mode():
+        found = Surroundings().run(make_subject(Edited(result=kept), level="full"))
+    assert ["pass", "note"] == [finding.verdict for finding in found], found
+    assert "not asked outside inference mode" in found[1].detail
+
+
 def test_a_cache_of_64_plans_is_caught() -> None:
     """Its first shape is asked again after 66 others; a length that the library refuses is left out."""
     finding = asked(Forgetful())
