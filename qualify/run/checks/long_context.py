@@ -10,9 +10,10 @@ one sign, so an accumulator in few bits loses what a later tile adds. Its rows d
     early   the first key takes nearly all the weight, and each 4,096 later keys add less than half a unit in the
             last place of bf16: an accumulator that is rounded to it stands still
 
-The result is compared with the golden result, and the call is repeated: a kernel may be deterministic only as long as
-its splits are few. On pages the sequence stands between a short one and one of over 2^11 keys, whose rows of the block
-table are as long. With one query the rows are query heads of a group, or further calls where a group is smaller.
+The result is compared with the golden result. Where the card claims determinism, a call whose values cancel is
+repeated: splits that are added in another order then show in every bit. On pages the sequence stands between a short
+one and one of over 2^11 keys, whose rows of the block table are as long. With one query the rows are query heads of a
+group, or further calls where a group is smaller.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ KEYS = {"cpu": (1 << 16) + PAST, "cuda": (1 << 17) + PAST}
 """of one sequence: more than 16 bits count; on a GPU as many as models have"""
 NEIGHBOUR = (1 << 11) + 65
 """keys of a sequence beside it"""
+STEADY_KEYS = {"cpu": (1 << 15) + PAST, "cuda": KEYS["cuda"]}
+"""of the call that is repeated; even numbers"""
 AGAIN = {"cpu": 2, "cuda": 8}
-"""times that the call is repeated"""
+"""times that it is repeated"""
 TELLING = 40.0
 """by how much the late key's score stands above the others, in natural logarithms, before their number is counted"""
 OTHERS = 0.028
@@ -55,7 +58,7 @@ class LongContext:
 
     name = "long_context"
     levels: tuple[Level, ...] = ("full",)
-    cost = "three calls (on a GPU nine), two more with small groups; once for a kernel, dtype and layout"
+    cost = "four calls (on a GPU ten), two more with small groups; once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Needs late keys that some query sees, and nothing that has to be compiled for them."""
@@ -66,12 +69,12 @@ class LongContext:
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """Calls with every role, then the last one again; what the machine has no room for is noted.
+        """Calls with every role, then one again and again; what the machine has no room for is noted.
 
         What one shape has passed, another passes too. So a kernel is asked once for each dtype and layout while the
         process lives, and once more under a mask that hides the early keys.
         """
-        workload = _long(subject)
+        workload = _long(subject, KEYS)
         near = "/near" if workload.chunk or workload.window != (-1, -1) else ""
         question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}{near}"
         question += f"/{max(workload.seqlens_q)}"
@@ -79,6 +82,8 @@ class LongContext:
             return [noted(self.name, "asked before, of another shape, and right")]
         try:
             wrong = self._wrong(replace(subject, workload=workload))
+            if not wrong and subject.card.claims.deterministic:
+                wrong = self._varies(replace(subject, workload=_long(subject, STEADY_KEYS)))
         except (torch.OutOfMemoryError, MemoryError) as error:
             return [noted(self.name, f"not asked: no room for it ({str(error).splitlines()[0][:120]})")]
         finally:
@@ -87,20 +92,25 @@ class LongContext:
         if wrong:
             return [wrong]
         subject.asked[question] = "right"
-        return [passed(self.name, f"right with {_named(workload)}, and the same again")]
+        again = ", the same bits again" if subject.card.claims.deterministic else ""
+        return [passed(self.name, f"right with {_named(workload)}{again}")]
 
     def _wrong(self, long: Subject) -> Finding | None:
-        """The first call that is wrong, or the last one where it does not repeat itself."""
+        """The first call that is beyond the budget."""
         base = long.inputs("offset", seed=11)
-        exact = long.card.claims.deterministic
         for roles in rounds(long.workload):
             call = steered(long, base, roles).call
-            result = long.run(call)
-            wrong = beyond_budget(long, call, result, "offset")
+            wrong = beyond_budget(long, call, long.run(call), "offset")
             if wrong:
                 return failing(self.name, f"{_named(long.workload)}: {wrong.detail}", dict(wrong.values))
+        return None
+
+    def _varies(self, long: Subject) -> Finding | None:
+        """The first call that gives other bits than the one before."""
+        call = cancelling(long, long.inputs(seed=12)).call
+        first = long.run(call)
         for number in range(AGAIN[long.device.type]):
-            found = difference(long, result, long.run(call), exact=exact)
+            found = difference(long, first, long.run(call))
             if found:
                 detail = f"{_named(long.workload)}: call {number + 2} differs from call 1: {changed(found)}"
                 return failing(self.name, detail, {"call": number + 2, **found})
@@ -112,10 +122,10 @@ def _named(workload: Workload) -> str:
     return f"{max(workload.seqlens_k)} keys" + (f" of {queries} queries" if queries > 1 else "")
 
 
-def _long(subject: Subject) -> Workload:
+def _long(subject: Subject, lengths: dict[str, int]) -> Workload:
     """The workload's heads, as few as tell, on one long sequence; on pages it has neighbours."""
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
-    keys: tuple[int, ...] = (KEYS[subject.device.type],)
+    keys: tuple[int, ...] = (lengths[subject.device.type],)
     if subject.workload.page_size and "ragged" in subject.card.claims.features:
         keys = (FEW, *keys, NEIGHBOUR)
     group = SEVERAL if queries == 1 else 1
@@ -180,3 +190,18 @@ def pointing(subject: Subject, inputs: Inputs, raw: Tensor, at: int, above: floa
         q = q if factors is None else q * factors[at][:, None]
     capped = min(above, 0.75 * workload.softcap) if workload.softcap else above
     return raw * (capped / workload.scale / (raw * q).sum(-1))[:, None]
+
+
+def cancelling(subject: Subject, inputs: Inputs) -> Inputs:
+    """The inputs with even weights, and values of the longest sequence whose later half takes away the earlier one."""
+    workload, device = subject.workload, inputs.k_whole.device
+    at = workload.seqlens_k.index(max(workload.seqlens_k))
+    half = workload.seqlens_k[at] // 2
+    first = sum(workload.seqlens_k[:at])
+    which = torch.zeros(sum(workload.seqlens_k), dtype=torch.bool, device=device)
+    which[first : first + 2 * half] = True
+    steps = torch.arange(half, device=device)[:, None] * 37 + torch.arange(workload.head_dim_v, device=device) * 11
+    values = torch.ldexp(1 + steps % 64 / 64, 4 - steps % 13)  # of many sizes, so that no sum of them is exact
+    v = torch.cat([values, -values])[:, None]
+    silent = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
+    return replace_keys(silent, workload, which, torch.ones(1, device=device), v)

@@ -69,6 +69,14 @@ class _LseFromBaseTwo(_BaseTwo):
         return torch.log2(x) * math.log(2)
 
 
+class _UnclaimedLse(Simulator):
+    """The LSE is rounded to bf16, as a by-product that nobody is told of."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        return out, lse.bfloat16().float()
+
+
 class _Lazy(Simulator):
     """The accumulator is rescaled only where the maximum grew by more than 2⁸; nothing saturates."""
 
@@ -319,5 +327,6 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(name="splits-by-table", does="KV splits follow the width of the block table", make=_SplitsByTable),
     Variant(name="one-cache", does="a latent cache: V is taken from K, whatever is given as V", make=_OneCache),
     Variant(name="two-parts", does="a latent cache: scores added from the rotated part and the latent", make=_TwoParts),
+    Variant(name="lse-unclaimed", does="an LSE in bf16 that its card does not claim", make=_UnclaimedLse, lse_rel=None),
 )
 """Other ways to be right."""

@@ -42,5 +42,5 @@ class Variant:
     does: str
     """how it differs, in one line"""
     make: Callable[[], Kernel]
-    lse_rel: float = 1e-5
-    """accuracy of the LSE that its card claims"""
+    lse_rel: float | None = 1e-5
+    """accuracy of the LSE that its card claims; None where it claims none"""

@@ -163,8 +163,9 @@ def case(number: int, specimen: str, seed: int) -> Case:
     )
 
 
-def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
-    """The card of a third party's kernel that claims everything that the matrix asks, and its LSE to ``lse_rel``."""
+def card(specimen: str, lse_rel: float | None = 1e-5) -> KernelCard:
+    """The card of a third party's kernel that claims all that the matrix asks, its LSE to ``lse_rel`` if at all."""
+    lse = [] if lse_rel is None else ["lse"]
     return KernelCard.model_validate(
         {
             "kernel": specimen,
@@ -179,8 +180,8 @@ def card(specimen: str, lse_rel: float = 1e-5) -> KernelCard:
                 "head_dim_v": "any",
                 "layouts": ["packed", "paged"],
                 "masks": ["full", "causal", "window", "band", "chunked", "spans"],
-                "features": ["gqa", "softcap", "sinks", "lse", "ragged", "empty", "empty_batch"],
-                "lse": {"rel": lse_rel},
+                "features": ["gqa", "softcap", "sinks", *lse, "ragged", "empty", "empty_batch"],
+                "lse": {} if lse_rel is None else {"rel": lse_rel},
                 "deterministic": True,
                 "batch_invariant": True,
                 "empty_row": {"out": 0, "lse": "-inf"},

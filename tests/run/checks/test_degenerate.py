@@ -188,3 +188,21 @@ def test_several_images_are_told_apart(edit: Any) -> None:
     found = findings(Edited(call=edit) if edit else None, seqlens_q=(70,), seqlens_k=(129,), spans=((0, 110, 129),))
     expected = ("pass", None) if edit is None else ("fail", "several images")
     assert expected == (found[0].verdict, found[0].values.get("what"))
+
+
+@pytest.mark.parametrize("tile", [16, 32, 64, 128])
+def test_a_short_image_over_the_edge_of_a_tile_is_caught(tile: int) -> None:
+    """A kernel that does not look beyond the query's own tile for an image of a few tokens."""
+
+    def cut(call: AttentionCall) -> AttentionCall:
+        if call.bidirectional_spans is None:
+            return call
+        spans = []
+        for sequence, start, end in call.bidirectional_spans.tolist():
+            edge = -(-(start + 1) // tile) * tile
+            short = end - start <= 10 and edge < end
+            spans += [(sequence, start, edge), (sequence, edge, end)] if short else [(sequence, start, end)]
+        return replace(call, bidirectional_spans=torch.tensor(spans, dtype=torch.int32))
+
+    (finding, *_) = Degenerate().run(make_subject(Edited(call=cut), level="full", seqlens_q=(30,), spans=((0, 2, 14),)))
+    assert ("fail", "several images") == (finding.verdict, finding.values["what"])

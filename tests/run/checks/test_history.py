@@ -286,7 +286,7 @@ def test_a_refusal_is_told() -> None:
                 raise LibraryRefusal("no window")
             return super().prepare(call)
 
-    assert ["pass", *["note"] * 5] == [finding.verdict for finding in history(Choosy())]
+    assert ["pass", *["note"] * 7] == [finding.verdict for finding in history(Choosy())]
 
 
 def test_each_shape_of_a_compiler_is_too_much() -> None:
@@ -366,3 +366,20 @@ def test_what_is_lost_under_a_window_only_is_caught(name: str, fields: dict[str,
 
     (finding,) = history(Edited(call=edit))
     assert ("fail", f"window and {name}") == (finding.verdict, finding.values["differs_in"])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("workload", [{}, {"causal": False}, {"seqlens_q": (1,), "seqlens_k": (70,)}], ids=str)
+def test_a_side_of_0_that_is_taken_for_an_open_one_is_caught(side: str, workload: dict[str, Any]) -> None:
+    """Without a causal mask: where 0 means that there is no such side."""
+
+    def opened(call: AttentionCall) -> AttentionCall:
+        left, right = call.window
+        window = (left or -1, right) if side == "left" else (left, right or -1)
+        return call if call.causal else replace(call, window=window)
+
+    made = make_subject(Edited(call=opened), level="full", **workload)
+    if max(made.workload.seqlens_q) == 1 and side == "right":
+        return  # one query sees nothing ahead
+    (finding,) = History().run(made)
+    assert ("fail", f"window ({side} side of 0)") == (finding.verdict, finding.values["differs_in"])

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from builders import make_card, make_subject
+from faults import Edited
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, changed, difference, lse_apart, paged_or_ragged, same_bits
+from qualify.run.checks.registry import CHECKS
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
@@ -118,3 +123,44 @@ def test_packed_lengths_stay() -> None:
     """Only a paged cache has room for other lengths."""
     subject = make_subject(seqlens_q=(64, 64))
     assert subject.workload == paged_or_ragged(subject)
+
+
+class Varying:
+    """Every so many calls another result."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.calls = 0
+
+    def __call__(self, call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        return (out if self.calls % self.every else out + 1), lse
+
+
+@pytest.mark.parametrize(
+    "check", ["poison", "suffix", "page_permutation", "heads", "powers_of_two", "layout", "history"]
+)
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_a_race_is_told_as_a_race(check: str, every: int) -> None:
+    """Before a change is blamed for other bits, the unchanged call is repeated."""
+    batch: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
+    shape = batch if check == "page_permutation" else {"seqlens_q": (40, 33)}
+    (asked,) = (known for known in CHECKS if known.name == check)
+    subject = make_subject(Edited(result=Varying(every)), level="full", **shape)
+    failed = [finding for finding in asked.run(subject) if finding.verdict == "fail"]
+    # What is compared with a golden result is wrong without any other call.
+    assert [] == [each.detail for each in failed if each.check != "repeat" and "changed; first" in each.detail]
+    assert failed
+
+
+def test_an_unclaimed_lse_is_not_judged() -> None:
+    """SDPA's flash operator returns one that is good to 6e-5; who claims none is asked about the output alone."""
+
+    def rough(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return out, lse.double()[:, :3] * 2
+
+    features = ["gqa", "softcap", "sinks", "ragged", "empty", "empty_batch"]
+    subject = make_subject(Edited(result=rough), card=make_card(features=features), level="smoke")
+    assert subject.run(subject.inputs().call).lse is None
+    failed = [finding for check in CHECKS if not check.skips(subject) for finding in check.run(subject)]
+    assert [] == [f"{each.check}: {each.detail}" for each in failed if each.verdict == "fail"]

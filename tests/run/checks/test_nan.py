@@ -86,6 +86,23 @@ def test_a_nan_of_a_neighbour_is_caught() -> None:
     assert "is another sequence and notices it" in finding.detail
 
 
+def test_a_nan_in_a_query_that_changes_other_rows_is_caught() -> None:
+    """One vote of a tile says whether all its rows are rescaled; other roundings of a few are granted."""
+
+    def voted(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.where(call.q.isnan().any() & ~out.isnan(), out * 1.5, out), lse
+
+    def rounded(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        if bool(call.q.isnan().any()):
+            out.view(torch.int16)[2, 3, 5] ^= 1
+        return out, lse
+
+    finding = nan(Edited(result=voted), seqlens_q=(40,))
+    assert ("fail", "q") == (finding.verdict, finding.values["tensor"])
+    assert "is another query or head, and its result changes" in finding.detail
+    assert "pass" == nan(Edited(result=rounded), seqlens_q=(40,)).verdict
+
+
 def test_a_nan_of_a_neighbouring_head_is_caught() -> None:
     """Padding of a head that reads the next one's keys, times 0."""
 
@@ -105,7 +122,8 @@ def test_a_correct_kernel_passes(workload: dict[str, Any]) -> None:
 
     def careless(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         touched = out.isnan().any(-1, keepdim=True).any(0, keepdim=True)
-        return (torch.where(touched, torch.nan, out) if len(call.cu_seqlens_q) == 2 else out), lse
+        masked = len(call.cu_seqlens_q) == 2 and not call.q.isnan().any()
+        return (torch.where(touched, torch.nan, out) if masked else out), lse
 
     assert "pass" == nan(**workload).verdict
     assert "pass" == nan(Edited(result=careless), **workload).verdict

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 from builders import make_card, make_subject
-from faults import changed
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.size_limits import MANY, SIZES, SizeLimits, far_pages, far_rows
+from qualify.run.checks.size_limits import SIZES, SizeLimits, far_pages, far_rows
 
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
 LAYOUTS = pytest.mark.parametrize("layout", [{}, PAGED], ids=["packed", "paged"])
@@ -45,23 +44,14 @@ class Wrapped(TiledTorch):
 
 
 class Limited(TiledTorch):
-    """Does not see keys, or sequences, from a number on."""
+    """Does not compute sequences from a number on."""
 
-    def __init__(self, *, keys: int = 1 << 40, sequences: int = 1 << 40) -> None:
+    def __init__(self, *, sequences: int) -> None:
         super().__init__()
-        self.keys, self.sequences = keys, sequences
-
-    def cut(self, call: AttentionCall) -> AttentionCall:
-        """The call without its late keys."""
-        if call.max_seqlen_k <= self.keys:
-            return call
-        if call.seqused_k is not None:
-            return replace(call, seqused_k=call.seqused_k.clamp(max=self.keys))
-        assert call.cu_seqlens_k is not None
-        return replace(call, cu_seqlens_k=call.cu_seqlens_k.clamp(max=self.keys))
+        self.sequences = sequences
 
     def prepare(self, call: AttentionCall) -> Prepared:
-        native = super().prepare(self.cut(call))
+        native = super().prepare(call)
 
         def launch() -> Any:
             out, lse = native.launch()
@@ -89,9 +79,9 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     no_room = [note.detail.removeprefix("not asked: no room for ").partition(" (")[0] for note in notes]
     far = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in what]
     assert set(no_room) <= {name for name in far if dtype == "fp32" or "2^32" in name}
-    late = "65600 keys" if layout else "65600 keys of 3 queries, 2113 queries, 545 queries on 1669 keys"
+    late = "" if layout else ", 2113 queries, 545 queries on 1669 keys"
     asked = ", ".join(name for name in far if name not in no_room)
-    assert f"right with {asked}, {late}, 160 heads, 65537 sequences, 70 live sequences" == finding.detail
+    assert f"right with {asked}{late}, 160 heads, 65537 sequences, 70 live sequences" == finding.detail
 
 
 @pytest.mark.parametrize(
@@ -129,9 +119,7 @@ def test_a_card_may_claim_fewer_elements(layout: dict[str, Any]) -> None:
 
 @LAYOUTS
 def test_indices_of_16_bits_are_caught(layout: dict[str, Any]) -> None:
-    """Of keys, and of sequences."""
-    late, *_ = size_limits(Limited(keys=1 << 16), **layout)
-    assert ("fail", True) == (late.verdict, str(late.values["what"]).startswith("65600 keys"))
+    """Of sequences; of keys ``long_context`` asks."""
     many, *_ = size_limits(Limited(sequences=(1 << 16) - 1), **layout)
     assert ("fail", "65537 sequences") == (many.verdict, many.values["what"])
 
@@ -175,10 +163,6 @@ EDITS: dict[str, tuple[Callable[[AttentionCall, Tensor], None], str]] = {
     "sequence 32766": (without_sequence(32766), "65537 sequences"),
     "heads from 128 on": (lambda call, out: doubled(out[:, 128:]), "160 heads"),
     "queries from 2048 on": (lambda call, out: doubled(out[2048:]), "2113 queries"),
-    "several queries of many keys": (
-        lambda call, out: doubled(out[: len(out) * (call.max_seqlen_k > 2048 and call.max_seqlen_q > 1)]),
-        "65600 keys of 3 queries",
-    ),
     "a live sequence": (
         lambda call, out: doubled(out[70:71] if call.max_seqlen_k == 109 else out[:0]),
         "70 live sequences",
@@ -212,15 +196,6 @@ def test_the_batch_is_the_largest_that_the_card_claims() -> None:
     assert "fail" == size_limits(Limited(sequences=999), card=card)[0].verdict
 
 
-def test_one_query_at_the_top_left_has_no_late_keys() -> None:
-    """It sees the first key alone: another mask than the contract's."""
-    card = make_card(alignment="top_left")
-    (finding,) = size_limits(changed(window=(-1, 0)), card=card, seqlens_q=(70,))
-    assert ("pass", False) == (finding.verdict, "65600 keys" in finding.detail)
-    (finding,) = size_limits(card=card, causal=False)
-    assert ("pass", True) == (finding.verdict, "65600 keys" in finding.detail)
-
-
 def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:
     """The next case of the same kernel says what was answered; another dtype is asked."""
     first = make_subject(level="full")
@@ -229,13 +204,13 @@ def test_a_kernel_is_asked_once_for_each_dtype_and_layout() -> None:
     assert ("note", answer.detail.removeprefix("right with ")) == (again.verdict, again.detail.rpartition(": ")[2])
     (other,) = SizeLimits().run(replace(first, workload=replace(first.workload, dtype="fp16")))
     assert "pass" == other.verdict
-    decode, before = SizeLimits().run(replace(first, workload=first.workload.with_lengths((1,), (70,))))
-    assert ("right with 65600 keys", "note") == (decode.detail, before.verdict)
+    (before,) = SizeLimits().run(replace(first, workload=first.workload.with_lengths((1,), (70,))))
+    assert "note" == before.verdict
 
 
 def test_a_failure_is_told_by_every_case() -> None:
     """What was wrong stays wrong."""
-    subject = make_subject(Limited(keys=1 << 16), level="full")
+    subject = make_subject(Limited(sequences=1 << 10), level="full")
     assert ["fail", "fail"] == [SizeLimits().run(subject)[0].verdict for _ in range(2)]
 
 
@@ -272,11 +247,10 @@ class QueriesLimited(TiledTorch):
     ("kernel", "what"),
     [
         (TiledTorch(), None),
-        (Limited(keys=1 << 17), "131136 keys of 3 queries"),
         (QueriesLimited(), "65601 queries"),
         (LiveLimited(), "1170 live sequences"),
     ],
-    ids=["correct", "keys", "queries", "live"],
+    ids=["correct", "queries", "live"],
 )
 def test_a_gpu_is_asked_larger_calls(kernel: TiledTorch, what: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what costs it nothing; here on a CPU."""
@@ -290,13 +264,13 @@ def test_what_a_library_refuses_is_noted() -> None:
 
     class Short(TiledTorch):
         def prepare(self, call: AttentionCall) -> Prepared:
-            if call.max_seqlen_k > MANY:
-                raise LibraryRefusal("at most 65536 keys")
+            if call.max_seqlen_q > 2048:
+                raise LibraryRefusal("at most 2048 queries")
             return super().prepare(call)
 
     passed, noted = size_limits(Short())
     assert ("pass", "note") == (passed.verdict, noted.verdict)
-    assert "not asked: the library refuses 65600 keys of 3 queries (at most 65536 keys)" == noted.detail
+    assert "not asked: the library refuses 2113 queries (at most 2048 queries)" == noted.detail
 
 
 @pytest.mark.parametrize("field", ["q", "k", "v"])

@@ -23,10 +23,17 @@ from qualify.run.tracing import trace
 
 CPU = torch.device("cpu")
 TOLERANCE = 3e-6
-FAMILIAR = [fault for fault in FAULTS if not fault.equivalent and fault.name not in {"keys-65536", "batch-65535"}]
-"""faults that a small call, or a few of them, can show; the other two need 65536 of something"""
+FAMILIAR = [
+    fault
+    for fault in FAULTS
+    if not fault.equivalent
+    and fault.name not in {"keys-65536", "batch-65535", "blocks-in-bf16", "order-of-long", "plans-64", "short-images"}
+]
+"""faults that a small call, or a few of them, can show; the others need many keys, sequences or shapes, or an image"""
 RESULT_IS_RIGHT = {"math-path", "other-kernel", "fallback-window", "sdpa-inside", "score-matrix"}
 """class L: another way to the right result"""
+OF_SURROUNDINGS = {"other-mode", "other-thread", "other-count", "keeps-keys", "nan-of-tile"}
+"""right in one process that gives numbers: the checks' own tests have such kernels"""
 
 
 def make_call(workload: Workload, kind: Any = "normal") -> AttentionCall:
@@ -50,7 +57,7 @@ def test_correct_kernels_equal_the_golden_result(variant, number):
     expected_out, expected_lse = in_order(call)
     assert torch.allclose(expected_out, out.double(), atol=TOLERANCE, rtol=0)
     assert torch.equal(expected_lse == -math.inf, lse == -math.inf)
-    seen = lse > -math.inf
+    seen = (lse > -math.inf) & (variant.lse_rel is not None)
     assert torch.allclose(expected_lse[seen], lse.double()[seen], atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -183,7 +190,9 @@ def test_without_a_fault_nothing_changes(expected):
 
 
 @pytest.mark.parametrize(
-    "fault", [fault for fault in FAMILIAR if fault.name not in RESULT_IS_RIGHT | {"offset-int32"}], ids=lambda f: f.name
+    "fault",
+    [fault for fault in FAMILIAR if fault.name not in RESULT_IS_RIGHT | OF_SURROUNDINGS | {"offset-int32"}],
+    ids=lambda f: f.name,
 )
 def test_every_fault_changes_something(fault, expected):
     """On some call, the faulty kernel returns or leaves behind other bits than the correct one."""

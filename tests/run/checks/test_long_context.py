@@ -1,0 +1,161 @@
+"""long context: kernels that lose late keys, bits or their determinism where keys are many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from builders import make_card, make_subject
+from faults import Edited
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks import long_context
+from qualify.run.checks.long_context import LongContext, cancelling, rounds
+
+PAGED: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
+SHAPES = pytest.mark.parametrize("shape", [{}, {"seqlens_q": (1,)}, PAGED], ids=["prefill", "decode", "paged"])
+
+
+def asked(adapter: Any = None, **subject: Any) -> Finding:
+    """The one finding of the check."""
+    (finding,) = LongContext().run(make_subject(adapter, level="full", **subject))
+    return finding
+
+
+def cut(keys: int) -> Edited:
+    """A kernel that does not see keys from a number on."""
+
+    def without(call: AttentionCall) -> AttentionCall:
+        if call.seqused_k is not None:
+            return replace(call, seqused_k=call.seqused_k.clamp(max=keys))
+        assert call.cu_seqlens_k is not None
+        return replace(call, cu_seqlens_k=call.cu_seqlens_k.clamp(max=keys)) if call.max_seqlen_k > keys else call
+
+    return Edited(call=without)
+
+
+def result(edit: Callable[[Tensor, Tensor], None], least: int = 1 << 14) -> Edited:
+    """A kernel whose result is edited in place where keys are many."""
+
+    def edited(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        if call.max_seqlen_k >= least:
+            edit(out, lse)
+        return out, lse
+
+    return Edited(result=edited)
+
+
+@SHAPES
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3"])
+def test_a_correct_kernel_passes(shape: dict[str, Any], dtype: str) -> None:
+    """In every dtype, for one query and for several."""
+    finding = asked(**shape, dtype=dtype)
+    assert ("pass", True) == (finding.verdict, finding.detail.startswith("right with 65600 keys")), finding.detail
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"heads_q": 2},
+        {"heads_q": 2, "seqlens_q": (1,)},
+        {"softcap": 20.0},
+        {"sinks": True},
+        {"window": (20, 0)},
+        {"chunk": 64},
+        {"causal": False},
+        {"head_dim": 576, "head_dim_v": 512, "heads_kv": 1, "latent": True, "scale": 192**-0.5, "seqlens_q": (1,)},
+    ],
+    ids=str,
+)
+def test_a_correct_kernel_passes_under_every_mask(workload: dict[str, Any]) -> None:
+    """Also where a group has one head, and under what hides the early keys."""
+    finding = asked(**workload)
+    assert "pass" == finding.verdict, finding.detail
+
+
+@SHAPES
+def test_indices_of_16_bits_are_caught(shape: dict[str, Any]) -> None:
+    """The last key is number 65,599."""
+    finding = asked(cut(1 << 16), **shape)
+    assert ("fail", True) == (finding.verdict, finding.detail.startswith("65600 keys"))
+
+
+def test_an_accumulator_that_stands_still_is_caught() -> None:
+    """What the later keys add to the row of the early one is lost: 3 % of it."""
+
+    def stands(out: Tensor, lse: Tensor) -> None:
+        out[1, 0] = torch.linspace(1.0, 2.0, 64).bfloat16()
+
+    finding = asked(result(stands))
+    assert ("fail", 1, 0) == (finding.verdict, finding.values["query"], finding.values["head"])
+
+
+@SHAPES
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_what_varies_at_many_keys_only_is_caught(shape: dict[str, Any], *, deterministic: bool) -> None:
+    """One bit of the third call with the same keys; without the claim nothing is asked."""
+    calls: list[int] = []
+
+    def varies(out: Tensor, lse: Tensor) -> None:
+        calls.append(1)
+        if len(calls) == calls_before + 3:
+            out.view(torch.int16)[-1, -1, 3] ^= 1
+
+    roles = rounds(make_subject(**shape | {"heads_q": 6}).workload)
+    calls_before = len(roles)
+    finding = asked(result(varies), **shape, heads_q=6, card=make_card(deterministic=deterministic))
+    assert ("fail" if deterministic else "pass") == finding.verdict, finding.detail
+    assert deterministic == ("call 3 differs from call 1" in finding.detail)
+
+
+def test_splits_in_another_order_show() -> None:
+    """The values cancel, and no partial sum of them is exact."""
+    call = cancelling(subject := make_subject(seqlens_q=(1,), seqlens_k=(4096,)), subject.inputs()).call
+    v = call.v[:, 0].float()
+    splits = [part.sum(0) for part in v.chunk(4)]
+    assert not torch.equal(splits[0] + splits[1] + splits[2] + splits[3], splits[3] + splits[0] + splits[2] + splits[1])
+    assert 0 == float(v.double().sum(0).abs().max())
+    assert 0 == float(call.q.abs().max())
+
+
+def test_rows_have_roles() -> None:
+    """All in one call where there are three rows; else call by call; fp8 weights have no room for the early key."""
+    prefill = make_subject(seqlens_q=(3,), heads_q=4).workload
+    assert [["late", "early", "even", "even", "even", "even"]] == [list(roles.values()) for roles in rounds(prefill)]
+    assert {"late": (2, 0), "early": (2, 1)} == {
+        role: place for roles in rounds(prefill) for place, role in roles.items() if role != "even"
+    }
+    alone = make_subject(seqlens_q=(1,), heads_q=2).workload
+    assert [["late"], ["early"], ["even"]] == [list(roles.values()) for roles in rounds(alone)]
+    fp8 = make_subject(seqlens_q=(1,), heads_q=4, dtype="fp8_e4m3").workload
+    assert [["late", "even"]] == [list(roles.values()) for roles in rounds(fp8)]
+
+
+def test_a_kernel_is_asked_once() -> None:
+    """The next case of the same dtype, layout and kind of mask says so; a failure is told by every case."""
+    first = make_subject(level="full")
+    assert ["pass", "note"] == [LongContext().run(replace(first, seed=seed))[0].verdict for seed in (1, 5)]
+    windowed = replace(first.workload, window=(20, 0))
+    assert "pass" == LongContext().run(replace(first, workload=windowed))[0].verdict
+    wrong = make_subject(cut(1 << 16), level="full")
+    assert ["fail", "fail"] == [LongContext().run(wrong)[0].verdict for _ in range(2)]
+
+
+def test_a_gpu_is_asked_longer_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2^17 keys, where that costs nothing; here on a CPU."""
+    monkeypatch.setattr(long_context, "KEYS", {"cpu": long_context.KEYS["cuda"]})
+    finding = asked(cut(1 << 17), heads_q=2, heads_kv=1)
+    assert ("fail", True) == (finding.verdict, finding.detail.startswith("131136 keys"))
+
+
+def test_where_it_does_not_apply() -> None:
+    """Queries at the top left see the first keys alone; compiled shapes are not compiled for it."""
+    top_left = make_card(alignment="top_left")
+    assert "top left" in LongContext().skips(make_subject(card=top_left))
+    assert "" == LongContext().skips(make_subject(card=top_left, causal=False))
+    assert "each shape would be compiled" == LongContext().skips(make_subject(card=make_card(jit="shapes")))
