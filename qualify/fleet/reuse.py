@@ -8,23 +8,22 @@ hands on what the gate calls stale by default.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime
 from importlib.util import find_spec
 
 from packaging.requirements import Requirement
 
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.cards.load import parse_matrix
+from qualify.facts.clock import is_future
 from qualify.facts.outcome import Measured, NotRun
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.fleet.request import Request
 from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
 from qualify.store.store import Store
-from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker
+from qualify.verdict.origin import MAX_AGE, is_settled, made_under, origin_of, taken_over, weaker
 
-MAX_AGE = timedelta(hours=24)
-"""of the run that measured it: the default of `qualify gate --max-age`"""
 LOOKED_AT = 50
 """newest runs of the matrix among which evidence is looked for"""
 
@@ -50,7 +49,7 @@ def settled_before(request: Request, store: Store, run: Run, stack: Stack) -> li
             origin = origin_of(outcome)
             if digest not in open_ or isinstance(outcome, NotRun):
                 continue
-            if origin and (origin.run in known or run.started_at - origin.began_at > MAX_AGE):
+            if origin and (origin.run in known or not _fresh(origin.began_at, run)):
                 continue  # the run that measured it is asked in its own turn
             if isinstance(outcome, Measured) and is_settled(outcome):
                 if weaker(before.level, run.level):
@@ -67,13 +66,18 @@ def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator
         same = (before.check_version, before.qualify_version) == (run.check_version, run.qualify_version)
         if before.id == run.id or before.state == "running" or before.stack is None or not same:
             continue
-        if run.started_at - before.started_at > MAX_AGE or before.stack.device.uuid != stack.device.uuid:
+        if not _fresh(before.started_at, run) or before.stack.device.uuid != stack.device.uuid:
             continue
         if not before.stack.agrees_with(stack):
             continue
         policy = parse_matrix(before.matrix_source, before.matrix_path).policy
         if made_under(policy) == made_under(request.matrix.card.policy):
             yield before
+
+
+def _fresh(moment: datetime, run: Run) -> bool:
+    """Whether evidence of that moment may stand in a run: neither too old, nor dated after the run."""
+    return run.started_at - moment <= MAX_AGE and not is_future(moment, run.started_at)
 
 
 def is_observed(card: KernelCard, stack: Stack) -> bool:

@@ -19,6 +19,7 @@ from qualify.report.differences import to_data
 from qualify.report.document import to_json
 from qualify.report.page import render_html, render_page
 from qualify.report.site import RunsPage, canaries_data, canaries_page, runs_data, with_verdicts
+from qualify.report.slower import with_slower
 from qualify.store.store import Store
 from qualify.web.verdicts import Verdicts
 
@@ -76,8 +77,10 @@ class Site:
         return render_page("canaries.html", page)
 
     def _context(self, run_id: str) -> ReportContext:
-        judged = self.verdicts.judged(run_id)
-        return report_context(judged.run, judged.records, judged.conclusion, judged.selftest)
+        judged = with_slower(self.store, self.verdicts.judged(run_id))
+        return report_context(
+            judged.run, judged.records, judged.conclusion, judged.selftest, judged.against, judged.slower
+        )
 
     def _compared(self, after: str, before: str) -> Comparison:
         judged = self.verdicts.judged(after)
