@@ -21,7 +21,7 @@ from qualify.facts.typed import OPTIONS, Typed
 from qualify.store.database import passwordless
 from qualify.store.store import Store
 
-PRINTED = re.compile(r"qualify (?:%s) .*" % "|".join(OPTIONS))
+PRINTED = re.compile(rf"qualify (?:{'|'.join(OPTIONS)}) .*")
 
 
 def paste(line: str, folder: Path, **variables: str) -> Ended:

@@ -46,7 +46,7 @@ def planned(folder: Path, text: str, **selection: Any) -> Plan:
         ),
         (
             'expect:\n  - {select: "tow.tp1/prefill/*", kernel: tiled-torch}\n',
-            '9:14: expect[0].select: "tow.tp1/prefill/*" matches no case of this matrix; perhaps you meant one like toy',
+            '9:14: expect[0].select: "tow.tp1/prefill/*" matches no case of this matrix; perhaps you meant one',
         ),
         (
             'expect: [{select: "*q8*", kernel: tiled-torch}]\nexclude: ["*q8*"]\n',
