@@ -43,7 +43,7 @@ def report(
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
         here = typed(cards=cards, db=db, waivers=waivers)
-        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, part=True, typed=here)
+        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=here)
         if other:
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
         else:

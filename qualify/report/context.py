@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from qualify.facts.case import INCIDENTS
@@ -180,11 +180,11 @@ def report_context(
 
 
 def repeat_command(run: Run, typed: Typed = PLAIN) -> str:
-    """The command that repeats a run, quoted for a shell."""
+    """The command that repeats a run, quoted for a shell; not where the evidence is, because pages travel."""
     words = [run.matrix_path, "--fresh", "--level", run.level, "--device", run.device]
     for option, value in (("--select", run.select), ("--kernel", run.kernel)):
         words += [option, value] if value else []
-    return typed.command("run", *words)
+    return replace(typed, db="").command("run", *words)
 
 
 def _headline(run: Run, conclusion: Conclusion) -> str:
