@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -162,17 +163,69 @@ def test_what_the_gate_refuses(folder: Path, arguments: list[str], code: int, me
 
 
 def test_a_part_of_a_matrix_is_no_reason_to_promote(folder: Path) -> None:
-    """A run that --select narrowed qualifies as far as it goes; the text says so, and no statement is made of it."""
+    """A run that --select narrowed is no verdict on the matrix: the text and the exit code say so, in every format."""
     stored(folder, select="*q8*")
     ended = gate(folder)
     lines = ended.out.splitlines()
-    assert 0 == ended.code
-    assert lines[0].startswith("serving: qualified, of the part of the matrix that was selected (")
+    assert 5 == ended.code
+    assert lines[0].startswith("serving: no verdict, of the part of the matrix that was selected (")
     whole = f"qualify gate --matrix {folder}/serving.yaml"
-    assert f"do: promote nothing on a part of the matrix; judge all of it: {whole}" in lines
+    assert f"do: promote nothing on a part of the matrix; judge all of it: {whole} --db evidence.db" in lines
     assert [] == [line for line in lines if line.startswith("do: promote;") or line == "do: promote"]
+    assert "note: the run was narrowed by --select '*q8*': what it selected passed, and the rest of the" in ended.out
+    data = gate(folder, "--json").data
+    assert ("INCONCLUSIVE", 5, True) == (data["verdict"], data["exit_code"], data["narrowed"])
+    for form in ("junit", "markdown", "github"):
+        assert 5 == gate(folder, "--format", form).code
     stated = gate(folder, "--format", "in-toto", "--subject", "image@sha256:" + "0" * 64)
     assert (5, "", True) == (stated.code, stated.out, f"Judge all of it: {whole} --format in-toto" in stated.err)
+
+
+def test_a_failure_in_a_part_of_a_matrix_is_a_failure(folder: Path) -> None:
+    """Exit 1: what was selected and fails is as wrong as in a whole run."""
+    stored(folder, failing, select="*q8*")
+    assert 1 == gate(folder).code
+
+
+def test_evidence_from_the_future_is_not_believed(folder: Path) -> None:
+    """A run of next year is no verdict, is not the latest, and hides no failure of today; minutes are forgiven."""
+    ahead = stored(folder, hours=-24 * 300)
+    for arguments in (["--run", ahead], ["--matrix", "serving.yaml"], ["--max-age", "1h"]):
+        ended = gate(folder, *arguments)
+        assert 5 == ended.code
+        assert "dated in the future" in ended.out + ended.err
+    first = gate(folder, "--run", ahead).out.splitlines()
+    assert first[0].startswith("serving: no verdict, and the evidence is dated in the future (")
+    assert "dated 300 d ahead of now" in first[1]
+    assert any(line.startswith("do: set the clock that is wrong, then make fresh evidence: qualify") for line in first)
+    real = stored(folder, failing, hours=1)
+    for arguments in (["--run", "latest"], ["--matrix", "serving.yaml"], []):
+        ended = gate(folder, *arguments)
+        assert (1, True) == (ended.code, real in ended.out)
+    assert 1 == gate(folder, "--matrix", "serving.yaml", "--max-age", "3650d").code
+    soon = stored(folder, hours=0)  # it ended five minutes from now
+    assert (0, True) == ((ended := gate(folder)).code, soon in ended.out)
+
+
+def test_a_baseline_from_the_future_is_none(folder: Path) -> None:
+    """A run that is dated ahead is not accepted; one that was is no baseline while a real one is there."""
+    ahead, real = stored(folder, hours=-48), stored(folder, hours=1)
+
+    def accept(run: str) -> Any:
+        return call("baseline", "accept", run, "--by", "a", "--reason", "b", "--db", "evidence.db", cwd=folder)
+
+    refused = accept(ahead)
+    assert (5, True) == (refused.code, "it is dated in the future" in refused.err)
+    assert 0 == accept(real).code
+    with Store.open(str(folder / "evidence.db")) as store:
+        (accepted,) = store.baselines()
+        store.accept(replace(accepted, run_id=ahead, accepted_at=datetime.now(UTC) + timedelta(hours=40)))
+        assert [real, ahead] == [item.run_id for item in store.baselines()]
+        assert real == store.baseline("serving", accepted.variant).run_id
+    listed = call("baseline", "list", "--db", "evidence.db", cwd=folder).out.splitlines()
+    assert ["current", "earlier"] == [line.split()[0] for line in listed]
+    compared = gate(folder, "--against", ahead)
+    assert (5, True) == (compared.code, f"caveat: run {ahead} is dated in the future" in compared.out)
 
 
 def check(folder: Path, *arguments: str) -> Any:

@@ -37,6 +37,7 @@ from qualify.report.judged import Judged, judge
 from qualify.report.one_line import one_line
 from qualify.run.parent import die_with
 from qualify.store.store import Store
+from qualify.verdict.slower import factor
 
 NAMED = 3
 """failures and changes that an alert names"""
@@ -84,7 +85,7 @@ def obey(order: Order, store: Store, messages: Messages) -> Seen:
     """Run, judge, report, compare."""
     run_id = _go_on(order, store, messages) or _begin(order, store, messages)
     kernels, now = load_kernels(tuple(map(Path, order.cards))), datetime.now(UTC)
-    judged = judge(store, run_id, kernels, now=now)
+    judged = judge(store, run_id, kernels, now=now, part=True)
     write_report(Path(order.out) / run_id, judged.run, judged.records, judged.conclusion, judged.selftest)
     with suppress(NoVerdict):  # nobody accepted one, which the advice says
         judged = compare_with(store, judged, BASELINE, kernels, now=now)
@@ -169,10 +170,7 @@ def _grew(change: Change) -> float:
     """Share by which a suspicious time grew; 0.0 for any other change."""
     if change.bucket not in ("suspicious", "regression"):
         return 0.0
-    before, after = change.before, change.after
-    if not isinstance(before, int | float) or not isinstance(after, int | float) or before <= 0:
-        return 0.0
-    return after / before - 1
+    return factor(change) - 1
 
 
 def _examples(comparison: Comparison) -> tuple[str, ...]:

@@ -71,6 +71,11 @@ class LoadedMatrix:
     traffic_source: str = ""
     """its text as it was read"""
 
+    @property
+    def typed(self) -> str:
+        """What names it on a command line: a shipped one its name, any other its path."""
+        return self.card.matrix if self.path.is_relative_to(assets.shipped("matrices")) else str(self.path)
+
     def line(self, where: Where) -> int:
         """Line of a value, or of what encloses it: ``line(("phases", "prefill", "seqlen", 2))``."""
         while where not in self.lines and where:

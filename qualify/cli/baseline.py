@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import CardsOption, DbOption, JsonOption, RunArgument, WaiversOption, emit_json, open_store
+from qualify.cli.shared import (
+    CardsOption,
+    DbOption,
+    JsonOption,
+    RunArgument,
+    WaiversOption,
+    emit_json,
+    open_store,
+    typed,
+)
 from qualify.errors import NO_VERDICT
 from qualify.fleet.terminal import emit, say
 
@@ -32,11 +41,13 @@ def baseline_accept(
 
     now = datetime.now(UTC)
     with open_store(db, create=False) as store:
-        judged = judge(store, store.resolve(run_id), load_kernels(tuple(cards or ())), now=now, waivers=waivers)
+        kernels, given = load_kernels(tuple(cards or ())), typed(cards=cards, db=db, waivers=waivers)
+        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=given)
         baseline = accepted(store, judged, by=by, reason=reason, now=now)
     if baseline is None:
         run = judged.run.id
-        say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: qualify gate --run {run}")
+        see = given.command("gate", "--run", run)
+        say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: {see}")
         raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
     if as_json:
         emit_json("baseline", to_data(baseline, current=True))
@@ -79,7 +90,8 @@ def baseline_show(
     now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
         found = current_of(store, matrix, variant)
-        judged = [judge(store, item.run_id, kernels, now=now, waivers=waivers) for item in found]
+        given = typed(cards=cards, db=db, waivers=waivers)
+        judged = [judge(store, item.run_id, kernels, now=now, waivers=waivers, typed=given) for item in found]
     if as_json:
         pairs = zip(found, judged, strict=True)
         shown = [to_data(item, current=True) | {"verdict": run.conclusion.verdict} for item, run in pairs]

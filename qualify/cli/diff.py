@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualify.cli.shared import CardsOption, DbOption, JsonOption, WaiversOption, emit_json, open_store, reading_only
+from qualify.cli.shared import (
+    CardsOption,
+    DbOption,
+    JsonOption,
+    WaiversOption,
+    emit_json,
+    open_store,
+    reading_only,
+    typed,
+)
 from qualify.errors import UsageError
 from qualify.fleet.terminal import emit
 
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.comparison import Comparison
+    from qualify.facts.typed import Typed
     from qualify.store.store import Store
 
 
@@ -38,7 +48,8 @@ def diff(
 
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
-        comparison = _compared(store, before, after, kernels, waivers, now)
+        given = typed(cards=cards, db=db, waivers=waivers)
+        comparison = _compared(store, before, after, kernels, waivers, now, given)
     path = _write(out, comparison) if out else None
     if as_json:
         emit_json("diff", to_data(comparison) | ({"report": str(path)} if path else {}))
@@ -54,17 +65,23 @@ def _write(out: Path, comparison: Comparison) -> Path:
 
 
 def _compared(
-    store: Store, before: str, after: str, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
+    store: Store,
+    before: str,
+    after: str,
+    kernels: Mapping[str, LoadedKernel],
+    waivers: Path | None,
+    now: datetime,
+    given: Typed,
 ) -> Comparison:
     """Two stored runs, judged and compared."""
     from qualify.report.against import compare_with, the_same_run
     from qualify.report.judged import judge
 
-    judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers)
+    judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers, typed=given)
     compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
     assert compared is not None, "it was just compared"
     if compared.baseline and compared.baseline.run_id == judged.run.id:
-        raise the_same_run(store, judged.run, "is the accepted baseline itself")
+        raise the_same_run(store, judged.run, "is the accepted baseline itself", given)
     return compared.comparison
 
 
@@ -88,9 +105,10 @@ def bisect(
         raise UsageError("qualify installs no stack by itself: add --plan, and it lists the stacks to test")
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
-        comparison = _compared(store, before, after, kernels, waivers, now)
+        given = typed(cards=cards, db=db, waivers=waivers)
+        comparison = _compared(store, before, after, kernels, waivers, now, given)
         made = plan_bisection(store, comparison, kernels, select=select, now=now, waivers=waivers)
     if as_json:
         emit_json("bisect", to_data(made))
     else:
-        emit(to_text(made))
+        emit(to_text(made, given))

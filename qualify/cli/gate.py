@@ -22,6 +22,7 @@ from qualify.cli.shared import (
     given,
     open_store,
     reading_only,
+    typed,
 )
 from qualify.errors import DeviceError, UsageError
 from qualify.fleet.terminal import emit
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.stack import Stack
+    from qualify.facts.typed import Typed
     from qualify.plan.code import CodeHere
     from qualify.report.attestation import Subject
     from qualify.report.judged import Judged
@@ -63,6 +65,7 @@ class Wanted:
     against: str
     waivers: Path | None
     cards: tuple[Path, ...]
+    typed: Typed
 
 
 RunOption = Annotated[
@@ -117,6 +120,7 @@ def gate(
         against=given("--against", against),
         waivers=waivers,
         cards=tuple(cards or ()),
+        typed=typed(cards=cards, db=db, waivers=waivers),
     )
     subjects = [parse_subject(text) for text in subject or []]
     if subjects and format_ is not GateFormat.in_toto:
@@ -167,12 +171,13 @@ def _judged(store: Store, wanted: Wanted, now: datetime) -> Judged:
     """The verdict on a run or on a matrix, compared where that was asked."""
     from qualify.cards.load import load_kernels
     from qualify.report.against import compare_with
+    from qualify.report.slower import with_slower
 
     kernels = load_kernels(wanted.cards)
     judge_it = _judged_matrix if wanted.matrix else _judged_run
     judged = judge_it(store, wanted, kernels, now)
     if not wanted.against:
-        return judged
+        return with_slower(store, judged)
     return compare_with(store, judged, wanted.against, kernels, now=now, waivers=wanted.waivers)
 
 
@@ -182,8 +187,16 @@ def _judged_run(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel
     from qualify.report.judged import judge
 
     limit = parse_age(wanted.max_age) if wanted.max_age else None
-    run_id = store.resolve(wanted.run or "latest")
-    return judge(store, run_id, kernels, now=now, waivers=wanted.waivers, max_age=limit, code=_code_here(wanted))
+    return judge(
+        store,
+        store.resolve(wanted.run or "latest"),
+        kernels,
+        now=now,
+        waivers=wanted.waivers,
+        max_age=limit,
+        code=_code_here(wanted),
+        typed=wanted.typed,
+    )
 
 
 def _judged_matrix(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
@@ -200,6 +213,7 @@ def _judged_matrix(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKer
         level=wanted.level,
         code=_code_here(wanted),
         stack=_stack_here() if wanted.stack == "here" else wanted.stack,
+        typed=wanted.typed,
     )
     named = str(wanted.waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
     items = load_waivers(wanted.waivers) if wanted.waivers else loaded.waivers

@@ -17,6 +17,7 @@ from qualify.cli.shared import (
     given,
     open_store,
     reading_only,
+    typed,
 )
 from qualify.fleet.terminal import emit
 
@@ -36,15 +37,19 @@ def report(
     from qualify.report.against import compare_with
     from qualify.report.files import write_report
     from qualify.report.judged import judge
+    from qualify.report.slower import with_slower
 
     other = given("--against", against)
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
-        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers)
+        here = typed(cards=cards, db=db, waivers=waivers)
+        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=here)
         if other:
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
-    run = judged.run
-    path = write_report(out / run.id, run, judged.records, judged.conclusion, judged.selftest, judged.against)
+        else:
+            judged = with_slower(store, judged)
+    run, shown = judged.run, (judged.selftest, judged.against, judged.slower, here)
+    path = write_report(out / run.id, run, judged.records, judged.conclusion, *shown)
     if as_json:
         emit_json("report", {"run": run.id, "report": str(path)})
     else:

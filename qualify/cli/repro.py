@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import CardsOption, DbOption, JsonOption, emit_json, open_store
+from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption, JsonOption, emit_json, open_store, typed
 from qualify.fleet.terminal import emit, say
 
 
@@ -27,10 +27,9 @@ def repro(
     from qualify.facts import codec
     from qualify.fleet.repro import find_wanted, reproduce
 
-    folders = tuple(cards or ())
-    kernels = load_kernels(folders)
+    kernels = load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
-        wanted = find_wanted(store, case_id, run_id, kernels, folders)
+        wanted = find_wanted(store, case_id, run_id, kernels, typed(cards=cards, db=db or DEFAULT_DB))
     made = reproduce(wanted, shrink=shrink, say=say)
     if as_json:
         emit_json("repro", codec.to_data(made))

@@ -25,8 +25,9 @@ from qualify.cli.shared import (
     emit_json,
     fail,
     open_store,
+    typed,
 )
-from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, RunBusy
+from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, NothingSelected, RunBusy
 from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.run import Run
+    from qualify.facts.typed import Typed
     from qualify.fleet.request import Request
     from qualify.store.store import Store
 
@@ -76,6 +78,7 @@ def run(
         kernel=kernel,
         level=level.value if level else None,
         device=device.value,
+        typed=typed(cards=cards, db=db),
     )
     with ExitStack() as stack:
         store = stack.enter_context(open_store(db, create=False)) if resume else None
@@ -84,7 +87,7 @@ def run(
         check_folder(out)
         store = store or stack.enter_context(open_store(db, create=True))
         run_id = _execute(request, store, begun, reuse=not fresh)
-        code = _conclude(store, run_id, request.kernels, out, as_json=as_json)
+        code = _conclude(store, run_id, request.kernels, out, asked.typed, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -114,9 +117,9 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
 
 def _as_typed() -> str:
     """This command line without its --resume, and without the store's password."""
-    from qualify.store.database import without_password
+    from qualify.store.database import passwordless
 
-    arguments = [without_password(argument) for argument in sys.argv[1:]]
+    arguments = [passwordless(argument) for argument in sys.argv[1:]]
     for at, argument in reversed(list(enumerate(arguments))):
         if argument == "--resume":
             del arguments[at : at + 2]
@@ -125,17 +128,24 @@ def _as_typed() -> str:
     return shlex.join(["qualify", *arguments])
 
 
-def _conclude(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], out: Path, *, as_json: bool) -> int:
-    """Judge a stored run, write its report, print the verdict; returns the gate's exit code."""
+def _conclude(
+    store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], out: Path, given: Typed, *, as_json: bool
+) -> int:
+    """Judge a stored run, write its report, print the verdict; returns the exit code.
+
+    It is the gate's, except that what this command line itself selected may pass.
+    """
     from qualify.report.files import write_report
     from qualify.report.judged import judge, to_data
+    from qualify.report.slower import with_slower
     from qualify.report.verdict_text import to_text
 
     now = datetime.now(UTC)
-    judged = judge(store, run_id, kernels, now=now)
+    judged = with_slower(store, judge(store, run_id, kernels, now=now, part=True, typed=given))
     if not as_json:
         emit(to_text(judged, now))
-    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, judged.selftest)
+    shown = (judged.selftest, judged.against, judged.slower, given)
+    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, *shown)
     if as_json:
         emit_json("run", to_data(judged) | {"report": str(path)})
     else:
@@ -160,16 +170,22 @@ def plan(
     extra = tuple(cards or ())
     loaded, kernels = load_matrix(matrix, extra), load_kernels(extra)
     selection = Selection(select=select or "", kernel=kernel or "")
-    made = make_plan(loaded, kernels, host=find_host(device.value) if here else None, selection=selection)
+    host = find_host(device.value) if here else None
+    made = make_plan(loaded, kernels, host=host, selection=selection, typed=typed(cards=cards))
     counts = {"cases": len(made.cases), "calls": made.calls, "refused": len(made.refused)}
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]
         cases = [case.id for case in made.cases]
         emit_json("plan", {"matrix": made.matrix, "cases": cases, "refused": refused, "counts": counts})
-        return
-    for case in made.cases:
-        emit(case.id)
-    for case, reasons in made.refused:
-        emit(f"{case.id}  refused: {'; '.join(reasons)}")
-    calls = f" ({made.calls} different calls)" if made.calls < len(made.cases) else ""
-    say(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
+    else:
+        for case in made.cases:
+            emit(case.id)
+        for case, reasons in made.refused:
+            emit(f"{case.id}  refused: {'; '.join(reasons)}")
+        calls = f" ({made.calls} different calls)" if made.calls < len(made.cases) else ""
+        say(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
+    if not made.cases:
+        raise NothingSelected(
+            f"nothing of {made.matrix} can run{' on this machine' if here else ''}, all {len(made.refused)} cases are "
+            f"refused: {made.why_refused()}"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,9 @@ from qualify.errors import UsageError
 from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from qualify.facts.typed import Typed
     from qualify.store.store import Store
 
 
@@ -91,6 +95,20 @@ def reading_only() -> None:
     command's imports, which make a lot that stays, too.
     """
     gc.disable()
+
+
+def typed(*, cards: Iterable[Path] | None = None, db: str = "", waivers: Path | None = None) -> Typed:
+    """What printed commands repeat. An address with a password is left to QUALIFY_DB, or loses its password."""
+    from qualify.facts.typed import Typed
+
+    shown = db
+    if db:
+        from qualify.store.database import passwordless
+
+        shown = passwordless(db)
+        if shown != db and os.environ.get("QUALIFY_DB") == db:
+            shown = ""
+    return Typed(cards=tuple(map(str, cards or ())), db=shown, waivers=str(waivers or ""))
 
 
 def open_store(db: str, *, create: bool) -> Store:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption
+from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption, typed
 from qualify.fleet.terminal import emit, say
 
 
@@ -33,4 +33,4 @@ def web(
     kernels = load_kernels(tuple(cards or ()))
     with bind(address) as listening, Store.open(db or DEFAULT_DB, create=False, migrate=False) as store:
         emit(url_of(listening))
-        serve(Site(store, kernels), listening, address, say)
+        serve(Site(store, kernels, typed(cards=cards)), listening, address, say)

@@ -48,6 +48,18 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Slowdown:
+    """Cases that take longer than in an earlier run on the same card, beyond the noise between two runs."""
+
+    run: str
+    """id of the earlier run"""
+    accepted_by: str
+    """who accepted it as the baseline; empty where it is none"""
+    cases: tuple[Change, ...]
+    """changes of ``times``, the largest factor first; both sides are µs"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
     """Two runs side by side. Every list has the worst bucket first, and in it the largest impact."""
 

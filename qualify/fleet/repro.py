@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from qualify.errors import UsageError
 from qualify.facts.case import Case
 from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, findings_of
 from qualify.facts.run import Run
+from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Attempt, Bench
@@ -53,8 +54,8 @@ class Wanted:
     case: Case
     card: KernelCard
     policy: Policy
-    folders: tuple[str, ...]
-    """the --cards folders"""
+    typed: Typed
+    """where the cards and the evidence are, as paths that do not depend on the folder that the script runs in"""
     check: str
     """check to run; empty = only launch"""
     finding: str
@@ -73,9 +74,10 @@ class Wanted:
         narrowed = (("--select", self.case.id), ("--kernel", self.case.kernel))
         if not alone:
             narrowed = (("--select", run.select), ("--kernel", run.kernel))
-        words = ["qualify", "run", run.matrix_path, *(word for pair in narrowed if pair[1] for word in pair)]
-        words += ["--level", run.level, "--device", run.device]
-        return words + [word for folder in self.folders for word in ("--cards", folder)]
+        path = Path(run.matrix_path)
+        words = [str(path.resolve()) if path.exists() else run.matrix_path, "--fresh"]
+        words += [word for pair in narrowed if pair[1] for word in pair]
+        return self.typed.words("run", *words, "--level", run.level, "--device", run.device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,9 +99,7 @@ class Repro:
 Say = Callable[[str], None]
 
 
-def find_wanted(
-    store: Store, case_id: str, run_id: str, kernels: Mapping[str, LoadedKernel], folders: Sequence[Path]
-) -> Wanted:
+def find_wanted(store: Store, case_id: str, run_id: str, kernels: Mapping[str, LoadedKernel], typed: Typed) -> Wanted:
     """The case as it is stored.
 
     Raises:
@@ -124,7 +124,7 @@ def find_wanted(
         case=case,
         card=kernels[case.kernel].card,
         policy=parse_matrix(run.matrix_source, run.matrix_path).policy,
-        folders=tuple(str(folder.resolve()) for folder in folders),
+        typed=typed.anywhere(),
         check=check,
         finding=finding,
         detail=detail,
@@ -171,7 +171,7 @@ def _bench(wanted: Wanted) -> Bench:
         "device": wanted.run.device,
         "level": wanted.run.level,
         "reference": wanted.policy.reference,
-        "import_paths": wanted.folders,
+        "import_paths": wanted.typed.cards,
         "card": wanted.card.model_dump(mode="json", exclude_unset=True),
     }
     limit = wanted.policy.compile_timeout_s if wanted.finding != "timed_out" else wanted.policy.timeout_s

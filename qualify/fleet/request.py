@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +9,10 @@ from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_ma
 from qualify.errors import DeviceError, UsageError
 from qualify.facts.case import DeviceKind, Level
 from qualify.facts.run import Run
+from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet.probe import find_host
 from qualify.plan.host import Host
 from qualify.plan.plan import Plan, Selection, make_plan
-
-REASONS = 3
-"""reasons that a message names; `qualify plan --here` has all"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +26,8 @@ class Asked:
     level: Level | None = None
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``"""
+    typed: Typed = PLAIN
+    """what the commands repeat that messages print"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +68,9 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
     else:
         selection = Selection(select=asked.select or "", kernel=asked.kernel or "")
         level, host = asked.level or "smoke", find_host(asked.device or "auto")
-    plan = make_plan(matrix, kernels, host=host, selection=selection)
+    plan = make_plan(matrix, kernels, host=host, selection=selection, typed=asked.typed)
     if not plan.cases:
-        _refuse_wrong_machine(plan, make_plan(matrix, kernels, selection=selection), host)
+        _refuse_wrong_machine(matrix, plan, make_plan(matrix, kernels, selection=selection), host, asked.typed)
     return Request(
         matrix=matrix,
         kernels=kernels,
@@ -105,15 +104,12 @@ def _refuse_other_run(asked: Asked, matrix: LoadedMatrix, begun: Run) -> None:
             )
 
 
-def _refuse_wrong_machine(here: Plan, anywhere: Plan, host: Host) -> None:
+def _refuse_wrong_machine(matrix: LoadedMatrix, here: Plan, anywhere: Plan, host: Host, typed: Typed) -> None:
     """Where another machine could run cases and this one none, that is no verdict on the kernels."""
     if not anywhere.cases:
         return
-    elsewhere = {case.id for case in anywhere.cases}
-    counts = Counter(reason for case, reasons in here.refused if case.id in elsewhere for reason in reasons)
-    shown = "; ".join(reason for reason, _ in counts.most_common(REASONS))
-    more = f"; and {len(counts) - REASONS} more" if len(counts) > REASONS else ""
     raise DeviceError(
-        f"none of the {len(here.refused)} cases of {here.matrix} can run on this machine, {host}: {shown}{more}. "
-        f"`qualify plan {here.matrix} --here` lists every case, `qualify doctor` checks the machine."
+        f"none of the {len(here.refused)} cases of {here.matrix} can run on this machine, {host}: "
+        f"{here.why_refused({case.id for case in anywhere.cases})}. "
+        f"`{typed.command('plan', matrix.typed, '--here')}` lists every case, `qualify doctor` checks the machine."
     )

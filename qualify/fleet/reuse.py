@@ -8,13 +8,14 @@ anew, so that a run never hands on what the gate calls stale by default.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime
 from importlib.util import find_spec
 
 from packaging.requirements import Requirement
 
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.cards.load import parse_matrix
+from qualify.facts.clock import is_future
 from qualify.facts.code import Code
 from qualify.facts.outcome import Measured, NotRun
 from qualify.facts.run import Record, Run
@@ -22,10 +23,8 @@ from qualify.facts.stack import Stack
 from qualify.fleet.request import Request
 from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
 from qualify.store.store import Store
-from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker
+from qualify.verdict.origin import MAX_AGE, is_settled, made_under, origin_of, taken_over, weaker
 
-MAX_AGE = timedelta(hours=24)
-"""of the run that measured it: the default of `qualify gate --max-age`"""
 LOOKED_AT = 50
 """newest runs of the matrix among which evidence is looked for"""
 
@@ -53,7 +52,7 @@ def settled_before(request: Request, store: Store, run: Run, stack: Stack) -> li
             kernel = record.case.kernel
             if digest not in open_ or isinstance(outcome, NotRun) or _code(before, kernel) != now.get(kernel):
                 continue
-            if origin and (origin.run in known or run.started_at - origin.began_at > MAX_AGE):
+            if origin and (origin.run in known or not _fresh(origin.began_at, run)):
                 continue  # the run that measured it is asked in its own turn
             if isinstance(outcome, Measured) and is_settled(outcome):
                 if weaker(before.level, run.level):
@@ -70,7 +69,7 @@ def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator
         same = (before.check_version, before.qualify_version) == (run.check_version, run.qualify_version)
         if before.id == run.id or before.state == "running" or before.stack is None or not same:
             continue
-        if run.started_at - before.started_at > MAX_AGE or before.stack.device.uuid != stack.device.uuid:
+        if not _fresh(before.started_at, run) or before.stack.device.uuid != stack.device.uuid:
             continue
         if not before.stack.agrees_with(stack):
             continue
@@ -81,6 +80,11 @@ def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator
 
 def _code(run: Run, kernel: str) -> Code | None:
     return (run.code or {}).get(kernel)
+
+
+def _fresh(moment: datetime, run: Run) -> bool:
+    """Whether evidence of that moment may stand in a run: neither too old, nor dated after the run."""
+    return run.started_at - moment <= MAX_AGE and not is_future(moment, run.started_at)
 
 
 def is_observed(card: KernelCard, stack: Stack) -> bool:

@@ -6,20 +6,25 @@ import fnmatch
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
-from qualify.errors import NothingSelected, UsageError
+from qualify.errors import CardError, NothingSelected, UsageError
 from qualify.facts.case import INCIDENTS, Case, Dtype, Phase, Workload
+from qualify.facts.typed import PLAIN, Typed
 from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
+from qualify.plan.selectors import nearest, unmatched
 from qualify.plan.shapes import Shape, against, bucket_shapes, count_shapes, expand_shapes, with_images
 from qualify.plan.workloads import descaled, geometry_of, shape_of
+
+REASONS = 3
+"""reasons that a message names; `qualify plan` has all"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +39,19 @@ class Plan:
     def calls(self) -> int:
         """Different calls among the cases: equal ones run once."""
         return len({case.content_hash for case in self.cases})
+
+    def why_refused(self, among: Container[str] | None = None) -> str:
+        """The most frequent reasons of the refusals.
+
+        Args:
+            among: ids of the refused cases that count; None = all.
+        """
+        counts = Counter(
+            reason for case, reasons in self.refused if among is None or case.id in among for reason in reasons
+        )
+        shown = "; ".join(reason for reason, _ in counts.most_common(REASONS))
+        more = f"; and {len(counts) - REASONS} more" if len(counts) > REASONS else ""
+        return f"{shown}{more}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +70,16 @@ def make_plan(
     *,
     host: Host | None = None,
     selection: Selection = Selection(),
+    typed: Typed = PLAIN,
 ) -> Plan:
     """Expand, select and refuse.
 
     Args:
         host: the device to plan for; None leaves out refusals that depend on the machine.
+        typed: what the commands repeat that messages print.
 
     Raises:
+        CardError: an exclusion or an expectation of the matrix matches no case.
         UsageError: more cases than ``policy.limit_cases``, or an unknown ``--kernel``.
         NothingSelected: the selection matches no case.
     """
@@ -68,19 +89,38 @@ def make_plan(
     excluded = [re.compile(fnmatch.translate(glob)).match for glob in matrix.card.exclude]
     cases: list[Case] = []
     refused: list[tuple[Case, tuple[str, ...]]] = []
+    ids: list[str] = []
+    kept: list[str] = []
     for case, reasons in _expand(matrix, chosen, host):
-        if (matches and not matches(case.id)) or any(match(case.id) for match in excluded):
+        ids.append(case.id)
+        if any(match(case.id) for match in excluded):
+            continue
+        kept.append(case.id)
+        if matches and not matches(case.id):
             continue
         if reasons:
             refused.append((case, reasons))
         else:
             cases.append(case)
+    # A part of the kernels is no reason to blame a glob over ids: it may be about the others.
+    if not selection.kernel and (problems := unmatched(matrix, ids, kept)):
+        raise CardError(problems)
     if not cases and not refused:
-        raise NothingSelected(
-            f"no case of {matrix.card.matrix} matches --select {selection.select!r}. A glob must match the whole id "
-            f"(model/phase/shape/dtype/mask/kernel); `qualify plan {matrix.card.matrix}` lists them."
-        )
+        raise _nothing_selected(matrix, selection, kept, typed)
     return Plan(matrix=matrix.card.matrix, cases=tuple(cases), refused=tuple(refused))
+
+
+def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str], typed: Typed) -> NothingSelected:
+    """What the selection was perhaps meant to be."""
+    name = matrix.card.matrix
+    if not kept:
+        return NothingSelected(f"{name} has no case: its exclude leaves out everything. Correct it in {matrix.path}.")
+    near = ", ".join(nearest(selection.select, kept))
+    return NothingSelected(
+        f"no case of {name} matches --select {selection.select!r}. A glob must match the whole id "
+        f"(model/phase/shape/dtype/mask/kernel). {f'Closest: {near}. ' if near else ''}"
+        f"`{typed.command('plan', matrix.typed)}` lists them."
+    )
 
 
 def _chosen_kernels(

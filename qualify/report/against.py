@@ -12,10 +12,12 @@ from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.run import Run
+from qualify.facts.typed import Typed
 from qualify.report.judged import Against, Judged, judge
 from qualify.store.store import Store
 from qualify.verdict.compare import Side, compare
-from qualify.verdict.gate import forbid_drift
+from qualify.verdict.gate import forbid_drift, without_verdict
+from qualify.verdict.slower import slower_among
 
 BASELINE = "baseline"
 """the word that stands for the accepted run of a matrix on a device model"""
@@ -39,19 +41,25 @@ def compare_with(
     baseline = current_baseline(store, judged) if against == BASELINE else None
     run_id = baseline.run_id if baseline else store.resolve(against)
     if baseline is None and judged.runs == (run_id,):
-        raise the_same_run(store, judged.run, f"was to be compared with {against!r}, which is the same run")
+        why = f"was to be compared with {against!r}, which is the same run"
+        raise the_same_run(store, judged.run, why, judged.typed)
     other = judge(store, run_id, kernels, now=now, waivers=waivers)
     comparison = compare(side_of(other), side_of(judged))
     conclusion, forbidden = forbid_drift(judged.conclusion, comparison, judged.matrix.policy.drift)
+    if other.future:
+        told = f"run {run_id} is dated in the future ({other.future:%Y-%m-%d %H:%M} UTC): it is not believed"
+        comparison = replace(comparison, caveats=(*comparison.caveats, told))
+        conclusion = without_verdict(conclusion)
     seen = Against(comparison=comparison, baseline=baseline, forbidden=forbidden)
-    return replace(judged, conclusion=conclusion, against=seen)
+    slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")
+    return replace(judged, conclusion=conclusion, against=seen, slower=slower)
 
 
-def the_same_run(store: Store, run: Run, why: str) -> UsageError:
+def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:
     """A comparison of a run with itself, which would say that nothing changed, whatever did."""
     others = (it.id for it in store.runs(run.matrix) if it.started_at < run.started_at)
     before = next(others, "")
-    hint = f"Try: qualify diff {before} {run.id}" if before else f"No earlier run of {run.matrix} is stored."
+    hint = f"Try: {typed.command('diff', before, run.id)}" if before else f"No earlier run of {run.matrix} is stored."
     return UsageError(f"run {run.id} {why}: nothing can differ. {hint}")
 
 
@@ -106,6 +114,8 @@ def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetim
 def why_not(judged: Judged) -> str:
     """Why a run cannot become a baseline; empty where it can."""
     run = judged.run
+    if judged.future:
+        return f"it is dated in the future ({judged.future:%Y-%m-%d %H:%M} UTC): a clock is wrong"
     if run.state != "completed":
         return f"the run is {'not finished' if run.state == 'running' else run.state}"
     if run.narrowed:

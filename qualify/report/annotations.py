@@ -11,8 +11,9 @@ from typing import Literal
 from qualify.report.differences import change_text
 from qualify.report.judged import Judged
 from qualify.report.one_line import one_line
+from qualify.report.slower import headline
 from qualify.report.troubles import troubles
-from qualify.report.verdict_text import to_text, verdict_line, waiver_note
+from qualify.report.verdict_text import slower_lines, to_text, verdict_line, waiver_note
 
 MOST = 10
 """GitHub shows no more of one kind for a step"""
@@ -93,6 +94,15 @@ def _all(judged: Judged, now: datetime, root: Path | None) -> Iterator[Annotatio
             line=lines.get(change.id, 0),
             title=f"changed {topic}: {change.id}",
             message=change_text(topic, change),
+        )
+    if judged.slower:
+        worst = judged.slower.cases[0]
+        yield Annotation(
+            level="warning",
+            path=matrix,
+            line=lines.get(worst.id, 0),
+            title=f"slower: {worst.id}",
+            message="\n".join((headline(judged.slower), *slower_lines(judged.slower))),
         )
     for trouble in (item for item in found if item.verdict != "FAIL"):
         more = f"\nand {len(trouble.more)} more like this" if trouble.more else ""

@@ -7,7 +7,6 @@ mapped, each with its sha256. The statement is not signed; signing it is the pip
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +51,7 @@ def to_statement(judged: Judged, given: Sequence[Subject] = ()) -> dict[str, Any
     if run.narrowed:
         raise NoVerdict(
             f"run {run.id} was narrowed by --select or --kernel, and a statement stands for the whole matrix. Judge "
-            f"all of it: {shlex.join(['qualify', 'gate', '--matrix', run.matrix_path, '--format', 'in-toto'])}"
+            f"all of it: {judged.typed.command('gate', '--matrix', run.matrix_path, '--format', 'in-toto')}"
         )
     subjects = list(given) or _mapped(judged)
     if not subjects:

@@ -12,6 +12,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import NothingSelected, NoVerdict
 from qualify.facts.comparison import Comparison
 from qualify.facts.outcome import NotRun
+from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.report.against import side_of
 from qualify.report.differences import run_name, stack_change_text
 from qualify.report.judged import judge
@@ -85,6 +86,8 @@ def _tested(
             continue
         earlier = earlier or side_of(judge(store, before.id, kernels, now=now, waivers=waivers))
         judged = judge(store, run.id, kernels, now=now, waivers=waivers)
+        if judged.future:
+            continue
         known = (it.case.id for it in judged.records if not isinstance(it.outcome, NotRun))
         result = result_of(symptom, compare(earlier, side_of(judged)), known)
         if result:
@@ -119,7 +122,7 @@ def to_data(made: Bisection) -> dict[str, Any]:
     }
 
 
-def to_text(made: Bisection) -> str:
+def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     """What got worse, what may be to blame, what is known, and what to test."""
     before, after = made.comparison.before, made.comparison.after
     lines = [f"{run_name(before)} to {run_name(after)}"]
@@ -139,9 +142,10 @@ def to_text(made: Bisection) -> str:
     if len(made.candidates) == 1:
         return "\n".join([*lines, f"to blame: {made.candidates[0]}, where one component alone is to blame"])
     lines.append(f"may be to blame: {', '.join(made.candidates)}. Stacks to test, in any order: {len(made.tests)}")
+    again = typed.command("run", before.matrix_path, *level_words(before.level))
     for number, upgraded in enumerate(made.tests, 1):
-        lines.append(f"test {number}: {_mixture(upgraded)}, then: qualify run {before.matrix_path}")
-    lines.append(f"then again: qualify bisect {before.id} {after.id} --plan")
+        lines.append(f"test {number}: {_mixture(upgraded)}, then: {again}")
+    lines.append(f"then again: {typed.command('bisect', before.id, after.id, '--plan')}")
     return "\n".join(lines)
 
 

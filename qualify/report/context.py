@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from qualify.facts.case import INCIDENTS
+from qualify.facts.comparison import Slowdown
 from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import VERDICTS, Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Component, Device
+from qualify.facts.typed import PLAIN, Typed
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
@@ -22,6 +23,7 @@ from qualify.report.inventory import inventory
 from qualify.report.judged import Against
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.sections import Section, section
+from qualify.report.slower import slower_table
 from qualify.report.traffic import Traffic, weigh
 from qualify.report.views import SEVERITY, CaseView, by_model, join
 from qualify.report.waivers import waivers_table
@@ -104,6 +106,10 @@ class ReportContext:
     parameters: tuple[tuple[str, str], ...]
     repeat: str
     """command that repeats the run"""
+    slower: Slowdown | None
+    """what takes longer than in the baseline"""
+    slowdowns: AnyTable
+    """the same for the page; no rows where nothing does"""
 
 
 def report_context(
@@ -112,12 +118,16 @@ def report_context(
     conclusion: Conclusion,
     selftest: SelfTest | None = None,
     against: Against | None = None,
+    slower: Slowdown | None = None,
+    typed: Typed = PLAIN,
 ) -> ReportContext:
     """Joins the facts of one run into the page. Raises KeyError where a case or a shape has no verdict.
 
     Args:
         selftest: what these checks' own detection was measured to be; None where it was not.
         against: the comparison with another run; None where none was asked for.
+        slower: what takes longer than in the baseline; None where nothing does, or none was accepted.
+        typed: what the command repeats that makes the run again.
     """
     views = join(records, conclusion)
     models = by_model(views, conclusion)
@@ -126,8 +136,8 @@ def report_context(
     return ReportContext(
         run=run,
         conclusion=conclusion,
-        headline=HEADLINES.get(conclusion.exit_code, "No verdict"),
-        summary=_summary(views, conclusion, counted_states(replayed)),
+        headline=_headline(run, conclusion),
+        summary=_summary(_headline(run, conclusion), views, conclusion, counted_states(replayed)),
         facts=(
             *((term, value) for term, value in _header(run, oldest(run, records)) if value),
             ("Selftest", sentence(selftest, run.check_version)),
@@ -163,19 +173,28 @@ def report_context(
         ceilings=_ceilings(run),
         device=_device(run.stack.device) if run.stack else (),
         parameters=_parameters(run),
-        repeat=repeat_command(run),
+        repeat=repeat_command(run, typed),
+        slower=slower,
+        slowdowns=slower_table(slower),
     )
 
 
-def repeat_command(run: Run) -> str:
-    """The command that repeats a run, quoted for a shell."""
-    words = ["qualify", "run", run.matrix_path, "--fresh", "--level", run.level, "--device", run.device]
+def repeat_command(run: Run, typed: Typed = PLAIN) -> str:
+    """The command that repeats a run, quoted for a shell; not where the evidence is, because pages travel."""
+    words = [run.matrix_path, "--fresh", "--level", run.level, "--device", run.device]
     for option, value in (("--select", run.select), ("--kernel", run.kernel)):
         words += [option, value] if value else []
-    return shlex.join(words)
+    return replace(typed, db="").command("run", *words)
 
 
-def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) -> str:
+def _headline(run: Run, conclusion: Conclusion) -> str:
+    """The verdict in words; a part of a matrix is never qualified."""
+    if run.narrowed and conclusion.verdict == "PASS":
+        return "What was selected passed"
+    return HEADLINES.get(conclusion.exit_code, "No verdict")
+
+
+def _summary(headline: str, views: Sequence[CaseView], conclusion: Conclusion, incidents: str) -> str:
     by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
     served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
     required = [cell for cell in served if cell.verdict != "NOT_REQUIRED"]
@@ -198,7 +217,7 @@ def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) 
         parts.append(f"incidents: {incidents}")
     if not failed:
         parts.append(f"{len(by_verdict['PASS']):,} of {total} {'passes' if len(by_verdict['PASS']) == 1 else 'pass'}")
-    sentence = f"{HEADLINES.get(conclusion.exit_code, 'No verdict')}: {', '.join(parts)}"
+    sentence = f"{headline}: {', '.join(parts)}"
     worst = _worst(failed or unclear)
     return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
 

@@ -182,6 +182,23 @@ class AgainstJson(_Part):
     """changed times"""
 
 
+class SlowerJson(_Part):
+    """A case that takes longer than in the accepted baseline, or in the run that it was compared with."""
+
+    id: str
+    """case id"""
+    before_us: float
+    """its time in that run"""
+    after_us: float
+    """its time now"""
+    factor: float
+    """how many times as long it takes"""
+    run: str
+    """id of that run"""
+    detail: str
+    """how it was compared"""
+
+
 class GateJson(_Part):
     """What `qualify run --json` and `qualify gate --json` print."""
 
@@ -203,6 +220,10 @@ class GateJson(_Part):
     """begin of the oldest evidence, ISO 8601"""
     stale: bool
     """whether it is older than was asked for"""
+    future: bool
+    """whether it is dated in the future, which is not believed"""
+    narrowed: bool
+    """whether the run was narrowed by --select or --kernel"""
     stack: str | None
     """fingerprint of the stack"""
     device: str | None
@@ -221,6 +242,8 @@ class GateJson(_Part):
     """every waiver of the matrix"""
     against: AgainstJson | None
     """the comparison, where it was asked for"""
+    slower: list[SlowerJson]
+    """cases that became slower, the largest factor first; they fail nothing by themselves"""
     cells: list[CellJson]
     """production shapes"""
     cases: list[CaseJson]

@@ -13,6 +13,7 @@ from qualify.report.detection import summary
 from qualify.report.incidents import incidents_data
 from qualify.report.judged import against_data, waiver_data
 from qualify.report.questions import QUESTIONS, Answer
+from qualify.report.slower import slower_data
 from qualify.report.traffic import traffic_data
 from qualify.report.views import CaseView
 
@@ -47,6 +48,7 @@ def to_json(context: ReportContext) -> str:
         "traffic": traffic_data(context.traffic),
         "incidents": incidents_data(context.replays),
         "against": against_data(context.against) if context.against else None,
+        "slower": slower_data(context.slower),
         "waivers": [waiver_data(use) for use in conclusion.waivers],
         "shapes": conclusion.cells,
         "cases": [_case(view) for view in context.views],

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from qualify.errors import InfrastructureError
 from qualify.facts import codec
-from qualify.facts.comparison import Comparison
+from qualify.facts.comparison import Comparison, Slowdown
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
+from qualify.facts.typed import PLAIN, Typed
 from qualify.report.context import report_context
 from qualify.report.diff_page import diff_page
 from qualify.report.differences import SCHEMA as DIFF_SCHEMA
@@ -31,16 +32,20 @@ def write_report(
     conclusion: Conclusion,
     selftest: SelfTest | None = None,
     against: Against | None = None,
+    slower: Slowdown | None = None,
+    typed: Typed = PLAIN,
 ) -> Path:
     """Writes ``report.json`` and ``report.html`` and returns the path of the page.
 
     Args:
         selftest: what these checks' own detection was measured to be; None where it was not.
         against: the comparison with another run; None where none was asked for.
+        slower: what takes longer than in the baseline; None where nothing does, or none was accepted.
+        typed: what printed commands repeat.
 
     Raises InfrastructureError where the folder cannot be made or written.
     """
-    context = report_context(run, records, conclusion, selftest, against)
+    context = report_context(run, records, conclusion, selftest, against, slower, typed)
     data, html = to_json(context), render_html(context)
     page = directory / "report.html"
     try:
@@ -51,7 +56,7 @@ def write_report(
         reason = error.strerror or str(error)
         raise InfrastructureError(
             f"the report cannot be written to {directory}: {reason}. The evidence of run {run.id} is stored. Free the "
-            f"place or choose another folder: qualify report {run.id} --out DIR"
+            f"place or choose another folder: {typed.command('report', run.id, '--out', 'DIR')}"
         ) from error
     return page
 

@@ -8,28 +8,28 @@ because a higher level asks the same and more. A case without one is not run, an
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from qualify.assets import shipped
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case, Level
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.clock import is_future
 from qualify.facts.code import Code
 from qualify.facts.outcome import Measured, NotRun, Outcome, Refused, findings_of
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
+from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
 from qualify.report.code import changed_code, code_here, ran_code
-from qualify.report.judged import Judged, reused_note, rules_of
+from qualify.report.judged import Judged, again, reused_note, rules_of
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude
-from qualify.verdict.origin import made_under, oldest, origin_of, weaker
+from qualify.verdict.origin import MAX_AGE, made_under, newest, oldest, origin_of, weaker
 
 LOOKED_AT = 500
 """newest runs of the matrix among which evidence is looked for"""
@@ -49,6 +49,8 @@ class Fresh:
     """the machine whose code the evidence must be of; None = whichever it was made by"""
     stack: str | Stack = ""
     """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
+    typed: Typed = PLAIN
+    """what printed commands repeat"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,15 +85,21 @@ def gather(
     """Judge a matrix on fresh evidence of one stack.
 
     Raises:
-        NoVerdict: the store has no run of the matrix, or none on the asked stack.
+        NoVerdict: the store has no run of the matrix that is not dated in the future, or none on the asked stack.
         UsageError: several stacks are meant.
     """
-    plan = make_plan(matrix, dict(kernels))
-    runs = [run for run in store.runs(plan.matrix, limit=LOOKED_AT) if run.stack is not None]
+    plan = make_plan(matrix, dict(kernels), typed=wanted.typed)
+    stored = [run for run in store.runs(plan.matrix, limit=LOOKED_AT) if run.stack is not None]
+    ahead = {run.id for run in stored if is_future(newest(run, ()), wanted.now)}
+    runs = [run for run in stored if run.id not in ahead]
+    if stored and not runs:
+        raise NoVerdict(
+            f"every run of {plan.matrix} in {store.where} is {_ahead(stored[0], wanted.now)} (run {stored[0].id})"
+        )
     stack, others = _stack(store, matrix, runs, wanted)
     own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
     code = code_here(wanted.code, (case.kernel for case in plan.cases), kernels)
-    rejects: list[Reject] = []
+    rejects = [Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead]
     usable = []
     for run in runs:
         why = _why_not(run, matrix, wanted) if run.id in own else "only on another stack"
@@ -102,11 +110,11 @@ def gather(
         changed = {} if why else changed_code(run, code)
         if why or changed:
             rejects.append(Reject(run=run, reason=why, kernels=changed))
-    found, sources = _collect(store, plan, usable, wanted, code)
+    found, sources, by_case = _collect(store, plan, usable, wanted, code)
     reasons = _reasons(store, plan, found, rejects)
-    newest = sources[0] if sources else next(run for run in runs if run.id in own)
+    latest = sources[0] if sources else next(run for run in runs if run.id in own)
     judged_as = replace(
-        newest,
+        latest,
         matrix_source=matrix.source,
         matrix_hash=matrix.content_hash,
         matrix_path=str(matrix.path),
@@ -117,7 +125,7 @@ def gather(
     )
     records = _records(plan, found, reasons)
     conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))
-    begun = min(oldest(run, records) for run in sources or [newest])
+    begun = min(oldest(run, records) for run in sources or [latest])
     return Judged(
         run=replace(judged_as, started_at=begun),
         records=records,
@@ -127,12 +135,24 @@ def gather(
         notes=(*_missing_note(records, rejects), *reused_note(records), *others),
         waivers_path=waivers_path,
         matrix=matrix.card,
+        again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
+        sources=by_case,
+        typed=wanted.typed,
+    )
+
+
+def _ahead(run: Run, now: datetime) -> str:
+    """Why a run that is dated in the future is not believed."""
+    dated = newest(run, ())
+    return (
+        f"dated in the future: {dated:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC; the "
+        "clock of that machine or of this one is wrong"
     )
 
 
 def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fresh) -> tuple[Stack, list[str]]:
     """The stack whose evidence counts, and a note where other stacks have fresh evidence too."""
-    matrix, make = loaded.card.matrix, shlex.join(["qualify", "run", _typed(loaded)])
+    matrix, make = loaded.card.matrix, wanted.typed.command("run", loaded.typed, *level_words(wanted.level))
     stacks = {run.stack.fingerprint: run.stack for run in runs if run.stack}
     if not stacks:
         raise NoVerdict(f"no run of {matrix} in {store.where} yet. Make one: {make}")
@@ -156,11 +176,6 @@ def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fres
     return matching[0], []
 
 
-def _typed(matrix: LoadedMatrix) -> str:
-    """What names the matrix on a command line."""
-    return matrix.card.matrix if matrix.path.is_relative_to(shipped("matrices")) else str(matrix.path)
-
-
 def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     """Why the evidence of a run on the right stack does not count at any level; empty where it does."""
     if wanted.now - run.started_at > wanted.max_age:
@@ -174,6 +189,11 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
     return ""
 
 
+def _counts(moment: datetime, wanted: Fresh) -> bool:
+    """Whether evidence that was begun then is fresh, and not dated in the future."""
+    return wanted.now - moment <= wanted.max_age and not is_future(moment, wanted.now)
+
+
 def _speaks_against(outcome: Outcome) -> bool:
     """Whether a higher level could not have said better."""
     return not isinstance(outcome, Measured) or any(it.verdict == "fail" for it in findings_of(outcome))
@@ -181,12 +201,13 @@ def _speaks_against(outcome: Outcome) -> bool:
 
 def _collect(
     store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh, code: Mapping[str, Code | None]
-) -> tuple[dict[str, Outcome], list[Run]]:
-    """The newest outcome of each planned case, and the runs that they are from, newest first."""
+) -> tuple[dict[str, Outcome], list[Run], dict[str, str]]:
+    """The newest outcome of each planned case, the runs that they are from, newest first, and which is from which."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
     known = {run.id for run in usable}
     found: dict[str, Outcome] = {}
     sources = []
+    by_case: dict[str, str] = {}
     for run in usable:
         if not open_cases:
             break
@@ -199,13 +220,14 @@ def _collect(
             if weaker(run.level, wanted.level) and not _speaks_against(record.outcome):
                 continue
             origin = origin_of(record.outcome)
-            if origin and (origin.run in known or wanted.now - origin.began_at > wanted.max_age):
+            if origin and (origin.run in known or not _counts(origin.began_at, wanted)):
                 continue  # the run that measured it is asked in its own turn
             found[record.case.id] = record.outcome
+            by_case[record.case.id] = run.id
             del open_cases[record.case.id]
         if len(found) > before:
             sources.append(run)
-    return found, sources
+    return found, sources, by_case
 
 
 def _reasons(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,23 @@ from qualify.cards.matrix import MatrixCard
 from qualify.cards.waivers import beside, load_waivers
 from qualify.facts import codec
 from qualify.facts.baseline import Baseline
+from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.comparison import Change, Comparison, Topic
+from qualify.facts.clock import CLOCK_SKEW, is_future
+from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.outcome import evidence_of, findings_of
-from qualify.facts.run import Conclusion, Record, Run
+from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
+from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.plan.code import CodeHere
 from qualify.report.code import changed_code, code_here, ran_kernels
 from qualify.report.detection import summary
 from qualify.report.differences import to_data as comparison_data
+from qualify.report.slower import slower_data
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude, without_verdict
-from qualify.verdict.origin import oldest, origin_of, origins_of
+from qualify.verdict.origin import newest, oldest, origin_of, origins_of
 from qualify.verdict.policy import Rules
 from qualify.verdict.waivers import Waivers
 
@@ -53,8 +57,24 @@ class Judged:
     """by whose policy it was judged"""
     stale: bool = False
     """the evidence is older than was asked for, or of other code than is here"""
+    future: datetime | None = None
+    """the latest date of the evidence, where it lies in the future: that is not believed"""
+    part: Verdict | None = None
+    """the verdict on what was selected, where the run was narrowed: no verdict on the matrix comes of it"""
     against: Against | None = None
     """what it was compared with, where that was asked"""
+    slower: Slowdown | None = None
+    """what takes longer than in the accepted baseline, or in the run that it was compared with"""
+    again: tuple[str, ...] = ()
+    """options of a run that makes evidence which would count"""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """the run that each case's evidence is from, by case id, where there are several runs"""
+    typed: Typed = PLAIN
+    """what the commands repeat that are printed with the verdict"""
+
+    def source(self, case_id: str) -> str:
+        """The run that the evidence of a case is from."""
+        return self.sources.get(case_id, self.run.id)
 
     @property
     def evidence_since(self) -> datetime:
@@ -82,14 +102,20 @@ def judge(
     waivers: Path | None = None,
     max_age: timedelta | None = None,
     code: CodeHere | None = None,
+    part: bool = False,
+    typed: Typed = PLAIN,
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
+
+    Neither does one that is dated in the future, nor one that was narrowed.
 
     Waivers are judged as they are today: by ``waivers``, else by the file that the matrix names, where it is here.
 
     Args:
         max_age: an older run, or one that took over older evidence, is no verdict.
         code: where the code lies that the evidence must be of; None = whichever it was made by.
+        part: judge what a narrowed run selected, for whoever selected it: then it may pass.
+        typed: what printed commands repeat.
     """
     run, records = store.run(run_id), store.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
@@ -97,7 +123,12 @@ def judge(
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     changed = changed_code(run, code_here(code, sorted(ran_kernels(records)), kernels))
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
-    if run.state != "completed" or stale:
+    dated = newest(run, records)
+    future = dated if is_future(dated, now) else None
+    if run.state != "completed" or stale or future:
+        conclusion = without_verdict(conclusion)
+    selected = conclusion.verdict if run.narrowed else None
+    if run.narrowed and not part:
         conclusion = without_verdict(conclusion)
     return Judged(
         run=run,
@@ -105,16 +136,32 @@ def judge(
         conclusion=conclusion,
         selftest=store.selftest(run.check_version),
         runs=(run.id, *sorted(origins_of(records), reverse=True)),
-        notes=(*_changed_note(changed), *notes, *reused_note(records), *_narrowed(run), *_outdated(run)),
+        notes=(
+            *_changed_note(changed),
+            *notes,
+            *_ahead(future, now),
+            *reused_note(records),
+            *_narrowed(run, selected),
+            *_outdated(run),
+        ),
         waivers_path=path,
         matrix=card,
         stale=stale,
+        future=future,
+        part=selected,
+        again=again(run, run.level, fresh=stale or future is not None),
+        typed=typed,
     )
 
 
 def _changed_note(changed: Mapping[str, str]) -> list[str]:
     """Of which kernels the run says nothing any more."""
     return [f"{name} must run again: {why}" for name, why in changed.items()]
+
+
+def again(run: Run, level: Level, *, fresh: bool) -> tuple[str, ...]:
+    """Options of a run that makes evidence of that level on the device of a run; ``fresh``: and takes nothing over."""
+    return (*level_words(level), "--device", run.device, *(["--fresh"] if fresh else []))
 
 
 def rules_of(
@@ -151,9 +198,20 @@ def reused_note(records: Sequence[Record]) -> list[str]:
     return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest; `qualify run --fresh` runs everything"]
 
 
-def _narrowed(run: Run) -> list[str]:
+def _ahead(future: datetime | None, now: datetime) -> list[str]:
+    if future is None:
+        return []
+    dates = f"the evidence is dated {future:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC"
+    limit = f"more than {CLOCK_SKEW.seconds // 60} minutes ahead is not believed"
+    return [f"{dates}: the clock of that machine or of this one is wrong; {limit}"]
+
+
+def _narrowed(run: Run, selected: Verdict | None) -> list[str]:
     options = [f"--{name} {value!r}" for name, value in (("select", run.select), ("kernel", run.kernel)) if value]
-    return [f"the run was narrowed by {' '.join(options)}: the rest of the matrix is not judged"] if options else []
+    if not options:
+        return []
+    passed = "what it selected passed, and " if selected == "PASS" else ""
+    return [f"the run was narrowed by {' '.join(options)}: {passed}the rest of the matrix is not judged"]
 
 
 def _outdated(run: Run) -> list[str]:
@@ -190,6 +248,8 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "state": run.state,
         "started_at": judged.evidence_since.isoformat(),
         "stale": judged.stale,
+        "future": judged.future is not None,
+        "narrowed": judged.run.narrowed,
         "stack": run.stack.fingerprint if run.stack else None,
         "device": run.stack.device.name if run.stack else None,
         "verdict": conclusion.verdict,
@@ -199,6 +259,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "notes": list(judged.notes),
         "waivers": [waiver_data(use) for use in conclusion.waivers],
         "against": against_data(judged.against) if judged.against else None,
+        "slower": slower_data(judged.slower),
         "cells": [codec.to_data(cell) for cell in conclusion.cells],
         "cases": cases,
     }

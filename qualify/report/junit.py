@@ -16,7 +16,8 @@ from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Verdict
 from qualify.report.differences import change_text
 from qualify.report.judged import Judged
-from qualify.report.verdict_text import WORDS, verdict_line
+from qualify.report.slower import headline
+from qualify.report.verdict_text import WORDS, slower_lines, verdict_line
 
 LIMIT_BYTES = 20_000_000
 """of all messages and details together; CI servers refuse files of 30 MB"""
@@ -93,6 +94,9 @@ def _gate(judged: Judged) -> Element:
     """The verdict itself."""
     conclusion, run = judged.conclusion, judged.run
     case = _case(f"{run.matrix} is qualified", "gate", conclusion.verdict, _told(judged))
+    if judged.slower:
+        told = "\n".join((headline(judged.slower), *slower_lines(judged.slower)))
+        SubElement(case, "system-out").text = clipped(xml_text(told), LONGEST_BYTES)
     suite = _suite("gate", [case], judged)
     properties = Element("properties")
     stack = run.stack

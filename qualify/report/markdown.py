@@ -10,6 +10,7 @@ from qualify.report.differences import change_text, stack_change_text, told_topi
 from qualify.report.heatmap import WORDS
 from qualify.report.judged import Judged
 from qualify.report.one_line import one_line
+from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
 from qualify.report.verdict_text import actions, notes, stack_line, verdict_line
 
@@ -49,7 +50,7 @@ def to_markdown(judged: Judged, now: datetime) -> str:
         *(f"- {escaped(note)}" for note in notes(judged, now)[:50]),
         "",
     ]
-    return _limited(lines, [*_against(judged), *_failures(found), *_waivers(judged)])
+    return _limited(lines, [*_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)])
 
 
 def _action(action: str) -> str:
@@ -100,6 +101,15 @@ def _against(judged: Judged) -> Iterator[str]:
     yield from _table("Stack", ("what changed",), stack)
     rows = [[topic, code(change.id), escaped(change_text(topic, change))] for topic, change in judged.against.forbidden]
     yield from _table("Changes that the matrix forbids", ("what", "case", "change"), rows)
+
+
+def _slower(judged: Judged) -> Iterator[str]:
+    if judged.slower is None:
+        return
+    yield f"**Slower:** {escaped(headline(judged.slower))}"
+    yield ""
+    rows = [[code(change.id), escaped(sentence(change))] for change in judged.slower.cases]
+    yield from _table("Cases that became slower", ("case", "times"), rows)
 
 
 def _waivers(judged: Judged) -> Iterator[str]:

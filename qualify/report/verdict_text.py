@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import datetime, timedelta
 
 from qualify.facts.case import INCIDENTS
+from qualify.facts.comparison import Slowdown
+from qualify.facts.typed import level_words
 from qualify.facts.waiver import WaiverUse
 from qualify.report.ages import shown_age
 from qualify.report.differences import change_text, grouped, stack_change_text, told_topics
 from qualify.report.incidents import counted_states, replays
 from qualify.report.judged import Against, Judged
 from qualify.report.one_line import one_line
+from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, missing, troubles
 from qualify.report.views import join
 
@@ -28,6 +30,7 @@ def to_text(judged: Judged, now: datetime) -> str:
     found = troubles(judged)
     lines = [verdict_line(judged), stack_line(judged, now)]
     lines += against_lines(judged.against) if judged.against else []
+    lines += [f"slower: {headline(judged.slower)}"] if judged.slower else []
     lines += [f"do: {action}" for action in actions(judged, found)]
     lines += [f"note: {one_line(note)}" for note in notes(judged, now)]
     for trouble in found[:SHOWN]:
@@ -37,6 +40,7 @@ def to_text(judged: Judged, now: datetime) -> str:
             lines.append(f"{'':13}and {len(trouble.more)} more like this")
     if judged.against:
         lines += forbidden_lines(judged.against)
+    lines += slower_lines(judged.slower) if judged.slower else []
     if len(found) > SHOWN:
         lines.append(f"{len(found) - SHOWN} other kinds of failure are in the report.")
     return "\n".join(lines)
@@ -45,9 +49,11 @@ def to_text(judged: Judged, now: datetime) -> str:
 def verdict_line(judged: Judged) -> str:
     """The verdict with the counts behind it."""
     run, conclusion = judged.run, judged.conclusion
-    verdict = WORDS[conclusion.verdict]
+    verdict = "passed" if run.narrowed and conclusion.verdict == "PASS" else WORDS[conclusion.verdict]
     if run.state != "completed":
         verdict += f", and the run is {'not finished' if run.state == 'running' else run.state}"
+    if judged.future:
+        verdict += ", and the evidence is dated in the future"
     if judged.stale:
         verdict += ", and the evidence is stale"
     if run.narrowed:
@@ -69,8 +75,10 @@ def stack_line(judged: Judged, now: datetime) -> str:
         return "on: no worker reported, so nothing is known of the stack"
     stack = run.stack
     versions = [f"{name} {stack.version(name)}" for name in ("driver", "cuda", "torch") if stack.version(name)]
-    age = shown_age(now - judged.evidence_since)
-    return f"on: {one_line(', '.join([stack.device.name, *versions]))}; stack {stack.fingerprint[:12]}; {age} old"
+    age = f"{shown_age(now - judged.evidence_since)} old"
+    if judged.future:
+        age = f"dated {shown_age(judged.future - now)} ahead of now"
+    return f"on: {one_line(', '.join([stack.device.name, *versions]))}; stack {stack.fingerprint[:12]}; {age}"
 
 
 def against_lines(against: Against) -> list[str]:
@@ -103,42 +111,82 @@ def forbidden_lines(against: Against) -> list[str]:
     return lines
 
 
+def slower_lines(slower: Slowdown) -> list[str]:
+    """The cases that became slower, the largest factor first."""
+    lines = []
+    for change in slower.cases[:SHOWN]:
+        lines += [f"{'SLOWER':13}{one_line(change.id)}", f"{'':13}{sentence(change)}"]
+    more = len(slower.cases) - SHOWN
+    return [*lines, f"{'':13}and {more} more that are slower"] if more > 0 else lines
+
+
 def actions(judged: Judged, found: list[Trouble]) -> list[str]:
-    """What to do now, the first thing first; every command can be typed as it stands."""
-    run, verdict = judged.run, judged.conclusion.verdict
+    """What to do now, the first thing first; every command can be pasted as it stands."""
+    run, verdict, typed = judged.run, judged.conclusion.verdict, judged.typed
+    again = typed.command("run", run.matrix_path, *judged.again)
     if verdict == "PASS" and run.narrowed:
-        whole = shlex.join(["qualify", "gate", "--matrix", run.matrix_path])
-        return [f"promote nothing on a part of the matrix; judge all of it: {whole}"]
+        return [f"promote nothing on a part of the matrix; run all of it: {again}"]
     if verdict == "PASS":
-        waived = judged.conclusion.counts["verdicts"]["WAIVED"]
-        return [f"promote; waived failures that go with it: {waived}" if waived else "promote"]
-    todo, expired = ["keep the release back"], judged.conclusion.expired
+        return _promotion(judged)
+    todo = ["keep the release back"]
     if verdict == "FAIL":
-        worst = next((trouble.first for trouble in found if trouble.is_case and trouble.verdict == "FAIL"), "")
-        if worst:
-            todo.append(f"repeat the worst failure: {shlex.join(['qualify', 'repro', worst, '--run', run.id])}")
-        todo.append(f"see all of them: qualify report {run.id}")
-        if judged.against:
-            todo += _against_actions(judged, judged.against)
-        todo += [f"{use.waiver.place}: waiver {use.waiver.id} has expired: {EXPIRED}" for use in expired]
-        if not expired:
-            where = judged.waivers_path or "a file that the matrix names with its key waivers"
-            todo.append(f"if its owner accepts a failure until a day: write a waiver into {where}")
-        return todo
-    if run.state != "completed" and not judged.stale:
-        todo.append(f"finish the run: {shlex.join(['qualify', 'run', run.matrix_path, '--resume', run.id])}")
+        todo += _after_failure(judged, found)
+    elif judged.future:
+        todo.append(f"set the clock that is wrong, then make fresh evidence: {again}")
+    elif run.state != "completed" and not judged.stale:
+        todo.append(f"finish the run: {typed.command('run', run.matrix_path, '--resume', run.id)}")
     elif judged.stale or missing(judged):
-        todo.append(f"make fresh evidence on that stack: {shlex.join(['qualify', 'run', run.matrix_path])}")
+        todo.append(f"make fresh evidence on that stack: {again}")
+    elif judged.part == "PASS":
+        whole = typed.command("gate", "--matrix", run.matrix_path, *level_words(run.level))
+        todo.append(f"promote nothing on a part of the matrix; judge all of it: {whole}")
     else:
         todo.append("nothing failed, but not everything was decided: see what the inconclusive checks say below")
         todo.append("see what disturbs the machine: qualify doctor")
     return todo
 
 
+def _promotion(judged: Judged) -> list[str]:
+    """Promote, but not without a look at what became slower."""
+    waived = judged.conclusion.counts["verdicts"]["WAIVED"]
+    with_it = f"; waived failures that go with it: {waived}" if waived else ""
+    if judged.slower is None:
+        return [f"promote{with_it}"]
+    worst = judged.slower.cases[0].id
+    changes = judged.typed.command("diff", judged.slower.run, judged.source(worst))
+    return [
+        f"before you promote, look at what became slower: {changes}",
+        f"promote only if somebody accepts the slowdown{with_it}",
+    ]
+
+
+def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
+    """How to look at a failure, and how to live with it."""
+    run, typed, expired = judged.run, judged.typed, judged.conclusion.expired
+    todo = []
+    worst = next((trouble.first for trouble in found if trouble.is_case and trouble.verdict == "FAIL"), "")
+    if worst:
+        todo.append(f"repeat the worst failure: {typed.command('repro', worst, '--run', judged.source(worst))}")
+    todo.append(f"see all of them: {typed.command('report', run.id)}")
+    if judged.against:
+        todo += _against_actions(judged, judged.against)
+    todo += [f"{use.waiver.place}: waiver {use.waiver.id} has expired: {EXPIRED}" for use in expired]
+    if not expired:
+        where = judged.waivers_path or "a file that the matrix names with its key waivers"
+        todo.append(f"if its owner accepts a failure until a day: write a waiver into {where}")
+    return todo
+
+
 def _against_actions(judged: Judged, against: Against) -> list[str]:
-    before = against.comparison.before
-    both = shlex.join([before.id, judged.run.id])
-    todo = [f"see what changed: qualify diff {both}", f"find the component to blame: qualify bisect {both} --plan"]
+    """How to find what changed; going back is no advice where the stack is the accepted one."""
+    before, run, typed = against.comparison.before, judged.run, judged.typed
+    if before.id == run.id:
+        return [f"run {run.id} is the baseline itself: a waiver, a card or a check changed since it was accepted"]
+    todo = [f"see what changed: {typed.command('diff', before.id, run.id)}"]
+    if before.stack and run.stack and run.stack.agrees_with(before.stack):
+        told = f"the stack is that of run {before.id}, so no other stack would help"
+        return [*todo, f"{told}: suspect the device, the matrix and the cards, or a failure that comes and goes"]
+    todo.append(f"find the component to blame: {typed.command('bisect', before.id, run.id, '--plan')}")
     if against.baseline and before.stack:
         todo.append(f"or go back to the accepted stack {before.stack.fingerprint[:12]} of run {before.id}")
     return todo

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, or_, select
 
 from qualify.facts.baseline import Baseline
-from qualify.store.tables import baselines
+from qualify.store.clock import believed_until
+from qualify.store.tables import baselines, runs
 
 _FIELDS = tuple(Baseline.__dataclass_fields__)
 
@@ -18,8 +19,14 @@ def insert_baseline(connection: Connection, baseline: Baseline) -> None:
 def load_baselines(
     connection: Connection, *, matrix: str | None = None, variant: str | None = None, limit: int | None = None
 ) -> list[Baseline]:
-    """The acceptances, of one matrix and variant where they are given, newest first."""
-    wanted = select(baselines).order_by(baselines.c.id.desc()).limit(limit)
+    """The acceptances, of one matrix and variant where they are given, newest first.
+
+    Those that are dated in the future come last, and so do those of runs that are.
+    """
+    until = believed_until(connection)
+    future = or_(baselines.c.accepted_at > until, runs.c.started_at > until)
+    wanted = select(baselines).join(runs, runs.c.id == baselines.c.run_id)
+    wanted = wanted.order_by(future, baselines.c.id.desc()).limit(limit)
     if matrix is not None:
         wanted = wanted.where(baselines.c.matrix == matrix)
     if variant is not None:

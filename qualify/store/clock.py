@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, text
 
+from qualify.facts.clock import CLOCK_SKEW
+
 
 def now_of(connection: Connection) -> datetime:
     """The moment, by the clock of the database server; of an SQLite file that is this machine's."""
@@ -15,3 +17,8 @@ def now_of(connection: Connection) -> datetime:
     # Not now(), which stands still within a transaction.
     moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
     return moment.astimezone(UTC)
+
+
+def believed_until(connection: Connection) -> datetime:
+    """The latest date that is believed: what is dated later comes last wherever the newest is looked for."""
+    return now_of(connection) + CLOCK_SKEW

@@ -135,6 +135,13 @@ def without_password(text: str) -> str:
     return _SECRET_PARAMETER.sub(r"\1=***", _CREDENTIALS.sub(r"\1:***@", text))
 
 
+def passwordless(text: str) -> str:
+    """An address as a command can repeat it: without its password, which then comes from elsewhere."""
+    bare = _CREDENTIALS.sub(r"\1@", text)
+    without = re.sub(rf"{_SECRET_PARAMETER.pattern}&?", "", bare)
+    return bare if without == bare else without.rstrip("?&")
+
+
 def check_place(url: URL, *, create: bool) -> None:
     """Refuses an SQLite file that cannot be: no parent folder, or no file where none may be created."""
     if url.get_backend_name() != "sqlite":

@@ -13,7 +13,7 @@ from qualify.facts import codec
 from qualify.facts.canary import OPEN, Due, Fire, Hold, Lease, Result, Schedule, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
-from qualify.store.clock import now_of
+from qualify.store.clock import believed_until, now_of
 from qualify.store.tables import fires, holds, schedules, watched_stacks
 
 _FIRE = tuple(Fire.__dataclass_fields__)
@@ -73,8 +73,10 @@ def _fire(row: Mapping[Any, Any]) -> Fire:
 
 
 def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str, Fire]:
-    """The latest fire of every canary, of those that meet all conditions."""
-    newest = select(fires.c.canary, func.max(fires.c.scheduled_for)).where(*where).group_by(fires.c.canary)
+    """The latest fire of every canary, of those that meet all conditions and are not dated in the future."""
+    until = believed_until(connection)
+    dated = (fires.c.scheduled_for <= until, or_(fires.c.finished_at.is_(None), fires.c.finished_at <= until))
+    newest = select(fires.c.canary, func.max(fires.c.scheduled_for)).where(*where, *dated).group_by(fires.c.canary)
     return {fire.canary: fire for fire in load(connection, tuple_(fires.c.canary, fires.c.scheduled_for).in_(newest))}
 
 

@@ -15,11 +15,11 @@ from qualify.facts.outcome import Finding, Outcome
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
+from qualify.store.clock import believed_until
 from qualify.store.mapping import Row
 from qualify.store.tables import cases, outcomes, runs
 
 _CHUNK = 500
-_NEWEST = (runs.c.started_at.desc(), runs.c.id.desc())
 _NO_PARTS = mapping.Parts()
 
 
@@ -29,13 +29,17 @@ def chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def run_ids(connection: Connection) -> list[str]:
-    """The ids of all runs, newest first."""
-    return list(connection.execute(select(runs.c.id).order_by(*_NEWEST)).scalars())
+    """The ids of all runs, newest first; those that are dated in the future last."""
+    return list(connection.execute(select(runs.c.id).order_by(*_newest(connection))).scalars())
+
+
+def _newest(connection: Connection) -> tuple[ColumnElement[Any], ...]:
+    return runs.c.started_at > believed_until(connection), runs.c.started_at.desc(), runs.c.id.desc()
 
 
 def load_runs(connection: Connection, *where: ColumnElement[bool], limit: int | None = None) -> list[Run]:
-    """The runs that meet all conditions, newest first."""
-    wanted = select(runs).where(*where).order_by(*_NEWEST).limit(limit)
+    """The runs that meet all conditions, newest first; those that are dated in the future last."""
+    wanted = select(runs).where(*where).order_by(*_newest(connection)).limit(limit)
     rows = _rows(connection, wanted)
     stacks = _Stacks(connection, {row["stack_id"] for row in rows if row["stack_id"] is not None})
     ceilings = _load_ceilings(connection, [row["id"] for row in rows])

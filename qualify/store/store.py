@@ -161,6 +161,8 @@ class Store:
     def resolve(self, run: str) -> str:
         """The full id of a run given by its id, the beginning of it that only one run has, or ``latest``.
 
+        A run that is dated in the future is the latest only where there is no other.
+
         Raises NoVerdict where nothing is stored yet, UsageError where it means no run or several.
         """
         with self._database.reading() as connection:
@@ -183,7 +185,7 @@ class Store:
             return reading.load_runs(connection, runs.c.id == run_id)[0]
 
     def runs(self, matrix: str | None = None, limit: int = 50) -> list[Run]:
-        """The newest runs, of one matrix or of all, newest first."""
+        """The newest runs, of one matrix or of all, newest first; those that are dated in the future last."""
         return self._runs(*([] if matrix is None else [runs.c.matrix == matrix]), limit=limit)
 
     def latest(self, matrix: str) -> Run | None:
@@ -237,7 +239,7 @@ class Store:
             insert_baseline(connection, baseline)
 
     def baselines(self, matrix: str | None = None) -> list[Baseline]:
-        """Every acceptance, of one matrix or of all, newest first."""
+        """Every acceptance, of one matrix or of all, newest first; what is dated in the future last."""
         with self._database.reading() as connection:
             return load_baselines(connection, matrix=matrix)
 

@@ -35,7 +35,7 @@ NEARER = 0.25
 SAME = 1e-3
 """share of its limit within which a statistic is unchanged"""
 LEAST_US = 10.0
-"""shorter times are not compared"""
+"""shorter times are not compared, unless they differ by more than this"""
 EFFECTS = ((50.0, 0.02), (LEAST_US, 0.03))
 """from how many µs on which relative effect is the least"""
 ABSENT = "absent"
@@ -58,7 +58,7 @@ def compare(before: Side, after: Side) -> Comparison:
     verdicts = _ordered(_verdicts(old, new))
     kernels = _ordered(_each(both, _kernel))
     numbers = _ordered(_each(both, _numbers)) if _same_checks(before, after) else ()
-    times = _ordered(_each(both, _time)) if _same_card(before, after) else ()
+    times = compare_times(before.run, after.run, both)
     worst: dict[str, Bucket] = dict.fromkeys([*old, *new], "none")
     for change in (*verdicts, *kernels, *numbers, *times):
         worst[change.id] = min(worst[change.id], change.bucket, key=BUCKETS.index)
@@ -74,6 +74,11 @@ def compare(before: Side, after: Side) -> Comparison:
         cases={bucket: counts[bucket] for bucket in BUCKETS},
         caveats=tuple(_caveats(before, after)),
     )
+
+
+def compare_times(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> tuple[Change, ...]:
+    """Times that differ between two runs on one card, from the cases that both have; none of two cards."""
+    return _ordered(_each(both, _time)) if _same_card(before, after) else ()
 
 
 def stack_changes(before: Stack | None, after: Stack | None) -> Iterator[StackChange]:
@@ -134,8 +139,8 @@ def _same_checks(before: Side, after: Side) -> bool:
     return before.run.check_version == after.run.check_version
 
 
-def _same_card(before: Side, after: Side) -> bool:
-    one, other = before.run.stack, after.run.stack
+def _same_card(before: Run, after: Run) -> bool:
+    one, other = before.stack, after.stack
     return one is not None and other is not None and one.device.uuid == other.device.uuid
 
 
@@ -154,7 +159,7 @@ def _caveats(before: Side, after: Side) -> Iterator[str]:
         )
     if not one.stack or not other.stack:
         yield "the stack of one run is unknown: stacks and times are not compared"
-    elif not _same_card(before, after):
+    elif not _same_card(one, other):
         yield "the runs used two cards: times are not compared, because equal cards differ"
     if any(run.state != "completed" for run in (one, other)):
         yield "one of the runs did not complete"
@@ -361,7 +366,7 @@ def _positive(value: float) -> bool:
 
 
 def _time_bucket(one: Timing, other: Timing, ratio: float, least: float) -> tuple[Bucket, str]:
-    if min(one.latency_us, other.latency_us) < LEAST_US:
+    if min(one.latency_us, other.latency_us) < LEAST_US > abs(one.latency_us - other.latency_us):
         return "insufficient data", f"shorter than {LEAST_US:g} µs, where launches dominate"
     if one.cold != other.cold:
         return "insufficient data", "one was measured with a cold cache, the other with a warm one"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from qualify.cards.matrix import Policy
 from qualify.facts.case import Level
@@ -17,6 +17,8 @@ from qualify.facts.run import Record, Run
 
 REUSED = "reused"
 """the check of that note"""
+MAX_AGE = timedelta(hours=24)
+"""of evidence that a run takes over: the default of `qualify gate --max-age`"""
 LEVELS: tuple[Level, ...] = ("smoke", "full")
 """a higher one asks everything that a lower one asks"""
 
@@ -65,6 +67,11 @@ def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
 def oldest(run: Run, records: Iterable[Record]) -> datetime:
     """When the oldest evidence of a run was begun to be gathered."""
     return min([run.started_at, *origins_of(records).values()])
+
+
+def newest(run: Run, records: Iterable[Record]) -> datetime:
+    """The latest moment that a run and the evidence in it are dated with."""
+    return max([run.started_at, run.finished_at or run.started_at, *origins_of(records).values()])
 
 
 def is_settled(outcome: Outcome) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import Expectation, MatrixCard
 from qualify.facts.outcome import (
@@ -19,6 +18,7 @@ from qualify.facts.outcome import (
     findings_of,
 )
 from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
+from qualify.plan.selectors import selects
 from qualify.verdict.waivers import Waivers
 
 
@@ -37,7 +37,7 @@ class Rules:
     def expectation(self, cell: str) -> Expectation | None:
         """The first expectation that selects the production shape, with or without a kernel at its end."""
         for expectation in self.matrix.expect:
-            if fnmatchcase(cell, expectation.select) or fnmatchcase(f"{cell}/{expectation.kernel}", expectation.select):
+            if selects(expectation, cell):
                 return expectation
         return None
 

@@ -12,8 +12,10 @@ from prometheus_client.registry import Collector
 from qualify import __version__
 from qualify.errors import StoreError
 from qualify.facts.canary import Advice, Fire
+from qualify.facts.clock import is_future
 from qualify.facts.run import VERDICTS, Run
 from qualify.store.store import Store
+from qualify.verdict.origin import newest
 from qualify.web.site import Site
 from qualify.web.verdicts import Summary
 
@@ -56,10 +58,12 @@ class _Evidence(Collector):
 
 def _runs(site: Site) -> list[Metric]:
     pairs: dict[tuple[str, str], list[Run]] = {}
+    now = site.store.canaries.now()
     for run in site.store.runs(limit=NEWEST):
-        if run.state == "completed" and run.stack:
+        # One that is dated in the future would keep every alert about age silent until then.
+        if run.state == "completed" and run.stack and not is_future(newest(run, ()), now):
             pairs.setdefault((run.matrix, run.stack.device.variant), []).append(run)
-    newest = {pair: (runs[0], site.verdicts.summary(runs[0])) for pair, runs in pairs.items()}
+    latest = {pair: (runs[0], site.verdicts.summary(runs[0])) for pair, runs in pairs.items()}
     last = _gauge("qualify_last_run_timestamp_seconds", "End of the newest completed run.", PAIR)
     success = _gauge("qualify_last_success_timestamp_seconds", "End of the newest run that qualified.", PAIR)
     qualified = _gauge("qualify_qualified", "1 where the newest completed run qualified.", PAIR)
@@ -67,7 +71,7 @@ def _runs(site: Site) -> list[Metric]:
     refused = _gauge("qualify_refused_cases", "Cases of it that a kernel refused.", PAIR)
     shapes = _gauge("qualify_shapes", "Production shapes of it.", PAIR)
     coverage = _gauge("qualify_coverage_ratio", "Share of its production shapes with a proven path.", PAIR)
-    for pair, (run, summary) in newest.items():
+    for pair, (run, summary) in latest.items():
         last.add_metric(pair, _ended(run))
         qualified.add_metric(pair, summary.exit_code == 0)
         refused.add_metric(pair, summary.outcomes.get("refused", 0))

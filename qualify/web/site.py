@@ -11,6 +11,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import UsageError
 from qualify.facts import codec
 from qualify.facts.comparison import Comparison
+from qualify.facts.typed import PLAIN, Typed
 from qualify.report.against import compare_with
 from qualify.report.context import ReportContext, report_context
 from qualify.report.diff_page import diff_page
@@ -19,6 +20,7 @@ from qualify.report.differences import to_data
 from qualify.report.document import to_json
 from qualify.report.page import render_html, render_page
 from qualify.report.site import RunsPage, canaries_data, canaries_page, runs_data, with_verdicts
+from qualify.report.slower import with_slower
 from qualify.store.store import Store
 from qualify.web.verdicts import Verdicts
 
@@ -32,8 +34,9 @@ AT_ONCE = 2
 class Site:
     """The stored evidence as pages; UsageError for what is not stored, StoreError where the store fails."""
 
-    def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel]) -> None:
+    def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel], typed: Typed = PLAIN) -> None:
         self.store = store
+        self._typed = typed
         self.verdicts = Verdicts(store, kernels)
         self._kernels = kernels
         self._free = BoundedSemaphore(AT_ONCE)
@@ -76,8 +79,9 @@ class Site:
         return render_page("canaries.html", page)
 
     def _context(self, run_id: str) -> ReportContext:
-        judged = self.verdicts.judged(run_id)
-        return report_context(judged.run, judged.records, judged.conclusion, judged.selftest)
+        judged = with_slower(self.store, self.verdicts.judged(run_id))
+        shown = (judged.selftest, judged.against, judged.slower, self._typed)
+        return report_context(judged.run, judged.records, judged.conclusion, *shown)
 
     def _compared(self, after: str, before: str) -> Comparison:
         judged = self.verdicts.judged(after)

@@ -10,9 +10,11 @@ from pathlib import Path
 from threading import Lock
 
 from qualify.cards.load import LoadedKernel
+from qualify.facts.clock import is_future
 from qualify.facts.run import Run, Verdict
 from qualify.report.judged import Judged, judge
 from qualify.store.store import Store
+from qualify.verdict.origin import newest
 
 KEPT = 2000
 """summaries in memory"""
@@ -40,6 +42,8 @@ class _Key:
     run: Run
     day: date
     waivers_changed: float
+    future: bool
+    """it is dated in the future, which passes"""
 
 
 class Verdicts:
@@ -90,4 +94,6 @@ def _key(run: Run, waivers_path: str) -> _Key:
         changed = Path(waivers_path).stat().st_mtime if waivers_path else 0.0
     except OSError:  # it is not here, and no waiver applies
         changed = 0.0
-    return _Key(run=run, day=datetime.now(UTC).date(), waivers_changed=changed)
+    now = datetime.now(UTC)
+    future = is_future(newest(run, ()), now)
+    return _Key(run=run, day=now.date(), waivers_changed=changed, future=future)

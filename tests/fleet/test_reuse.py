@@ -102,6 +102,7 @@ def test_what_settled_nothing_runs_again(matrix: Path, store: Store, name: str) 
 
 OTHERS: dict[str, dict[str, Any]] = {
     "too old": {"age": timedelta(hours=24, seconds=1)},
+    "of the future": {"age": timedelta(minutes=-6)},
     "another check version": {"check_version": 1},
     "another qualify": {"qualify_version": "0.0.1"},
     "still running": {"state": "running"},

@@ -45,7 +45,7 @@ def test_summary_says_what_fails_and_names_the_worst(facts: Any) -> None:
 def test_summary_of_a_qualified_run(facts: Any, build: Callable[..., Any]) -> None:
     """Without a failure the sentence says what was proven."""
     good = build([record for record in facts.records if record.case.model == "gemma-2-9b.tp1"])
-    context = report_context(good.run, good.records, good.conclusion)
+    context = report_context(replace(good.run, select=""), good.records, good.conclusion)
 
     assert "Qualified: 4 production shapes have a proven path, 18 of 20 cases pass." == context.summary
 

@@ -120,7 +120,7 @@ def run(number: int = 0, **changes: object) -> Run:
         kernel="",
         qualify_version="0.1.0",
         check_version=1,
-        started_at=STARTED + timedelta(days=number),
+        started_at=STARTED + timedelta(hours=number),
         finished_at=None,
         state="running",
         stack=None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import store_examples as examples
@@ -55,6 +55,23 @@ def test_runs_are_newest_first(store: Store) -> None:
     assert latest is not None
     assert examples.run(2).id == latest.id
     assert store.latest("none") is None
+
+
+def test_runs_of_the_future_come_last(store: Store) -> None:
+    """Whoever looks for the newest gets real evidence, as long as there is any; five minutes are forgiven."""
+    now = datetime.now(UTC)
+    ages = {"a": timedelta(hours=2), "b": timedelta(days=-400), "c": timedelta(minutes=-4), "d": timedelta(minutes=-8)}
+    planned = examples.cases(1)
+    for name, age in ages.items():
+        run = examples.run(0, id=name, matrix="odd", started_at=now - age)
+        store.begin(run)
+        store.add_cases(run.id, planned)
+        store.add(run.id, [examples.simple(planned[0])])
+    assert ["c", "a", "b", "d"] == _ids(store)
+    assert ["c", "a"] == _ids(store, "odd", limit=2)
+    latest = store.latest("odd")
+    assert latest is not None
+    assert ("c", "c", "c") == (store.resolve("latest"), latest.id, store.find_case(planned[0].id)[0].id)
 
 
 def test_a_run_ends_and_goes_on(planned: Store) -> None:

@@ -1,0 +1,59 @@
+"""Commands that qualify prints, as somebody can paste them: they find the cards and the evidence of this command."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qualify.facts.case import Level
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "plan": ("cards",),
+    "run": ("cards", "db"),
+    "repro": ("cards", "db"),
+    "gate": ("cards", "db", "waivers"),
+    "report": ("cards", "db", "waivers"),
+    "diff": ("cards", "db", "waivers"),
+    "bisect": ("cards", "db", "waivers"),
+    "baseline": ("cards", "db", "waivers"),
+    "doctor": (),
+}
+"""which of the options each printed command takes"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Typed:
+    """What was typed to say where cards and evidence are; every printed command repeats it."""
+
+    cards: tuple[str, ...] = ()
+    """the --cards folders"""
+    db: str = ""
+    """the --db address without its password; empty = the default, or the environment has it"""
+    waivers: str = ""
+    """the --waivers file"""
+
+    def anywhere(self) -> Typed:
+        """The same for a script that may run in any folder: paths are absolute."""
+        cards = tuple(str(Path(folder).resolve()) for folder in self.cards)
+        db = self.db if not self.db or "://" in self.db else str(Path(self.db).resolve())
+        return replace(self, cards=cards, db=db)
+
+    def words(self, command: str, *arguments: str) -> list[str]:
+        """A command of qualify with what it takes of these options at its end, word by word."""
+        given = {"cards": self.cards, "db": (self.db,), "waivers": (self.waivers,)}
+        options = [word for name in OPTIONS[command] for value in given[name] if value for word in (f"--{name}", value)]
+        return ["qualify", command, *arguments, *options]
+
+    def command(self, command: str, *arguments: str) -> str:
+        """The same as one line for a shell."""
+        return shlex.join(self.words(command, *arguments))
+
+
+PLAIN = Typed()
+"""nothing was typed but the command"""
+
+
+def level_words(level: Level) -> list[str]:
+    """The option that asks a run for the level; none where it is the default."""
+    return ["--level", level] if level != "smoke" else []

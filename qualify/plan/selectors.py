@@ -1,0 +1,87 @@
+"""Globs over case ids that match nothing: which they are, and what they were perhaps meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from qualify.cards.load import LoadedMatrix
+from qualify.cards.matrix import Expectation
+from qualify.cards.problems import Problem, shown
+from qualify.cards.source import dotted, parse
+from qualify.cards.words import Where
+
+NAMED = 3
+"""ids that a message names"""
+COMPARED = 500
+"""ids that are compared letter by letter, spread over the plan"""
+
+
+def selects(expectation: Expectation, cell: str) -> bool:
+    """Whether an expectation is about a production shape: its glob matches it, with or without the kernel behind it."""
+    return fnmatchcase(cell, expectation.select) or fnmatchcase(f"{cell}/{expectation.kernel}", expectation.select)
+
+
+def unmatched(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str]) -> list[Problem]:
+    """Every exclusion and expectation of the matrix that matches nothing, with its place.
+
+    Args:
+        ids: of all cases of the matrix, refused ones and excluded ones too.
+        kept: those that no exclusion matches.
+    """
+    found = [*_exclusions(matrix, ids), *_expectations(matrix, ids, kept)]
+    if not found:
+        return []
+    source = parse(matrix.path, matrix.source)
+    return [(source.place(where), f"{dotted(source.nearest(where))}: {message}") for where, message in found]
+
+
+def _exclusions(matrix: LoadedMatrix, ids: Sequence[str]) -> Iterator[tuple[Where, str]]:
+    for index, glob in enumerate(matrix.card.exclude):
+        if not any(fnmatchcase(name, glob) for name in ids):
+            yield ("exclude", index), f"{shown(glob)} matches no case of this matrix; {_hint(glob, ids)}"
+
+
+def _expectations(matrix: LoadedMatrix, ids: Sequence[str], kept: Sequence[str]) -> Iterator[tuple[Where, str]]:
+    if not matrix.card.expect:
+        return
+    cells = list(dict.fromkeys(name.rpartition("/")[0] for name in kept))
+    for index, expectation in enumerate(matrix.card.expect):
+        if any(selects(expectation, cell) for cell in cells):
+            continue
+        where: Where = ("expect", index, "select")
+        glob = shown(expectation.select)
+        if any(selects(expectation, name.rpartition("/")[0]) for name in ids):
+            yield where, f"{glob} matches only cases that exclude leaves out; correct one of the two"
+        else:
+            yield where, f"{glob} matches no case of this matrix; {_hint(expectation.select, [*cells, *kept])}"
+
+
+def _hint(glob: str, ids: Sequence[str]) -> str:
+    near = nearest(glob, ids)
+    return f"perhaps you meant one like {near[0]}" if near else "correct it, or remove it"
+
+
+def nearest(glob: str, ids: Sequence[str]) -> list[str]:
+    """Up to three ids that a glob without any match was perhaps meant to match."""
+    corrected = _corrected(glob, ids)
+    for attempt in (f"*{glob}*", corrected, f"*{corrected}*"):
+        if found := [name for name in ids if fnmatchcase(name, attempt)]:
+            return found[:NAMED]
+    some = ids[:: max(1, len(ids) // COMPARED)]
+    return difflib.get_close_matches(glob, some, n=NAMED, cutoff=0.3)
+
+
+def _corrected(glob: str, ids: Sequence[str]) -> str:
+    """The glob with each of its parts that no id has replaced by the nearest part that ids have."""
+    known = list(dict.fromkeys(part for name in ids for part in name.split("/")))
+    return "/".join(_nearest_part(part, known) for part in glob.split("/"))
+
+
+def _nearest_part(part: str, known: Sequence[str]) -> str:
+    word = part.strip("*")
+    if not word or any(fnmatchcase(name, part) for name in known):
+        return part
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return near[0] if near else part

@@ -1,0 +1,101 @@
+"""Globs that match nothing are never silent: where they stand, and what they were perhaps meant to be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_kernel
+
+from qualify.cards.load import load_kernels, load_matrix, matrix_names
+from qualify.errors import CardError, NothingSelected
+from qualify.plan.plan import Plan, Selection, make_plan
+from qualify.plan.selectors import nearest
+
+KERNELS = {name: make_kernel(name) for name in ("tiled-torch", "torch-cpu-math")}
+MATRIX = """\
+matrix: serving
+models:
+  - model: toy
+    geometry: {groups: [{layers: [0], heads_q: 2, heads_kv: 2, head_dim: 32, mask: causal}]}
+phases: {prefill: {seqlen: [8, 9]}}
+dtypes: [bf16]
+kernels: [tiled-torch, torch-cpu-math]
+"""
+
+
+def planned(folder: Path, text: str, **selection: Any) -> Plan:
+    """The plan of the matrix with more lines."""
+    path = folder / "serving.yaml"
+    path.write_text(MATRIX + text)
+    return make_plan(load_matrix(str(path)), KERNELS, selection=Selection(**selection))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'exclude: ["*/q8/*"]\n',
+            '8:11: exclude[0]: "*/q8/*" matches no case of this matrix; correct it, or remove it',
+        ),
+        (
+            'exclude:\n  - "*/tiled-torch"\n  - "*/tiled-troch"\n',
+            '10:5: exclude[1]: "*/tiled-troch" matches no case of this matrix; perhaps you meant one like toy.tp1/pre',
+        ),
+        (
+            'expect:\n  - {select: "tow.tp1/prefill/*", kernel: tiled-torch}\n',
+            '9:14: expect[0].select: "tow.tp1/prefill/*" matches no case of this matrix; perhaps you meant one',
+        ),
+        (
+            'expect: [{select: "*q8*", kernel: tiled-torch}]\nexclude: ["*q8*"]\n',
+            '8:19: expect[0].select: "*q8*" matches only cases that exclude leaves out; correct one of the two',
+        ),
+    ],
+)
+def test_a_glob_without_any_match_is_a_wrong_card(tmp_path: Path, text: str, message: str) -> None:
+    """File, line and column, the glob, and the nearest case; whatever --select leaves."""
+    for select in ("", "*q9*"):
+        with pytest.raises(CardError, match=re.escape(f"serving.yaml:{message}")):
+            planned(tmp_path, text, select=select)
+
+
+def test_a_glob_that_matches_only_refused_cases_matches(tmp_path: Path) -> None:
+    """A kernel that refuses a case, or is not installed, makes no card wrong."""
+    refusing = {**KERNELS, "tiled-torch": make_kernel("tiled-torch", head_dim={"max": 16})}
+    path = tmp_path / "serving.yaml"
+    path.write_text(
+        MATRIX + 'expect: [{select: "*/tiled-torch", kernel: tiled-torch}]\nexclude: ["*q9*/tiled-torch"]\n'
+    )
+    found = make_plan(load_matrix(str(path)), refusing)
+    assert (2, 1) == (len(found.cases), len(found.refused))
+
+
+def test_a_part_of_the_kernels_blames_no_glob(tmp_path: Path) -> None:
+    """With --kernel an exclusion may be about the others."""
+    assert 2 == len(planned(tmp_path, 'exclude: ["*/tiled-torch"]\n', kernel="torch-cpu-math").cases)
+
+
+def test_a_selection_without_any_match_names_the_closest(tmp_path: Path) -> None:
+    """Up to three ids; and an exclude that leaves nothing is said to do so."""
+    with pytest.raises(NothingSelected, match=r"Closest: toy.tp1/prefill/b1.q8.k8/bf16/causal/tiled-torch, toy"):
+        planned(tmp_path, "", select="tov.tp1/prefill/*")
+    with pytest.raises(NothingSelected, match="its exclude leaves out everything"):
+        planned(tmp_path, 'exclude: ["*"]\n')
+
+
+@pytest.mark.parametrize("glob", ["q8", "toy.tp1/decode/*/tiled-torch", "toy.tp1/prefil/*", "*/torch-cpu-mth"])
+def test_the_nearest_ids_are_like_the_glob(tmp_path: Path, glob: str) -> None:
+    """A glob that lacks its stars, or has a wrong letter."""
+    ids = [case.id for case in planned(tmp_path, "").cases]
+    found = nearest(glob, ids)
+    assert found
+    assert set(found) <= set(ids)
+
+
+def test_no_shipped_matrix_has_a_glob_without_a_match() -> None:
+    """Each is planned as it stands."""
+    kernels = load_kernels()
+    for name in matrix_names():
+        make_plan(load_matrix(name), kernels)

@@ -1,0 +1,140 @@
+"""A case that takes longer than in the accepted baseline: told wherever the verdict is, and never simply promoted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from builders import make_evidence, make_timing
+from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
+
+from qualify.facts.case import Case
+from qualify.facts.outcome import Measured
+from qualify.facts.run import Run
+from qualify.report.against import accepted, compare_with
+from qualify.report.annotations import to_github
+from qualify.report.context import report_context
+from qualify.report.document import to_json
+from qualify.report.judged import Judged, judge, to_data
+from qualify.report.junit import to_junit
+from qualify.report.markdown import to_markdown
+from qualify.report.page import render_html
+from qualify.report.slower import with_slower
+from qualify.report.verdict_text import to_text
+from qualify.store.store import Store
+
+
+@pytest.fixture
+def store(empty_sqlite: str) -> Iterator[Store]:
+    """An empty store."""
+    with Store.open(empty_sqlite) as opened:
+        yield opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The matrix of two shapes and two kernels."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path / "serving.yaml"
+
+
+def timed(factor: float, base_us: float = 100.0) -> Any:
+    """Every case takes the base time, and the first one as many times that."""
+
+    def outcome(case: Case) -> Measured:
+        evidence = make_evidence()
+        return Measured(evidence=replace(evidence, timing=make_timing(base_us * (factor if case.id == IDS[0] else 1))))
+
+    return outcome
+
+
+def baseline(store: Store, path: Path, base_us: float = 100.0) -> Run:
+    """An accepted run two hours old."""
+    run = store_run(store, path, timed(1, base_us), age=timedelta(hours=2))
+    assert accepted(store, judge(store, run.id, shipped_kernels(), now=NOW), by="jane", reason="release 7", now=NOW)
+    return run
+
+
+def judged(store: Store, path: Path, factor: float, base_us: float = 100.0, **changes: Any) -> Judged:
+    """A newer run with that factor, judged as `run` and `gate` do."""
+    run = store_run(store, path, timed(factor, base_us), **changes)
+    return with_slower(store, judge(store, run.id, shipped_kernels(), now=NOW))
+
+
+def test_ten_times_slower_is_never_simply_promoted(store: Store, path: Path) -> None:
+    """Exit 0, because two runs prove no slowdown; but the text names it and says to look at it first."""
+    before = baseline(store, path)
+    found = judged(store, path, 10)
+    lines = to_text(found, NOW).splitlines()
+    assert 0 == found.conclusion.exit_code
+    assert f"slower: 1 case is slower than in run {before.id}, accepted by jane: 10 times as long" in lines
+    assert f"do: before you promote, look at what became slower: qualify diff {before.id} {found.run.id}" in lines
+    assert "do: promote only if somebody accepts the slowdown" in lines
+    assert "do: promote" not in lines
+    at = lines.index(f"SLOWER       {IDS[0]}")
+    assert "100 µs became 1.00 ms, 10 times as long; measured one after the other" == lines[at + 1].strip()
+
+
+def test_every_format_names_the_slower_case(store: Store, path: Path) -> None:
+    """JSON has both times and the factor; Markdown, GitHub, JUnit and the page have the case and its times."""
+    before = baseline(store, path)
+    found = judged(store, path, 10)
+    (told,) = to_data(found)["slower"]
+    assert (IDS[0], 100.0, 1000.0, 10.0, before.id) == tuple(
+        told[name] for name in ("id", "before_us", "after_us", "factor", "run")
+    )
+    assert "Cases that became slower" in to_markdown(found, NOW)
+    warnings = [line for line in to_github(found, NOW, None).splitlines() if line.startswith("::warning")]
+    assert 1 == len([line for line in warnings if f"title=slower%3A {IDS[0]}" in line.replace("%2C", ",")])
+    (said,) = fromstring(to_junit(found)).iter("system-out")
+    assert IDS[0] in str(said.text)
+    assert "10 times as long" in str(said.text)
+    context = report_context(found.run, found.records, found.conclusion, slower=found.slower)
+    html = render_html(context)
+    assert '<section id="slower"' in html
+    assert "10 times as long" in html
+    assert '"before_us":100.0' in to_json(context)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0, 1.03])
+def test_noise_and_gains_are_no_news(store: Store, path: Path, factor: float) -> None:
+    """Two runs of one stack differ by 3.5 %: below that nothing is said, and it is promoted."""
+    baseline(store, path)
+    found = judged(store, path, factor)
+    assert (None, []) == (found.slower, to_data(found)["slower"])
+    assert "do: promote" in to_text(found, NOW).splitlines()
+
+
+def test_a_short_case_that_became_long_is_told(store: Store, path: Path) -> None:
+    """Launches explain a change of a few µs below 10 µs, and not one of 72 µs."""
+    baseline(store, path, 8.0)
+    assert judged(store, path, 1.9, 8.0).slower is None
+    assert judged(store, path, 10, 8.0).slower is not None
+
+
+def test_another_stack_on_the_same_card_is_compared(store: Store, path: Path) -> None:
+    """An upgrade that costs time is what the baseline is for."""
+    baseline(store, path)
+    assert judged(store, path, 2, stack=make_stack(torch="2.12.0")).slower is not None
+
+
+def test_two_cards_are_not_compared(store: Store, path: Path) -> None:
+    """Equal cards differ by a third."""
+    baseline(store, path)
+    other = make_stack()
+    assert judged(store, path, 10, stack=replace(other, device=replace(other.device, uuid="cpu-1"))).slower is None
+
+
+def test_without_a_baseline_nothing_is_compared(store: Store, path: Path) -> None:
+    """Nobody said what is normal; a run that is named says it."""
+    before = store_run(store, path, timed(1), age=timedelta(hours=2))
+    found = judged(store, path, 10)
+    assert found.slower is None
+    compared = compare_with(store, found, before.id, shipped_kernels(), now=NOW)
+    assert compared.slower is not None
+    assert (before.id, "") == (compared.slower.run, compared.slower.accepted_by)
