@@ -94,6 +94,13 @@ class Conclusion:
     """``{"verdicts": {...}, "outcomes": {...}}``"""
     waivers: tuple[WaiverUse, ...] = ()
     """what each waiver of the matrix did, in the file's order"""
+    demonstration: bool = False
+    """a CPU stood in for the GPU that kernels of the matrix need: nothing is proven about a GPU"""
+
+    @property
+    def shown(self) -> Verdict:
+        """The verdict whose colour and glyph a reader sees: a demonstration that passed is no green one."""
+        return "NOT_REQUIRED" if self.demonstration and self.verdict == "PASS" else self.verdict
 
     @property
     def expired(self) -> tuple[WaiverUse, ...]:

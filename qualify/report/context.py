@@ -29,6 +29,8 @@ from qualify.verdict.origin import oldest
 
 HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
 """by exit code"""
+DEMONSTRATIONS = {0: "Demonstration on a CPU", 1: "Demonstration on a CPU, not qualified"}
+"""the same where a CPU stood in for a GPU"""
 WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedOut, Refused)
 """a wrong result that nothing else reports is worse than a crash that everybody sees"""
 VERSIONS = ("driver", "cuda", "torch", "cudnn")
@@ -126,7 +128,7 @@ def report_context(
     return ReportContext(
         run=run,
         conclusion=conclusion,
-        headline=HEADLINES.get(conclusion.exit_code, "No verdict"),
+        headline=_headline(conclusion),
         summary=_summary(views, conclusion, counted_states(replayed)),
         facts=(
             *((term, value) for term, value in _header(run, oldest(run, records)) if value),
@@ -175,6 +177,12 @@ def repeat_command(run: Run) -> str:
     return shlex.join(words)
 
 
+def _headline(conclusion: Conclusion) -> str:
+    if not conclusion.demonstration:
+        return HEADLINES.get(conclusion.exit_code, "No verdict")
+    return DEMONSTRATIONS.get(conclusion.exit_code, "Demonstration on a CPU, no verdict")
+
+
 def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) -> str:
     by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
     served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
@@ -198,7 +206,8 @@ def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) 
         parts.append(f"incidents: {incidents}")
     if not failed:
         parts.append(f"{len(by_verdict['PASS']):,} of {total} {'passes' if len(by_verdict['PASS']) == 1 else 'pass'}")
-    sentence = f"{HEADLINES.get(conclusion.exit_code, 'No verdict')}: {', '.join(parts)}"
+    proves = ", which proves nothing about a GPU" if conclusion.demonstration else ""
+    sentence = f"{_headline(conclusion)}{proves}: {', '.join(parts)}"
     worst = _worst(failed or unclear)
     return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
 

@@ -92,7 +92,7 @@ def _case(
 def _gate(judged: Judged) -> Element:
     """The verdict itself."""
     conclusion, run = judged.conclusion, judged.run
-    case = _case(f"{run.matrix} is qualified", "gate", conclusion.verdict, _told(judged))
+    case = _case(f"{run.matrix} is qualified", "gate", conclusion.shown, _told(judged))
     suite = _suite("gate", [case], judged)
     properties = Element("properties")
     stack = run.stack

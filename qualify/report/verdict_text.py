@@ -21,6 +21,8 @@ SOON = timedelta(days=14)
 """how long before its end a waiver is announced"""
 EXPIRED = "remove it, or accept the failure again until another day"
 WORDS = {"PASS": "qualified", "FAIL": "not qualified", "INCONCLUSIVE": "no verdict"}
+DEMONSTRATION = "demonstration on a CPU"
+"""what is said of a run whose matrix has kernels that need a GPU"""
 
 
 def to_text(judged: Judged, now: datetime) -> str:
@@ -46,6 +48,9 @@ def verdict_line(judged: Judged) -> str:
     """The verdict with the counts behind it."""
     run, conclusion = judged.run, judged.conclusion
     verdict = WORDS[conclusion.verdict]
+    if conclusion.demonstration:
+        passed = "every case passed" if conclusion.verdict == "PASS" else verdict
+        verdict = f"{DEMONSTRATION}, which proves nothing about a GPU: {passed}"
     if run.state != "completed":
         verdict += f", and the run is {'not finished' if run.state == 'running' else run.state}"
     if judged.stale:
@@ -106,6 +111,9 @@ def forbidden_lines(against: Against) -> list[str]:
 def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     """What to do now, the first thing first; every command can be typed as it stands."""
     run, verdict = judged.run, judged.conclusion.verdict
+    if judged.conclusion.demonstration and verdict != "FAIL" and not found and run.state == "completed":
+        there = shlex.join(["qualify", "run", run.matrix_path])
+        return [f"decide nothing for a GPU by this; run it on the GPU host: {there}"]
     if verdict == "PASS" and run.narrowed:
         whole = shlex.join(["qualify", "gate", "--matrix", run.matrix_path])
         return [f"promote nothing on a part of the matrix; judge all of it: {whole}"]

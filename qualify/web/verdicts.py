@@ -24,6 +24,8 @@ class Summary:
 
     verdict: Verdict
     exit_code: int
+    demonstration: bool
+    """a CPU stood in for the GPU that kernels of the matrix need"""
     cases: Mapping[str, int]
     """by verdict"""
     outcomes: Mapping[str, int]
@@ -31,6 +33,11 @@ class Summary:
     """production shapes"""
     proven: int
     """those with a proven path"""
+
+    @property
+    def qualified(self) -> bool:
+        """Whether the run qualified what production serves; a demonstration on a CPU does not."""
+        return self.exit_code == 0 and not self.demonstration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +79,7 @@ class Verdicts:
         summary = Summary(
             verdict=conclusion.verdict,
             exit_code=conclusion.exit_code,
+            demonstration=conclusion.demonstration,
             cases=conclusion.counts["verdicts"],
             outcomes=conclusion.counts["outcomes"],
             shapes=len(conclusion.cells),
