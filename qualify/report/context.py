@@ -185,8 +185,7 @@ def _headline(conclusion: Conclusion) -> str:
 
 def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) -> str:
     by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
-    served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
-    required = [cell for cell in served if cell.verdict != "NOT_REQUIRED"]
+    required = conclusion.required
     lacking = [cell for cell in required if cell.verdict in ("FAIL", "INCONCLUSIVE")]
     total = figures.counted(len(views), "case")
     parts = []
@@ -198,7 +197,8 @@ def _summary(views: Sequence[CaseView], conclusion: Conclusion, incidents: str) 
     if lacking:
         parts.append(f"{len(lacking):,} of {shapes} {'lacks' if len(lacking) == 1 else 'lack'} a proven path")
     elif required:
-        parts.append(f"{shapes} {'has' if len(required) == 1 else 'have'} a proven path")
+        proven = shapes if conclusion.proven == len(required) else f"{conclusion.proven:,} of {shapes}"
+        parts.append(f"{proven} {'has' if conclusion.proven == 1 else 'have'} a proven path")
     if expired := conclusion.expired:
         places = ", ".join(use.waiver.place for use in expired)
         parts.append(f"{figures.counted(len(expired), 'waiver')} expired ({places})")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from datetime import datetime, timedelta
 
-from qualify.facts.case import INCIDENTS
 from qualify.facts.waiver import WaiverUse
 from qualify.report.ages import shown_age
 from qualify.report.differences import change_text, grouped, stack_change_text, told_topics
@@ -58,10 +57,9 @@ def verdict_line(judged: Judged) -> str:
     if run.narrowed:
         verdict += ", of the part of the matrix that was selected"
     counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
-    served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
-    proven = sum(bool(cell.proven_by) for cell in served)
     incidents = counted_states(replays(run, join(judged.records, conclusion)))
-    parts = [f"{proven} of {len(served)} production shapes have a proven path"] if served or not incidents else []
+    served = len(conclusion.required)
+    parts = [f"{conclusion.proven} of {served} production shapes have a proven path"] if served or not incidents else []
     parts += [f"incidents: {incidents}"] if incidents else []
     runs = f"run {run.id}" if len(judged.runs) < 2 else f"{len(judged.runs)} runs, newest {run.id}"
     return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {len(judged.records)} cases: {counts}; {runs})"

@@ -30,7 +30,7 @@ class Summary:
     """by verdict"""
     outcomes: Mapping[str, int]
     shapes: int
-    """production shapes"""
+    """production shapes that need a path"""
     proven: int
     """those with a proven path"""
 
@@ -82,8 +82,8 @@ class Verdicts:
             demonstration=conclusion.demonstration,
             cases=conclusion.counts["verdicts"],
             outcomes=conclusion.counts["outcomes"],
-            shapes=len(conclusion.cells),
-            proven=sum(bool(cell.proven_by) for cell in conclusion.cells),
+            shapes=len(conclusion.required),
+            proven=conclusion.proven,
         )
         run = judged.run
         self._known[run.id] = _key(run, judged.waivers_path), judged.waivers_path, summary
