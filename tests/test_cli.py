@@ -287,7 +287,7 @@ def test_an_unfinished_run_never_qualifies(tmp_path: Path) -> None:
     ended = call("gate", "--db", "evidence.db", cwd=tmp_path)
     data = call("gate", "--db", "evidence.db", "--json", cwd=tmp_path)
     assert (5, 5) == (ended.code, data.code)
-    expected = "smoke: no verdict, and the run is not finished, of the part of the matrix that was selected (0 of "
+    expected = "no verdict, and the run is not finished, of the part of the matrix that was selected (0 of "
     assert expected in ended.out.splitlines()[0]
     assert ("running", "INCONCLUSIVE", 5) == tuple(data.data[key] for key in ("state", "verdict", "exit_code"))
 

@@ -30,7 +30,7 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     a failure, a regression, or a fault of the kernel (Xid)   hold         roll back
     no verdict; kernels or numbers suspicious; slower;        hold         hold
     no baseline; another error of the device (Xid);
-    an expired waiver and no failure
+    an expired waiver and no failure; a demonstration
     none of these                                             promote      promote
     ========================================================  ===========  =================
 
@@ -69,6 +69,8 @@ def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
 def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...]) -> list[str]:
     others = [xid for xid in dict.fromkeys(xids) if xid not in KERNEL_XIDS]
     reasons = [*seen.expired, *(f"the driver reported Xid {xid} during the run" for xid in others)]
+    if seen.demonstration:
+        reasons.append("the run is a demonstration on a CPU: it proves nothing about a GPU")
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
         reasons.append(f"the run gave no verdict ({seen.verdict})")
     if seen.baseline is None:

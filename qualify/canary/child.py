@@ -138,6 +138,7 @@ def seen_of(judged: Judged, slower: float) -> Seen:
         verdict=judged.conclusion.verdict,
         failing=_failing(judged),
         expired=_expired(judged),
+        demonstration=judged.conclusion.demonstration,
         baseline=comparison.before.id if comparison else None,
         stack=comparison.stack if comparison else (),
         regressions=_counted(comparison, "regression", ("verdicts", "kernels", "numbers", "times")),

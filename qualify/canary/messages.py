@@ -51,3 +51,5 @@ class Seen:
     """the first changes, in words"""
     expired: tuple[str, ...] = ()
     """waivers that have expired, where nothing else makes the verdict FAIL: that says nothing of the stack"""
+    demonstration: bool = False
+    """a CPU stood in for the GPU that kernels of the matrix need: the verdict says nothing of a GPU"""

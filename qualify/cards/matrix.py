@@ -347,6 +347,11 @@ class MatrixCard(Card):
     traffic: Text | None = None
     """file that says how often production makes which calls, relative to this one; they are planned too"""
 
+    @property
+    def portable(self) -> bool:
+        """Whether it takes whatever kernels a machine can run (``*``), and so also runs where there is no GPU."""
+        return "*" in self.kernels
+
     @model_validator(mode="wrap")
     @classmethod
     def _complete(cls, data: Any, handler: ModelWrapValidatorHandler[MatrixCard]) -> MatrixCard:

@@ -95,6 +95,7 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
     """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id."""
     from qualify.fleet.local import execute, new_run
     from qualify.fleet.progress import Show
+    from qualify.report.verdict_text import DEMONSTRATION
 
     plan, the_run = request.plan, begun or new_run(request)
     if the_run.state == "completed":
@@ -102,6 +103,8 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
         return the_run.id
     calls = f"{len(plan.cases)} cases" + (f" ({plan.calls} calls)" if plan.calls < len(plan.cases) else "")
     say(f"run {the_run.id}: {calls} on {request.host}, {len(plan.refused)} refused beforehand")
+    if request.demonstration:
+        say(f"{DEMONSTRATION}: it proves nothing about a GPU")
     go_on = f"What was measured is stored. Go on with: {_as_typed()} --resume {the_run.id}"
     try:
         with Show() as show:

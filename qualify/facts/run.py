@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from qualify.facts.case import Case, DeviceKind, Level
+from qualify.facts.case import INCIDENTS, Case, DeviceKind, Level
 from qualify.facts.code import Code
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
@@ -114,6 +114,25 @@ class Conclusion:
     """``{"verdicts": {...}, "outcomes": {...}}``"""
     waivers: tuple[WaiverUse, ...] = ()
     """what each waiver of the matrix did, in the file's order"""
+    demonstration: bool = False
+    """a CPU stood in for the GPU that kernels of the matrix need: nothing is proven about a GPU"""
+
+    @property
+    def required(self) -> tuple[CellJudgement, ...]:
+        """The production shapes that need a path; nobody serves an incident."""
+        return tuple(
+            cell for cell in self.cells if cell.verdict != "NOT_REQUIRED" and not cell.cell.startswith(f"{INCIDENTS}/")
+        )
+
+    @property
+    def proven(self) -> int:
+        """How many of them have their proven path: the expected kernel's, where the matrix names one."""
+        return sum(cell.verdict == "PASS" for cell in self.required)
+
+    @property
+    def shown(self) -> Verdict:
+        """The verdict whose colour and glyph a reader sees: a demonstration that passed is no green one."""
+        return "NOT_REQUIRED" if self.demonstration and self.verdict == "PASS" else self.verdict
 
     @property
     def expired(self) -> tuple[WaiverUse, ...]:

@@ -11,8 +11,11 @@ from qualify.facts.case import DeviceKind, Level
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet.probe import find_host
-from qualify.plan.host import Host
+from qualify.plan.host import Host, gpu_kernels
 from qualify.plan.plan import Plan, Selection, make_plan
+
+NAMED = 3
+"""kernels that a message names"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +51,11 @@ class Request:
         """Where it runs."""
         return self.host.kind
 
+    @property
+    def demonstration(self) -> bool:
+        """Whether a CPU stands in for the GPU that kernels of the matrix need."""
+        return self.device == "cpu" and bool(gpu_kernels(self.matrix.card, self.kernels))
+
 
 def make_request(asked: Asked, begun: Run | None = None) -> Request:
     """Load the cards and make the plan.
@@ -58,7 +66,8 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
     Raises:
         UsageError: a card or an option is wrong, or does not fit the run to go on with.
         NothingSelected: the selection matches no case.
-        DeviceError: no GPU, or nothing of the matrix can run on this machine.
+        DeviceError: no GPU where the matrix names kernels that need one and nobody asked for a CPU; or nothing of the
+            matrix can run on this machine.
     """
     matrix, kernels = load_matrix(asked.matrix, asked.cards), load_kernels(asked.cards)
     if begun is not None:
@@ -68,6 +77,8 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
     else:
         selection = Selection(select=asked.select or "", kernel=asked.kernel or "")
         level, host = asked.level or "smoke", find_host(asked.device or "auto")
+        if host.kind == "cpu" and asked.device != "cpu":
+            _refuse_silent_cpu(asked, matrix, kernels)
     plan = make_plan(matrix, kernels, host=host, selection=selection, typed=asked.typed)
     if not plan.cases:
         _refuse_wrong_machine(matrix, plan, make_plan(matrix, kernels, selection=selection), host, asked.typed)
@@ -102,6 +113,20 @@ def _refuse_other_run(asked: Asked, matrix: LoadedMatrix, begun: Run) -> None:
                 f"--resume {begun.id}: that run has {f'{option} {stored}' if stored else f'no {option}'}, and this "
                 f"command has {option} {typed}. Leave out {option} to go on as it began, or --resume for a new run."
             )
+
+
+def _refuse_silent_cpu(asked: Asked, matrix: LoadedMatrix, kernels: dict[str, LoadedKernel]) -> None:
+    """What a CPU computes says nothing about the kernels that a matrix names for a GPU."""
+    needing = gpu_kernels(matrix.card, kernels)
+    if matrix.card.portable or not needing:
+        return
+    more = f" and {len(needing) - NAMED} more" if len(needing) > NAMED else ""
+    raise DeviceError(
+        f"{matrix.card.matrix} names kernels that need a GPU ({', '.join(needing[:NAMED])}{more}), and no NVIDIA "
+        "GPU is visible here (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES hides it). `qualify doctor` checks the "
+        "machine. A demonstration on the CPU, which proves nothing about a GPU: "
+        f"{asked.typed.command('run', asked.matrix, '--device', 'cpu')}"
+    )
 
 
 def _refuse_wrong_machine(matrix: LoadedMatrix, here: Plan, anywhere: Plan, host: Host, typed: Typed) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -9,6 +11,8 @@ from importlib import metadata
 from packaging.requirements import Requirement
 
 from qualify.cards.kernel import KernelCard
+from qualify.cards.load import LoadedKernel
+from qualify.cards.matrix import MatrixCard
 from qualify.facts.case import DeviceKind
 
 
@@ -34,6 +38,17 @@ def device_refusals(card: KernelCard, host: Host) -> list[str]:
         wanted = " or ".join(needs.compute_capability)
         return [f"compute_capability={host.compute_capability} ({card.kernel} requires {wanted})"]
     return []
+
+
+def lacks_gpu(reasons: Iterable[str]) -> bool:
+    """Whether a plan refused a case because the run was on a CPU."""
+    return any(reason.startswith("device=cpu (") for reason in reasons)
+
+
+def gpu_kernels(matrix: MatrixCard, kernels: Mapping[str, LoadedKernel]) -> list[str]:
+    """The kernels of a matrix that need a GPU, in the matrix's order."""
+    chosen = dict.fromkeys(name for glob in matrix.kernels for name in sorted(fnmatch.filter(kernels, glob)))
+    return [name for name in chosen if kernels[name].card.requires.device == "cuda"]
 
 
 def install_refusals(card: KernelCard) -> list[str]:

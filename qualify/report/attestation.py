@@ -13,6 +13,7 @@ from typing import Any
 
 from qualify.errors import NoVerdict, UsageError
 from qualify.report.judged import Judged
+from qualify.report.verdict_text import DEMONSTRATION
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -45,13 +46,19 @@ def to_statement(judged: Judged, given: Sequence[Subject] = ()) -> dict[str, Any
     """The statement. A verdict that is not given is FAILED: in-toto knows no third state, and it never passes.
 
     Raises:
-        NoVerdict: the run was narrowed; or nothing was named, and no file of the stack has a digest.
+        NoVerdict: the run was narrowed, or is a demonstration on a CPU; or nothing was named, and no file of the stack
+            has a digest.
     """
     run, conclusion = judged.run, judged.conclusion
     if run.narrowed:
         raise NoVerdict(
             f"run {run.id} was narrowed by --select or --kernel, and a statement stands for the whole matrix. Judge "
             f"all of it: {judged.typed.command('gate', '--matrix', run.matrix_path, '--format', 'in-toto')}"
+        )
+    if conclusion.demonstration:
+        raise NoVerdict(
+            f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. Run it on the GPU "
+            f"host: {judged.typed.command('run', run.matrix_path)}"
         )
     subjects = list(given) or _mapped(judged)
     if not subjects:

@@ -31,6 +31,8 @@ from qualify.verdict.origin import oldest
 
 HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
 """by exit code"""
+DEMONSTRATIONS = {0: "Demonstration on a CPU", 1: "Demonstration on a CPU, not qualified"}
+"""the same where a CPU stood in for a GPU"""
 WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedOut, Refused)
 """a wrong result that nothing else reports is worse than a crash that everybody sees"""
 VERSIONS = ("driver", "cuda", "torch", "cudnn")
@@ -188,7 +190,9 @@ def repeat_command(run: Run, typed: Typed = PLAIN) -> str:
 
 
 def _headline(run: Run, conclusion: Conclusion) -> str:
-    """The verdict in words; a part of a matrix is never qualified."""
+    """The verdict in words; neither a part of a matrix nor a demonstration is ever qualified."""
+    if conclusion.demonstration:
+        return DEMONSTRATIONS.get(conclusion.exit_code, "Demonstration on a CPU, no verdict")
     if run.narrowed and conclusion.verdict == "PASS":
         return "What was selected passed"
     return HEADLINES.get(conclusion.exit_code, "No verdict")
@@ -196,8 +200,7 @@ def _headline(run: Run, conclusion: Conclusion) -> str:
 
 def _summary(headline: str, views: Sequence[CaseView], conclusion: Conclusion, incidents: str) -> str:
     by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
-    served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
-    required = [cell for cell in served if cell.verdict != "NOT_REQUIRED"]
+    required = conclusion.required
     lacking = [cell for cell in required if cell.verdict in ("FAIL", "INCONCLUSIVE")]
     total = figures.counted(len(views), "case")
     parts = []
@@ -209,7 +212,8 @@ def _summary(headline: str, views: Sequence[CaseView], conclusion: Conclusion, i
     if lacking:
         parts.append(f"{len(lacking):,} of {shapes} {'lacks' if len(lacking) == 1 else 'lack'} a proven path")
     elif required:
-        parts.append(f"{shapes} {'has' if len(required) == 1 else 'have'} a proven path")
+        proven = shapes if conclusion.proven == len(required) else f"{conclusion.proven:,} of {shapes}"
+        parts.append(f"{proven} {'has' if conclusion.proven == 1 else 'have'} a proven path")
     if expired := conclusion.expired:
         places = ", ".join(use.waiver.place for use in expired)
         parts.append(f"{figures.counted(len(expired), 'waiver')} expired ({places})")
@@ -217,7 +221,8 @@ def _summary(headline: str, views: Sequence[CaseView], conclusion: Conclusion, i
         parts.append(f"incidents: {incidents}")
     if not failed:
         parts.append(f"{len(by_verdict['PASS']):,} of {total} {'passes' if len(by_verdict['PASS']) == 1 else 'pass'}")
-    sentence = f"{headline}: {', '.join(parts)}"
+    proves = ", which proves nothing about a GPU" if conclusion.demonstration else ""
+    sentence = f"{headline}{proves}: {', '.join(parts)}"
     worst = _worst(failed or unclear)
     return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
 

@@ -231,6 +231,8 @@ class GateJson(_Part):
     verdict: Literal["PASS", "FAIL", "INCONCLUSIVE"]
     """what the gate says"""
     exit_code: Literal[0, 1, 5]
+    demonstration: bool
+    """a CPU stood in for the GPU that kernels of the matrix need: it proves nothing about a GPU"""
     """exit code of the command"""
     selftest: dict[str, Any]
     """how well the checks detect planted faults"""

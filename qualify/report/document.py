@@ -30,6 +30,7 @@ def to_json(context: ReportContext) -> str:
         "stack": run.stack,
         "verdict": conclusion.verdict,
         "exit_code": conclusion.exit_code,
+        "demonstration": conclusion.demonstration,
         "summary": context.summary,
         "counts": conclusion.counts,
         "selftest": summary(context.selftest, run.check_version),

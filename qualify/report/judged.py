@@ -23,6 +23,7 @@ from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver, WaiverUse
 from qualify.plan.code import CodeHere
+from qualify.plan.host import gpu_kernels
 from qualify.report.code import changed_code, code_here, ran_kernels
 from qualify.report.detection import summary
 from qualify.report.differences import to_data as comparison_data
@@ -173,6 +174,7 @@ def rules_of(
         patterns={name: kernel.card.witness.must_match for name, kernel in kernels.items()},
         partial=run.narrowed,
         waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
+        demonstration=run.device == "cpu" and bool(gpu_kernels(card, kernels)),
     )
 
 
@@ -254,6 +256,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "device": run.stack.device.name if run.stack else None,
         "verdict": conclusion.verdict,
         "exit_code": conclusion.exit_code,
+        "demonstration": conclusion.demonstration,
         "selftest": summary(judged.selftest, run.check_version),
         "counts": {kind: dict(counts) for kind, counts in conclusion.counts.items()},
         "notes": list(judged.notes),

@@ -93,7 +93,7 @@ def _case(
 def _gate(judged: Judged) -> Element:
     """The verdict itself."""
     conclusion, run = judged.conclusion, judged.run
-    case = _case(f"{run.matrix} is qualified", "gate", conclusion.verdict, _told(judged))
+    case = _case(f"{run.matrix} is qualified", "gate", conclusion.shown, _told(judged))
     if judged.slower:
         told = "\n".join((headline(judged.slower), *slower_lines(judged.slower)))
         SubElement(case, "system-out").text = clipped(xml_text(told), LONGEST_BYTES)

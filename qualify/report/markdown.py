@@ -12,7 +12,7 @@ from qualify.report.judged import Judged
 from qualify.report.one_line import one_line
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
-from qualify.report.verdict_text import actions, notes, stack_line, verdict_line
+from qualify.report.verdict_text import DEMONSTRATION, actions, notes, stack_line, verdict_line
 
 LIMIT_BYTES = 1_000_000
 """GitHub refuses a summary of more than 1 MiB"""
@@ -37,7 +37,9 @@ def code(text: str) -> str:
 def to_markdown(judged: Judged, now: datetime) -> str:
     """The summary: verdict, what to do, what changed, failures, waivers; as many rows as fit."""
     found = troubles(judged)
-    glyph, word = WORDS[judged.conclusion.verdict]
+    glyph, word = WORDS[judged.conclusion.shown]
+    if judged.conclusion.demonstration:
+        word = f"{DEMONSTRATION}, {WORDS[judged.conclusion.verdict][1]}"
     lines = [
         f"## {glyph} {escaped(judged.run.matrix)}: {word}, exit {judged.conclusion.exit_code}",
         "",

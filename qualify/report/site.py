@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ class RunRow:
 
     run: Run
     verdict: Verdict
+    demonstration: bool
+    """a CPU stood in for the GPU that kernels of the matrix need"""
     before: str
     """the run of the same matrix and device before it; empty = none on this page"""
 
@@ -67,13 +69,21 @@ class CanariesPage(SitePage):
     glyphs: Mapping[Advice, str]
 
 
-def with_verdicts(runs: Sequence[Run], verdicts: Mapping[str, Verdict]) -> tuple[RunRow, ...]:
-    """The rows of the list; each is linked to the next older run of the same matrix on the same device model."""
+def with_verdicts(
+    runs: Sequence[Run], verdicts: Mapping[str, Verdict], demonstrations: Collection[str]
+) -> tuple[RunRow, ...]:
+    """The rows of the list; each is linked to the next older run of the same matrix on the same device model.
+
+    Args:
+        verdicts: by id of the run.
+        demonstrations: ids of the runs whose CPU stood in for a GPU.
+    """
     rows: list[RunRow] = []
     older: dict[tuple[str, str], str] = {}
     for run in reversed(runs):
         pair = run.matrix, run.stack.device.variant if run.stack else ""
-        rows.append(RunRow(run=run, verdict=verdicts[run.id], before=older.get(pair, "")))
+        shown = run.id in demonstrations
+        rows.append(RunRow(run=run, verdict=verdicts[run.id], demonstration=shown, before=older.get(pair, "")))
         older[pair] = run.id
     return tuple(reversed(rows))
 
@@ -87,6 +97,7 @@ def runs_data(rows: Sequence[RunRow]) -> list[dict[str, Any]]:
             "level": row.run.level,
             "state": row.run.state,
             "verdict": row.verdict,
+            "demonstration": row.demonstration,
             "started_at": row.run.started_at.isoformat(),
             "finished_at": row.run.finished_at.isoformat() if row.run.finished_at else None,
             "device": row.run.stack.device.variant if row.run.stack else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from qualify.facts.case import INCIDENTS
 from qualify.facts.comparison import Slowdown
 from qualify.facts.typed import level_words
 from qualify.facts.waiver import WaiverUse
@@ -23,6 +22,8 @@ SOON = timedelta(days=14)
 """how long before its end a waiver is announced"""
 EXPIRED = "remove it, or accept the failure again until another day"
 WORDS = {"PASS": "qualified", "FAIL": "not qualified", "INCONCLUSIVE": "no verdict"}
+DEMONSTRATION = "demonstration on a CPU"
+"""what is said of a run whose matrix has kernels that need a GPU"""
 
 
 def to_text(judged: Judged, now: datetime) -> str:
@@ -50,6 +51,9 @@ def verdict_line(judged: Judged) -> str:
     """The verdict with the counts behind it."""
     run, conclusion = judged.run, judged.conclusion
     verdict = "passed" if run.narrowed and conclusion.verdict == "PASS" else WORDS[conclusion.verdict]
+    if conclusion.demonstration:
+        passed = "every case passed" if conclusion.verdict == "PASS" else verdict
+        verdict = f"{DEMONSTRATION}, which proves nothing about a GPU: {passed}"
     if run.state != "completed":
         verdict += f", and the run is {'not finished' if run.state == 'running' else run.state}"
     if judged.future:
@@ -59,10 +63,9 @@ def verdict_line(judged: Judged) -> str:
     if run.narrowed:
         verdict += ", of the part of the matrix that was selected"
     counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
-    served = [cell for cell in conclusion.cells if not cell.cell.startswith(f"{INCIDENTS}/")]
-    proven = sum(bool(cell.proven_by) for cell in served)
     incidents = counted_states(replays(run, join(judged.records, conclusion)))
-    parts = [f"{proven} of {len(served)} production shapes have a proven path"] if served or not incidents else []
+    served = len(conclusion.required)
+    parts = [f"{conclusion.proven} of {served} production shapes have a proven path"] if served or not incidents else []
     parts += [f"incidents: {incidents}"] if incidents else []
     runs = f"run {run.id}" if len(judged.runs) < 2 else f"{len(judged.runs)} runs, newest {run.id}"
     return f"{run.matrix}: {verdict} ({'; '.join(parts)}; {len(judged.records)} cases: {counts}; {runs})"
@@ -124,6 +127,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     """What to do now, the first thing first; every command can be pasted as it stands."""
     run, verdict, typed = judged.run, judged.conclusion.verdict, judged.typed
     again = typed.command("run", run.matrix_path, *judged.again)
+    if judged.conclusion.demonstration and verdict != "FAIL" and not found and run.state == "completed":
+        return [f"decide nothing for a GPU by this; run it on the GPU host: {typed.command('run', run.matrix_path)}"]
     if verdict == "PASS" and run.narrowed:
         return [f"promote nothing on a part of the matrix; run all of it: {again}"]
     if verdict == "PASS":

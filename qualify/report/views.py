@@ -88,9 +88,9 @@ class ShapeView:
         return self.judgement.verdict != "NOT_REQUIRED"
 
     @property
-    def handled(self) -> bool:
+    def proven(self) -> bool:
         """Whether the shape has its proven path: any kernel, or the expected one where the matrix names it."""
-        return self.judgement.verdict in ("PASS", "WAIVED")
+        return self.judgement.verdict == "PASS"
 
     @property
     def proving(self) -> tuple[CaseView, ...]:
@@ -109,6 +109,10 @@ class ModelView:
     def cases(self) -> tuple[CaseView, ...]:
         """All cases of the model."""
         return tuple(view for shape in self.shapes for view in shape.cases)
+
+    def ended(self, *verdicts: Verdict) -> tuple[CaseView, ...]:
+        """The cases with one of these verdicts."""
+        return tuple(view for view in self.cases if view.verdict in verdicts)
 
     def phases(self) -> list[tuple[Phase, tuple[ShapeView, ...]]]:
         """The phases that the model has, with their shapes."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 from qualify.cards.matrix import Drift
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
 from qualify.facts.comparison import Change, Comparison, Topic
-from qualify.facts.outcome import OUTCOMES
+from qualify.facts.outcome import OUTCOMES, Refused
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
+from qualify.plan.host import lacks_gpu
 from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell
 from qualify.verdict.waivers import waive
 
@@ -22,7 +23,8 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
 
     One FAIL, of a case or of a shape without a proven path, is not qualified, and neither is an expired waiver,
     whatever it covers: its owner said that the failure would be gone by then. Otherwise anything inconclusive,
-    or nothing that passed or is waived, is no verdict. Only then it is qualified.
+    or nothing that passed or is waived, is no verdict. Only then it is qualified. A demonstration on a CPU never
+    qualifies a matrix that names kernels for GPUs.
     """
     strict = [judge_case(record, rules) for record in records]
     causes = [causes_of(record, judgement) for record, judgement in zip(records, strict, strict=True)]
@@ -36,7 +38,8 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     elif "INCONCLUSIVE" in all_verdicts or not verdicts["PASS"] + verdicts["WAIVED"]:
         verdict = "INCONCLUSIVE"
     outcomes = Counter[str](record.outcome.outcome for record in records)
-    return Conclusion(
+    demonstration = rules.demonstration or _refused_on_cpu(records)
+    conclusion = Conclusion(
         verdict=verdict,
         exit_code=EXIT_CODES[verdict],
         judgements=judgements,
@@ -46,7 +49,14 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
             "outcomes": {name: outcomes[name] for name in OUTCOMES},
         },
         waivers=uses,
+        demonstration=demonstration,
     )
+    return without_verdict(conclusion) if demonstration and not rules.matrix.portable else conclusion
+
+
+def _refused_on_cpu(records: Sequence[Record]) -> bool:
+    """Whether a kernel was left out because it needs a GPU; a refusal says so also where its card is not here today."""
+    return any(isinstance(record.outcome, Refused) and lacks_gpu(record.outcome.reasons) for record in records)
 
 
 def without_verdict(conclusion: Conclusion) -> Conclusion:

@@ -33,6 +33,8 @@ class Rules:
     """the run was narrowed by --select or --kernel"""
     waivers: Waivers = field(default_factory=Waivers)
     """failures that somebody answers for"""
+    demonstration: bool = False
+    """the run was on a CPU, and kernels of the matrix need a GPU"""
 
     def expectation(self, cell: str) -> Expectation | None:
         """The first expectation that selects the production shape, with or without a kernel at its end."""

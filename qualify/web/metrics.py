@@ -17,7 +17,6 @@ from qualify.facts.run import VERDICTS, Run
 from qualify.store.store import Store
 from qualify.verdict.origin import newest
 from qualify.web.site import Site
-from qualify.web.verdicts import Summary
 
 NEWEST = 200
 """runs that are looked at"""
@@ -73,7 +72,7 @@ def _runs(site: Site) -> list[Metric]:
     coverage = _gauge("qualify_coverage_ratio", "Share of its production shapes with a proven path.", PAIR)
     for pair, (run, summary) in latest.items():
         last.add_metric(pair, _ended(run))
-        qualified.add_metric(pair, summary.exit_code == 0)
+        qualified.add_metric(pair, summary.qualified)
         refused.add_metric(pair, summary.outcomes.get("refused", 0))
         shapes.add_metric(pair, summary.shapes)
         coverage.add_metric(pair, summary.proven / summary.shapes if summary.shapes else 0.0)
@@ -87,11 +86,7 @@ def _runs(site: Site) -> list[Metric]:
 
 def _first_good(site: Site, runs: Iterable[Run]) -> Run | None:
     """The newest run that qualified, among the last ones."""
-
-    def good(summary: Summary) -> bool:
-        return summary.exit_code == 0
-
-    return next((run for run in list(runs)[:LOOKED_BACK] if good(site.verdicts.summary(run))), None)
+    return next((run for run in list(runs)[:LOOKED_BACK] if site.verdicts.summary(run).qualified), None)
 
 
 def _canaries(store: Store) -> list[Metric]:

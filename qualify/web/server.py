@@ -12,11 +12,10 @@ import uvicorn
 
 from qualify.errors import InfrastructureError, UsageError
 from qualify.web.app import create_app
+from qualify.web.connections import BACKLOG, Connection
 from qualify.web.site import Site
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
-BUSY = 64
-"""requests at the same time; more are told to come back"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +46,7 @@ def bind(address: Address) -> socket.socket:
         )
     family = socket.AF_INET6 if host.version == 6 else socket.AF_INET
     try:
-        return socket.create_server((str(host), address.port), family=family, backlog=128)
+        return socket.create_server((str(host), address.port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise InfrastructureError(
             f"port {address.port} of {address.host} cannot be had: {error.strerror}. Something else probably listens "
@@ -71,12 +70,14 @@ def serve(site: Site, listening: socket.socket, address: Address, say: Callable[
     hosts = [*LOOPBACK, *address.names] if address.names or not exposed else ["*"]
     config = uvicorn.Config(
         create_app(site, hosts),
+        http=Connection,
+        ws="none",
+        backlog=BACKLOG,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=BUSY,
         timeout_graceful_shutdown=5,
     )
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again, when it has ended

@@ -45,7 +45,9 @@ class Site:
         """The newest runs."""
         limit = max(1, min(limit, MOST))
         found = self.store.runs(limit=limit + 1)
-        rows = with_verdicts(found[:limit], {run.id: self.verdicts.summary(run).verdict for run in found[:limit]})
+        told = {run.id: self.verdicts.summary(run) for run in found[:limit]}
+        verdicts = {run_id: summary.verdict for run_id, summary in told.items()}
+        rows = with_verdicts(found[:limit], verdicts, [run_id for run_id, it in told.items() if it.demonstration])
         if twin:
             return _json("runs", {"runs": runs_data(rows)})
         older = f"/?limit={limit * 4}" if len(found) > limit and limit < MOST else ""

@@ -26,13 +26,20 @@ class Summary:
 
     verdict: Verdict
     exit_code: int
+    demonstration: bool
+    """a CPU stood in for the GPU that kernels of the matrix need"""
     cases: Mapping[str, int]
     """by verdict"""
     outcomes: Mapping[str, int]
     shapes: int
-    """production shapes"""
+    """production shapes that need a path"""
     proven: int
     """those with a proven path"""
+
+    @property
+    def qualified(self) -> bool:
+        """Whether the run qualified what production serves; a demonstration on a CPU does not."""
+        return self.exit_code == 0 and not self.demonstration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,10 +83,11 @@ class Verdicts:
         summary = Summary(
             verdict=conclusion.verdict,
             exit_code=conclusion.exit_code,
+            demonstration=conclusion.demonstration,
             cases=conclusion.counts["verdicts"],
             outcomes=conclusion.counts["outcomes"],
-            shapes=len(conclusion.cells),
-            proven=sum(bool(cell.proven_by) for cell in conclusion.cells),
+            shapes=len(conclusion.required),
+            proven=conclusion.proven,
         )
         run = judged.run
         self._known[run.id] = _key(run, judged.waivers_path), judged.waivers_path, summary

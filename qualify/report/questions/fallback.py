@@ -86,7 +86,7 @@ def answer(model: ModelView) -> Answer:
     )
     refusals = _refusals(model.shapes)
     return Answer(
-        state=_state(substituted, unproven, traced),
+        state=_state(model, unproven, traced),
         headline=_headline(substituted, traced),
         lines=_lines(refusals, unproven, substituted),
         notes=_notes(traced),
@@ -96,17 +96,19 @@ def answer(model: ModelView) -> Answer:
     )
 
 
-def _state(substituted: Sequence[CaseView], unproven: Sequence[CaseView], traced: Sequence[CaseView]) -> State:
-    if any(view.verdict == "FAIL" for view in substituted):
+def _state(model: ModelView, unproven: Sequence[CaseView], traced: Sequence[CaseView]) -> State:
+    replaced = {view.verdict for view in model.cases if isinstance(view.outcome, Substituted | Refused)}
+    if "FAIL" in replaced:
         return "bad"
-    return "open" if unproven or not traced else "good"
+    return "open" if unproven or not traced or replaced & {"WAIVED", "INCONCLUSIVE"} else "good"
 
 
 def _headline(substituted: Sequence[CaseView], traced: Sequence[CaseView]) -> str:
     if not traced:
         return "Unknown: no case was traced"
     if substituted:
-        allowed = "" if any(view.verdict == "FAIL" for view in substituted) else ", none of them forbidden"
+        forbidden = any(view.verdict in ("FAIL", "WAIVED") for view in substituted)
+        allowed = "" if forbidden else ", none of them forbidden"
         return f"{counted(len(substituted), 'substitution')} in {counted(len(traced), 'traced case')}{allowed}"
     return f"No substitution in {counted(len(traced), 'traced case')}"
 

@@ -103,7 +103,7 @@ def answer(model: ModelView) -> Answer:
         return _no_comparison(timed)
     return Answer(
         state="good",
-        headline=_headline(rows),
+        headline=_headline(rows, len(model.shapes)),
         lines=tuple(_line(phase, rows.get(phase), shapes) for phase, shapes in phases),
         notes=(
             (
@@ -167,7 +167,15 @@ def _gain(phase: Phase, shapes: Sequence[ShapeView]) -> Gain | None:
     return None
 
 
-def _headline(rows: dict[Phase, Gain]) -> str:
+def _headline(rows: dict[Phase, Gain], shapes: int) -> str:
+    """Where the gains are; ``only`` and ``neither`` need that every shape was compared."""
+    compared = sum(len(row.pairs) for row in rows.values())
+    if compared == shapes:
+        return _gained(rows, whole=True)
+    return f"{_gained(rows, whole=False)}; {compared:,} of {counted(shapes, 'shape')} compared"
+
+
+def _gained(rows: dict[Phase, Gain], *, whole: bool) -> str:
     gained = {phase for phase, row in rows.items() if row.ratio >= 1 + MIN_EFFECT}
     decode = bool(gained & GENERATION)
     prefill = bool(gained - GENERATION)
@@ -178,8 +186,8 @@ def _headline(rows: dict[Phase, Gain]) -> str:
     if not set(rows) - GENERATION:
         return "In decode; prefill is not compared" if decode else "None in decode; prefill is not compared"
     if not gained:
-        return "In neither"
-    return "In decode only" if decode else "In prefill only"
+        return "In neither" if whole else "None seen"
+    return ("In decode" if decode else "In prefill") + (" only" if whole else "")
 
 
 def _line(phase: Phase, row: Gain | None, shapes: Sequence[ShapeView]) -> Line:
@@ -187,4 +195,6 @@ def _line(phase: Phase, row: Gain | None, shapes: Sequence[ShapeView]) -> Line:
         timed = any(_counts(view) for shape in shapes for view in shape.cases)
         return Line(term=phase, text="one kernel only" if timed else "not timed")
     share = text(_share([pair.fastest for pair in row.pairs]), "share")
-    return Line(term=phase, text=ratio(row.ratio), note=f"{row.kernels} vs {row.against}; {share} of the ceiling")
+    part = f"; {len(row.pairs):,} of {counted(len(shapes), 'shape')}" if len(row.pairs) < len(shapes) else ""
+    note = f"{row.kernels} vs {row.against}; {share} of the ceiling{part}"
+    return Line(term=phase, text=ratio(row.ratio), note=note)

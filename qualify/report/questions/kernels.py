@@ -27,6 +27,8 @@ class Path:
     """shapes of the phase"""
     fastest: int
     """shapes where no other proven kernel was faster"""
+    unproven: int
+    """shapes of the phase where this card failed or was not decided"""
     fallbacks: int
     """shapes where another kernel than the card's did the work, as the matrix allows"""
     example: CaseView
@@ -56,18 +58,23 @@ COLUMNS: tuple[Column[Path], ...] = (
     Column(key="family", title="Family, generation", cell=lambda path: path.family),
     Column(key="proven", title="Shapes proven", unit="count", cell=lambda path: path.proven),
     Column(key="shapes", title="Shapes of the phase", unit="count", cell=lambda path: path.shapes),
+    Column(key="unproven", title="Failed or undecided on", unit="count", cell=lambda path: path.unproven),
     Column(key="fastest", title="Fastest on", unit="count", cell=lambda path: path.fastest),
 )
 
 
 def answer(model: ModelView) -> Answer:
-    """Per phase: the attention kernels that were launched on a proven path, and the shapes that lack theirs."""
+    """Per phase: the attention kernels that were launched on a proven path, and the shapes that lack theirs.
+
+    It is good only where nothing of the model failed or stayed open: another kernel that serves the shape, and computes
+    the wrong thing, is evidence against the release.
+    """
     paths = {phase: _paths(phase, shapes) for phase, shapes in model.phases()}
     required = [shape for shape in model.shapes if shape.required]
-    missing = [shape for shape in required if not shape.handled]
+    missing = [shape for shape in required if not shape.proven]
     return Answer(
-        state=_state(required, missing),
-        headline=_headline(required, missing),
+        state=_state(model, required),
+        headline=_headline(model, required, missing),
         lines=(*(_line(phase, shapes, paths[phase]) for phase, shapes in model.phases()), *_spare(model, required)),
         notes=(
             (
@@ -88,19 +95,24 @@ def answer(model: ModelView) -> Answer:
     )
 
 
-def _state(required: Sequence[ShapeView], missing: Sequence[ShapeView]) -> State:
-    if not required:
-        return "untested"
-    if not missing:
-        return "good"
-    return "bad" if any(shape.judgement.verdict == "FAIL" for shape in missing) else "open"
+def _state(model: ModelView, required: Sequence[ShapeView]) -> State:
+    ends = {shape.judgement.verdict for shape in required}
+    if "FAIL" in ends or model.ended("FAIL"):
+        return "bad"
+    if "INCONCLUSIVE" in ends or model.ended("INCONCLUSIVE"):
+        return "open"
+    return "good" if required else "untested"
 
 
-def _headline(required: Sequence[ShapeView], missing: Sequence[ShapeView]) -> str:
+def _headline(model: ModelView, required: Sequence[ShapeView], missing: Sequence[ShapeView]) -> str:
     total = counted(len(required), "shape")
     if not required:
-        return "No shape is required"
-    return f"{len(required) - len(missing):,} of {total} proven" if missing else f"All {total} proven"
+        text = "No shape is required"
+    else:
+        text = f"{len(required) - len(missing):,} of {total} proven" if missing else f"All {total} proven"
+    failed, undecided = len(model.ended("FAIL")), len(model.ended("INCONCLUSIVE"))
+    text += f"; {counted(failed, 'case')} failed" if failed else ""
+    return text + (f"; {counted(undecided, 'case')} undecided" if undecided else "")
 
 
 def _spare(model: ModelView, required: Sequence[ShapeView]) -> list[Line]:
@@ -113,7 +125,7 @@ def _missing_text(shape: ShapeView) -> str:
 
 
 def _paths(phase: Phase, shapes: Sequence[ShapeView]) -> list[Path]:
-    """The proven paths of a phase; first the kernel that is fastest on most shapes."""
+    """The proven paths of a phase; first the kernels that fail on none of its shapes, the fastest first."""
     by_kernel: dict[str, list[CaseView]] = {}
     wins: dict[str, int] = {}
     for shape in shapes:
@@ -130,21 +142,30 @@ def _paths(phase: Phase, shapes: Sequence[ShapeView]) -> list[Path]:
             launches=tuple({launch.name: launch for view in views for launch in view.attention}.values()),
             proven=len(views),
             shapes=len(shapes),
+            unproven=len({id(shape) for shape in shapes if _stains(shape, kernel)}),
             fastest=wins.get(kernel, 0),
             fallbacks=sum(isinstance(view.outcome, Substituted) for view in views),
             example=views[0],
         )
         for kernel, views in by_kernel.items()
     ]
-    return sorted(paths, key=lambda path: (-path.fastest, -path.proven))
+    return sorted(paths, key=lambda path: (path.unproven > 0, -path.fastest, -path.proven))
+
+
+def _stains(shape: ShapeView, kernel: str) -> bool:
+    """Whether a card failed on a shape, or was not decided."""
+    return any(view.case.kernel == kernel and view.verdict in ("FAIL", "INCONCLUSIVE") for view in shape.cases)
 
 
 def _line(phase: Phase, shapes: Sequence[ShapeView], paths: Sequence[Path]) -> Line:
-    term = f"{phase} {sum(shape.handled for shape in shapes):,}/{len(shapes):,}"
+    required = [shape for shape in shapes if shape.required]
+    term = f"{phase} {sum(shape.proven for shape in required):,}/{len(required):,}"
     if not paths:
-        return Line(term=term, text="no proven path")
-    more = f"; {counted(len(paths) - 1, 'other card')} proven too" if len(paths) > 1 else ""
-    return Line(term=term, text=paths[0].names, note=f"{paths[0].family}{more}", code=True)
+        return Line(term=term, text="no proven path" if required else "not required")
+    first, whole = paths[0], [path for path in paths[1:] if not path.unproven]
+    own = f"; failed or undecided on {counted(first.unproven, 'shape')}" if first.unproven else ""
+    more = f"; {counted(len(whole), 'other card')} proven too" if whole else ""
+    return Line(term=term, text=first.names, note=f"{first.family}{own}{more}", code=True)
 
 
 def _unique(texts: Iterable[str]) -> list[str]:

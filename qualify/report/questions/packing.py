@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qualify.facts.outcome import Finding
+from qualify.facts.outcome import Finding, Measured
 from qualify.report.columns import Column, Table
 from qualify.report.figures import counted
 from qualify.report.questions.interface import Answer, Line, Link, State
-from qualify.report.views import CaseView, ModelView
+from qualify.report.views import PHASES, CaseView, ModelView
 
 PROBES = ("census", "needle", "poison", "suffix")
 """the exact checks that see a wrong mask"""
@@ -51,18 +51,20 @@ COLUMNS: tuple[Column[Probed], ...] = (
 
 
 def answer(model: ModelView) -> Answer:
-    """What census, needle, poison and suffix say about the cases of the varlen phase."""
-    planned = [view for view in model.cases if view.case.phase == "varlen" and view.claimed]
-    if not planned:
+    """What census, needle, poison and suffix say about packed batches, and whether the mask is wrong in any phase."""
+    claimed = [view for view in model.cases if view.claimed]
+    planned = [view for view in claimed if view.case.phase == "varlen"]
+    failed = [view for view in claimed if _says(view, "fail")]
+    if not planned and not failed:
         return Answer(
             state="untested", headline="Not tested by this matrix", lines=(Line(term="varlen", text="no such shape"),)
         )
     rows = _rows(planned)
-    failed = [view for view in planned if _says(view, "fail")]
+    lacking = [view for view in claimed if _lacks(view)]
     return Answer(
-        state=_state(rows, failed),
-        headline=_headline(rows, failed),
-        lines=_lines(planned, rows),
+        state=_state(rows, failed, lacking),
+        headline=_headline(rows, failed, lacking),
+        lines=(*(_lines(planned, rows) if planned else ()), *_other_phases(claimed)),
         notes=(
             (
                 "census reads the visible set of every query back, needle asks for one key bit for bit, poison fills "
@@ -88,23 +90,51 @@ def _says(view: CaseView, verdict: str) -> bool:
     return any(finding.check in PROBES and finding.verdict == verdict for finding in view.findings)
 
 
-def _open(rows: Sequence[Probed]) -> bool:
+def _lacks(view: CaseView) -> bool:
+    """Whether a case leaves the mask open: an undecided probe, or a packed batch that the card's kernel did not end."""
+    if _says(view, "inconclusive"):
+        return True
+    ended = isinstance(view.outcome, Measured) and bool(view.evidence and view.evidence.witness.state != "unproven")
+    unsettled = view.verdict in ("FAIL", "INCONCLUSIVE", "WAIVED")
+    return view.case.phase == "varlen" and unsettled and not ended
+
+
+def _open(rows: Sequence[Probed], lacking: Sequence[CaseView]) -> bool:
     verdicts = [finding.verdict for row in rows for check in PROBES for finding in row.findings(check)]
-    return not verdicts or "inconclusive" in verdicts
+    return not verdicts or bool(lacking)
 
 
-def _state(rows: Sequence[Probed], failed: Sequence[CaseView]) -> State:
+def _state(rows: Sequence[Probed], failed: Sequence[CaseView], lacking: Sequence[CaseView]) -> State:
     if failed:
         return "bad"
-    return "open" if _open(rows) else "good"
+    return "open" if _open(rows, lacking) else "good"
 
 
-def _headline(rows: Sequence[Probed], failed: Sequence[CaseView]) -> str:
+def _headline(rows: Sequence[Probed], failed: Sequence[CaseView], lacking: Sequence[CaseView]) -> str:
     if failed:
-        return f"Not for {', '.join(dict.fromkeys(view.case.kernel for view in failed))}"
+        phases = [phase for phase in PHASES if any(view.case.phase == phase for view in failed)]
+        where = "" if phases == ["varlen"] else f" in {', '.join(phases)}"
+        return f"Not for {', '.join(dict.fromkeys(view.case.kernel for view in failed))}{where}"
     if not rows:
         return "Not proven: no packed case ran"
-    return "Not proven: probes are missing or inconclusive" if _open(rows) else "Yes, exactly"
+    if not _open(rows, lacking):
+        return "Yes, exactly"
+    undecided = not lacking or any(_says(view, "inconclusive") for view in lacking)
+    reason = (
+        "probes are missing or inconclusive" if undecided else f"no proof for {counted(len(lacking), 'packed case')}"
+    )
+    return f"Not proven: {reason}"
+
+
+def _other_phases(claimed: Sequence[CaseView]) -> list[Line]:
+    """The phases beside varlen in which a probe does not pass."""
+    lines = []
+    for phase in (phase for phase in PHASES if phase != "varlen"):
+        views = [view for view in claimed if view.case.phase == phase and view.evidence]
+        failed = sum(_says(view, "fail") for view in views)
+        if failed:
+            lines.append(Line(term=phase, text=f"the mask is wrong in {failed:,} of {counted(len(views), 'case')}"))
+    return lines
 
 
 def _lines(planned: Sequence[CaseView], rows: Sequence[Probed]) -> tuple[Line, ...]:

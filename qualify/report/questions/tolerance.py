@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from qualify.facts.outcome import Measured, Statistics
+from qualify.facts.outcome import FindingVerdict, Measured, Statistics
 from qualify.report.columns import Column, Limited, Table
 from qualify.report.figures import counted, text
 from qualify.report.questions.interface import Answer, Line, Link
@@ -134,9 +134,12 @@ def answer(model: ModelView) -> Answer:
     over = tuple({view.anchor: view for row in rows for view in row.over}.values())
     judged = {view.anchor for row in rows for view in (*row.over, *(sample.view for sample in row.samples))}
     total = counted(len(judged), "case")
+    undecided = sum(view.claimed and _says(view, "inconclusive") for view in model.cases)
     headline = f"{len(over):,} of {total} over a limit" if over else f"All {total} within limits"
+    if undecided and not over:
+        headline = f"Not proven: {counted(undecided, 'case')} undecided"
     return Answer(
-        state="bad" if over else "good",
+        state="bad" if over else "open" if undecided else "good",
         headline=headline,
         lines=tuple(_line(row) for row in rows),
         notes=(
@@ -159,12 +162,12 @@ def _rows(views: Sequence[CaseView]) -> tuple[Accuracy, ...]:
         if isinstance(view.outcome, Measured) and view.claimed:
             samples, failed = by_dtype.setdefault(view.case.dtype, ([], []))
             samples += [Sample(view=view, statistics=item) for item in view.outcome.evidence.statistics]
-            failed += [view] if _failed(view) else []
+            failed += [view] if _says(view, "fail") else []
     return tuple(_accuracy(dtype, *found) for dtype, found in by_dtype.items() if any(found))
 
 
-def _failed(view: CaseView) -> bool:
-    return any(finding.verdict == "fail" and finding.check in NUMERIC_CHECKS for finding in view.findings)
+def _says(view: CaseView, verdict: FindingVerdict) -> bool:
+    return any(finding.verdict == verdict and finding.check in NUMERIC_CHECKS for finding in view.findings)
 
 
 def _accuracy(dtype: str, samples: Sequence[Sample], failed: Sequence[CaseView]) -> Accuracy:

@@ -1,0 +1,195 @@
+"""Whatever happened in a run, no part of its report contradicts the gate's verdict on the same records."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from builders import make_evidence, make_finding, make_matrix, make_statistics, make_timing, make_witness
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_examples import PROBES, make_case, make_run
+from stored_runs import NOW
+
+from qualify.facts.case import Phase
+from qualify.facts.outcome import Crashed, FindingVerdict, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
+from qualify.facts.run import Record
+from qualify.facts.waiver import Waiver
+from qualify.report.context import ReportContext, report_context
+from qualify.report.judged import Judged
+from qualify.report.markdown import to_markdown
+from qualify.report.questions import QUESTIONS, Answer
+from qualify.report.site import with_verdicts
+from qualify.report.verdict_text import to_text, verdict_line
+from qualify.report.views import by_model, join
+from qualify.verdict.gate import conclude
+from qualify.verdict.policy import Rules
+from qualify.verdict.waivers import Waivers
+
+KERNELS = ("torch-sdpa", "flash-attn-2", "flash-attn-3")
+MODELS = ("llama-3.1-8b.tp1", "gemma-2-9b.tp1")
+PHASES: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode", "verify")
+PATTERNS = dict.fromkeys(KERNELS, ("under_test",))
+
+
+def measured(latency_us: float = 300.0, *, state: str = "proven", **verdicts: FindingVerdict) -> Measured:
+    """Every probe and the budget pass, but for those that are named."""
+    checks = dict.fromkeys((*PROBES, "budget"), "pass") | verdicts
+    findings = [make_finding(verdict, check=check) for check, verdict in checks.items()]  # type: ignore[arg-type]
+    evidence = make_evidence(*findings, witness=make_witness(state, reason="" if state == "proven" else "lost"))
+    return Measured(evidence=replace(evidence, statistics=(make_statistics(),), timing=make_timing(latency_us)))
+
+
+PASSES = st.sampled_from([100.0, 101.0, 200.0, 300.0]).map(measured)
+WRONG: list[Outcome] = [
+    *(measured(**{check: verdict}) for check in ("census", "budget", "layout") for verdict in ("fail", "inconclusive")),  # type: ignore[arg-type]
+    measured(state="unproven"),
+    Substituted(evidence=measured().evidence),
+    Substituted(evidence=measured(state="substituted", needle="fail").evidence),
+    Substituted(evidence=measured(state="substituted", budget="inconclusive").evidence),
+    Crashed(stage="call", error="SIGSEGV", log="", attempt=2),
+    TimedOut(stage="call", limit_s=60.0, attempt=1),
+    Refused(by="plan", reasons=("head_dim=320 > 256",)),
+    Refused(by="library", reasons=("not supported",)),
+    NotRun(reason="interrupted"),
+]
+OUTCOMES = st.one_of(PASSES, PASSES, st.sampled_from(WRONG))
+
+
+def waiver(select: str) -> Waiver:
+    """Somebody answers for wrong masks and crashes of some cases."""
+    day = NOW.date()
+    fields: dict[str, Any] = {"owner": "jane", "reason": "known", "link": "https://example.com/1", "stack": {}}
+    checks = ("census", "crash", "substitution", "needle")
+    return Waiver(
+        id="known",
+        path="w.yaml",
+        line=1,
+        select=select,
+        checks=checks,
+        created=day,
+        expires=day.replace(month=12),
+        **fields,
+    )
+
+
+@st.composite
+def runs(draw: Any) -> Judged:
+    """A run of up to two models, five phases, three kernels, in which anything may have happened."""
+    records = []
+    for model in draw(st.sampled_from([MODELS, MODELS[:1]])):
+        for phase in draw(st.lists(st.sampled_from(PHASES), min_size=1, max_size=3, unique=True)):
+            for size in draw(st.sampled_from([(1024,), (1024, 2048)])):
+                for kernel in draw(st.lists(st.sampled_from(KERNELS), min_size=1, unique=True)):
+                    case = make_case(model, phase, kernel, size=size)
+                    if not draw(st.integers(0, 9)):
+                        case = replace(case, unclaimed=("head_dim=128 > 64",))
+                    records.append(Record(case=case, outcome=draw(OUTCOMES)))
+    expect = draw(st.sampled_from([(), [{"select": "*", "kernel": "flash-attn-3"}]]))
+    policy = draw(st.sampled_from([{}, {"fallback": "record"}, {"claims": "ignore"}]))
+    items = draw(st.sampled_from([(), (waiver("*"),), (waiver("*/flash-attn-2"),)]))
+    matrix = make_matrix(expect=list(expect), policy=policy, kernels=list(KERNELS))
+    partial = draw(st.booleans())
+    run = replace(make_run(), select="*" if partial else "", matrix_source=matrix.source)
+    waivers = Waivers(items=items, today=NOW.date(), stack=run.stack)
+    conclusion = conclude(records, Rules(matrix=matrix.card, patterns=PATTERNS, partial=partial, waivers=waivers))
+    rest: dict[str, Any] = {"selftest": None, "runs": (run.id,), "notes": (), "waivers_path": ""}
+    return Judged(run=run, records=records, conclusion=conclusion, matrix=matrix.card, **rest)
+
+
+def answers(context: ReportContext, number: int) -> dict[str, Answer]:
+    """The answers for one model, by question."""
+    keys = [question.key for question in QUESTIONS]
+    return dict(zip(keys, context.models[number].answers, strict=True))
+
+
+@settings(max_examples=250, deadline=None)
+@given(runs())
+def test_no_answer_contradicts_the_gate(judged: Judged) -> None:
+    """Green only where the gate sees nothing wrong, red only where it does."""
+    conclusion = judged.conclusion
+    context = report_context(judged.run, judged.records, conclusion)
+    for number, model in enumerate(by_model(join(judged.records, conclusion), conclusion)):
+        found = answers(context, number)
+        states = {key: answer.state for key, answer in found.items()}
+        ends = {view.verdict for view in model.cases} | {shape.judgement.verdict for shape in model.shapes}
+        if "FAIL" in ends:
+            assert "bad" == states["kernels"]
+        elif "INCONCLUSIVE" in ends:
+            assert states["kernels"] in ("open", "untested")
+        if not ends & {"FAIL", "WAIVED"}:
+            assert "bad" not in states.values()
+        for shape in model.shapes:
+            assert not (
+                "All" in found["kernels"].headline and shape.judgement.verdict in ("FAIL", "INCONCLUSIVE", "WAIVED")
+            )
+        for view in model.cases:
+            checks = {(item.check, item.verdict) for item in view.findings}
+            if view.verdict in ("PASS", "NOT_REQUIRED"):
+                continue
+            if any((probe, "fail") in checks for probe in PROBES):
+                assert "bad" == states["packing"]
+            if view.case.phase == "varlen" and view.evidence is None:
+                assert "good" != states["packing"]
+            if isinstance(view.outcome, Substituted | Refused):
+                assert "good" != states["fallback"]
+            if isinstance(view.outcome, Measured) and {("budget", "fail"), ("budget", "inconclusive")} & checks:
+                assert "good" != states["tolerance"]
+        check_paths(model, found["kernels"])
+        check_gains(model, found["gains"])
+
+
+def check_paths(model: Any, answer: Answer) -> None:
+    """The counts of a phase are the gate's, and no card is called proven beside a shape of the phase that it fails."""
+    for (_, shapes), line in zip(model.phases(), answer.lines, strict=False):
+        required = [shape for shape in shapes if shape.required]
+        proven = [shape for shape in required if shape.judgement.verdict == "PASS"]
+        assert line.term.endswith(f" {len(proven)}/{len(required)}")
+        whole = {view.case.kernel for shape in shapes for view in shape.proving} - {
+            view.case.kernel for shape in shapes for view in shape.cases if view.verdict in ("FAIL", "INCONCLUSIVE")
+        }
+        told = re.search(r"(\d+) other cards? proven too", line.note)
+        assert not told or int(told[1]) <= len(whole)
+
+
+def check_gains(model: Any, answer: Answer) -> None:
+    """`only` and `neither` are said of phases whose shapes were all compared."""
+    if not answer.tables:
+        return
+    compared = sum(row["shapes"] for row in answer.tables[0].data())
+    if compared < len(model.shapes):
+        assert f"{compared} of {len(model.shapes)} shapes compared" in answer.headline
+        assert "only" not in answer.headline
+        assert "neither" not in answer.headline
+
+
+@settings(max_examples=150, deadline=None)
+@given(runs())
+def test_headline_counts_and_formats_are_the_gates(judged: Judged) -> None:
+    """Badge, sentence, heat map, one line, Markdown and the list of runs say one thing."""
+    conclusion = judged.conclusion
+    context = report_context(judged.run, judged.records, conclusion)
+    words = {"PASS": ("Qualified", "qualified"), "FAIL": ("Not qualified", "not qualified")}
+    headline, word = words.get(conclusion.verdict, ("No verdict", "no verdict"))
+    assert headline == context.headline
+    assert context.summary.startswith(f"{headline}: ")
+    assert verdict_line(judged).startswith(f"{judged.run.matrix}: {word}")
+    assert f"exit {conclusion.exit_code}" in to_markdown(judged, NOW).splitlines()[0]
+    assert (conclusion.verdict == "PASS" and not judged.run.narrowed) == (
+        "\ndo: promote\n" in f"{to_text(judged, NOW)}\n".replace("; waived failures", "\n")
+    )
+    (row,) = with_verdicts([judged.run], {judged.run.id: conclusion.verdict}, [])
+    assert conclusion.verdict == row.verdict
+    shapes = [row.shape.judgement for _, rows in context.heatmap.groups for row in rows]
+    assert sorted(shapes, key=str) == sorted(conclusion.cells, key=str)
+    fields = [field.verdict for _, rows in context.heatmap.groups for row in rows for field in row.fields if field]
+    assert sorted(fields) == sorted(item.verdict for item in conclusion.judgements)
+    required = [cell for cell in conclusion.cells if cell.verdict != "NOT_REQUIRED"]
+    proven = sum(cell.verdict == "PASS" for cell in required)
+    assert f"{proven} of {len(required)} production shape" in verdict_line(judged)
+    lacking = sum(cell.verdict in ("FAIL", "INCONCLUSIVE") for cell in required)
+    if lacking:
+        assert f"{lacking} of {len(required)} production shape" in context.summary
+    elif proven < len(required):
+        assert f"{proven} of {len(required)} production shape" in context.summary

@@ -1,0 +1,141 @@
+"""A CPU in the place of a GPU: it is said everywhere, it promotes nothing, and nobody gets it unasked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import call, environment, write_matrix
+from stored_runs import NOW, PASSED, make_stack, shipped_kernels, store_run
+
+from qualify.canary.advice import advise
+from qualify.canary.child import seen_of
+from qualify.errors import NoVerdict
+from qualify.facts.case import Case
+from qualify.facts.outcome import Outcome, Refused
+from qualify.report.against import accepted, compare_with
+from qualify.report.attestation import to_statement
+from qualify.report.judged import Judged, judge
+from qualify.report.junit import to_junit
+from qualify.store import Store
+
+WORDS = "demonstration on a CPU"
+NO_GPU = environment(CUDA_VISIBLE_DEVICES="")
+NAMED = ("tiled-torch", "torch-sdpa")
+"""a kernel that runs anywhere, and one that needs a GPU"""
+
+
+def on_cpu(case: Case) -> Outcome:
+    """What the plan and the worker make of a case without a GPU."""
+    if case.kernel != "tiled-torch":
+        return Refused(by="plan", reasons=(f"device=cpu ({case.kernel} requires cuda)",))
+    return PASSED
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    """An empty store."""
+    with Store.open(str(tmp_path / "evidence.db")) as opened:
+        yield opened
+
+
+def judged(store: Store, folder: Path, *kernels: str, **changes: Any) -> Judged:
+    """A stored run of these kernels on a CPU, judged."""
+    run = store_run(store, write_matrix(folder / "serving.yaml", *kernels), on_cpu, **changes)
+    return judge(store, run.id, shipped_kernels(), now=NOW)
+
+
+@pytest.mark.parametrize("matrix", ["hopper", "named.yaml"])
+@pytest.mark.parametrize("more", [(), ("--device", "auto"), ("--kernel", "tiled-*")])
+def test_no_cpu_takes_the_place_of_a_gpu_in_silence(tmp_path: Path, matrix: str, more: tuple[str, ...]) -> None:
+    """A matrix that names CUDA kernels is exit 4 without a GPU, and nothing is stored."""
+    if matrix == "hopper" and "--kernel" in more:
+        more = ("--kernel", "torch-sdpa-is-causal")
+    write_matrix(tmp_path / "named.yaml", *NAMED)
+    ended = call("run", matrix, *more, cwd=tmp_path, env=NO_GPU)
+    assert (4, "") == (ended.code, ended.out)
+    assert "names kernels that need a GPU (" in ended.err
+    assert f"qualify run {matrix} --device cpu" in ended.err
+    assert [tmp_path / "named.yaml"] == list(tmp_path.iterdir())
+
+
+def test_a_demonstration_of_named_kernels_never_qualifies(tmp_path: Path) -> None:
+    """Asked for by --device cpu it runs, says what it is, and gives no verdict: nor does the gate on its evidence."""
+    write_matrix(tmp_path / "named.yaml", *NAMED)
+    ran = call("run", "named.yaml", "--device", "cpu", cwd=tmp_path, env=NO_GPU)
+    gate = call("gate", cwd=tmp_path)
+    fresh = call("gate", "--matrix", "named.yaml", cwd=tmp_path)
+    assert (5, 5, 5) == (ran.code, gate.code, fresh.code)
+    for text in (ran.out, gate.out, fresh.out):
+        assert f"named: {WORDS}, which proves nothing about a GPU: no verdict" in text
+        assert "promote" not in text
+        assert "run it on the GPU host: qualify run named.yaml" in text
+    assert ran.err.startswith(WORDS) or f"\n{WORDS}" in ran.err
+
+
+def test_a_portable_matrix_demonstrates_with_exit_0(tmp_path: Path) -> None:
+    """`*` takes what the machine can run, as smoke does: without a GPU every form says that it was a demonstration."""
+    write_matrix(tmp_path / "portable.yaml", "*")
+    ran = call("run", "portable.yaml", cwd=tmp_path, env=NO_GPU)
+    assert (0, "") == (ran.code, "".join(line for line in ran.out.splitlines() if "promote" in line))
+    assert f"portable: {WORDS}, which proves nothing about a GPU: every case passed (" in ran.out
+    assert "do: decide nothing for a GPU by this" in ran.out
+    folder = next((tmp_path / "out").iterdir())
+    page, data = (folder / "report.html").read_text(), json.loads((folder / "report.json").read_text())
+    assert "Demonstration on a CPU, which proves nothing about a GPU: " in page
+    assert 'class="badge NOT_REQUIRED"' in page
+    assert ("PASS", True, 0) == (data["verdict"], data["demonstration"], data["exit_code"])
+    found = call("gate", "--json", cwd=tmp_path).data
+    assert ("PASS", True, 0) == (found["verdict"], found["demonstration"], found["exit_code"])
+    for form in ("markdown", "github", "junit"):
+        text = call("gate", "--format", form, cwd=tmp_path)
+        assert (0, True) == (text.code, WORDS in text.out)
+        assert "do: promote" not in text.out
+        assert "1. promote" not in text.out
+
+
+def test_a_cpu_that_was_meant_qualifies(store: Store, tmp_path: Path) -> None:
+    """A matrix whose kernels all run on a CPU is no demonstration there."""
+    found = judged(store, tmp_path, "tiled-torch")
+    assert ("PASS", False) == (found.conclusion.verdict, found.conclusion.demonstration)
+
+
+def test_a_refusal_tells_where_the_card_is_gone(store: Store, tmp_path: Path) -> None:
+    """The gate of a run whose cards nobody gave it still knows that a kernel needed a GPU."""
+    run = store_run(store, write_matrix(tmp_path / "serving.yaml", *NAMED), on_cpu)
+    known = {name: kernel for name, kernel in shipped_kernels().items() if name == "tiled-torch"}
+    found = judge(store, run.id, known, now=NOW).conclusion
+    assert ("INCONCLUSIVE", True) == (found.verdict, found.demonstration)
+
+
+def test_no_statement_and_no_green_test_of_a_demonstration(store: Store, tmp_path: Path) -> None:
+    """in-toto has nothing to promote, and JUnit's test of the verdict is skipped."""
+    found = judged(store, tmp_path, "*")
+    assert "PASS" == found.conclusion.verdict
+    with pytest.raises(NoVerdict, match=WORDS):
+        to_statement(found)
+    assert '<skipped message="NOT_REQUIRED: serving: demonstration on a CPU' in to_junit(found)
+
+
+def test_a_canary_holds_on_a_demonstration(store: Store, tmp_path: Path) -> None:
+    """Its advice is not to promote, whatever passed and whatever baseline there is."""
+    before = judged(store, tmp_path, "*", age=timedelta(hours=2))
+    accepted(store, before, by="jane", reason="the first", now=NOW)
+    found = compare_with(store, judged(store, tmp_path, "*"), "baseline", shipped_kernels(), now=NOW)
+    counsel = advise(seen_of(found, 0.1))
+    assert "hold" == counsel.advice
+    assert any(WORDS in reason for reason in counsel.reasons)
+
+
+def test_the_baseline_of_a_cpu_stands_for_no_gpu(store: Store, tmp_path: Path) -> None:
+    """A demonstration that somebody accepted is not what a run on a GPU is compared with."""
+    accepted(store, judged(store, tmp_path, "*"), by="jane", reason="a demonstration", now=NOW)
+    stack = make_stack()
+    gpu = replace(stack, device=replace(stack.device, kind="cuda", name="NVIDIA H100", units=132))
+    served = store_run(store, tmp_path / "serving.yaml", PASSED, stack=gpu, device="cuda")
+    with pytest.raises(NoVerdict, match="no baseline of serving on NVIDIA H100"):
+        compare_with(store, judge(store, served.id, shipped_kernels(), now=NOW), "baseline", shipped_kernels(), now=NOW)
