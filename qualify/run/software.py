@@ -123,24 +123,38 @@ def distributions() -> list[Component]:
             continue
         record = distribution.read_text("RECORD")
         digest = hashlib.sha256(record.encode()).hexdigest() if record else ""
-        found.append(Component(kind="distribution", name=name, version=distribution.version, digest=digest))
+        # While pip replaces a distribution its metadata may have no version, for which importlib has None.
+        version = distribution.version or ""
+        found.append(Component(kind="distribution", name=name, version=version, digest=digest))
     return found
 
 
 def hashed(paths: Iterable[Path], hash_cache: Path) -> list[Component]:
-    """Hash the files, in parallel, remembering hashes by path, size and time of change."""
+    """Hash the files, in parallel, remembering hashes by path, size and time of change.
+
+    Raises:
+        OSError: a file went away, or cannot be read.
+    """
     known: dict[str, str] = {}
     try:
         known = json.loads(hash_cache.read_text())
     except (OSError, ValueError):
         known = {}
-    keys = {path: f"{path}|{path.stat().st_size}|{path.stat().st_mtime_ns}" for path in paths}
+    keys = {path: _state(path) for path in paths}
     missing = [path for path, key in keys.items() if key not in known]
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         known |= dict(zip((keys[path] for path in missing), pool.map(_sha256, missing), strict=True))
     if missing:
-        _remember(hash_cache, known)
+        # What was replaced while it was read has a hash that fits neither content.
+        replaced = {keys[path] for path in missing if _state(path) != keys[path]}
+        _remember(hash_cache, {key: digest for key, digest in known.items() if key not in replaced})
     return [Component(kind="binary", name=path.name, version="", digest=known[key]) for path, key in keys.items()]
+
+
+def _state(path: Path) -> str:
+    """The file by path, size and time of change."""
+    found = path.stat()
+    return f"{path}|{found.st_size}|{found.st_mtime_ns}"
 
 
 def _sha256(path: Path) -> str:
