@@ -8,8 +8,9 @@
     ├── NothingSelected      3    the selection matched no case
     ├── InfrastructureError  4    device, driver or database is not there
     │   ├── DeviceError      4
+    │   ├── RunBusy          4    another process writes the run
     │   └── StoreError       4
-    │       └── LeaseLost    4    another process leads the canary service now
+    │       └── LeaseLost    4    another process leads the canary service, or writes the run, now
     └── NoVerdict            5    stored evidence is missing, stale or incomplete
 
 Exit codes 0 (qualified) and 1 (not qualified) are verdicts, not errors; 130 is an interrupt.
@@ -81,6 +82,10 @@ class DeviceError(InfrastructureError):
     """No usable device: absent, driver too old, or lost."""
 
 
+class RunBusy(InfrastructureError):
+    """Another process writes the run; nothing was run or written here."""
+
+
 class StoreError(InfrastructureError):
     """The evidence store cannot be opened, read or written.
 
@@ -94,7 +99,7 @@ class StoreError(InfrastructureError):
 
 
 class LeaseLost(StoreError):
-    """Another process leads the canary service now; nothing was written."""
+    """Another process leads the canary service, or writes the run, now; nothing was written."""
 
 
 class NoVerdict(QualifyError):

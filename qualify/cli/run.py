@@ -26,7 +26,7 @@ from qualify.cli.shared import (
     fail,
     open_store,
 )
-from qualify.errors import INTERRUPTED, InfrastructureError
+from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, RunBusy
 from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
             execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
+    except (LeaseLost, RunBusy):
+        raise
     except InfrastructureError as error:
         raise type(error)(f"{error}\n{go_on}") from error
     return the_run.id

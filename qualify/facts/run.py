@@ -55,6 +55,23 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Writer:
+    """The process that writes a run: one at a time."""
+
+    host: str
+    pid: int
+    since: datetime
+    """aware UTC"""
+    machine: str
+    """the machine's boot and the space of process ids, where ``pid`` means this process; empty = unknown"""
+    born: int
+    """clock ticks from the boot to its start, because process ids come again"""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """A case and its outcome, as committed."""
 

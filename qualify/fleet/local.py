@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from qualify import __version__
-from qualify.errors import UsageError
+from qualify.errors import LeaseLost, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
@@ -23,6 +23,7 @@ from qualify.fleet.probe import available_memory
 from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
 from qualify.fleet.sharing import calls_of, first_of_each, shared
+from qualify.fleet.writers import Beat, claimed
 from qualify.run.compile_ahead import Compiling, compile_ahead
 from qualify.run.repeats import Task, tasks_to_resume
 from qualify.run.setup import Settings
@@ -85,7 +86,8 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     """Run the plan, commit every outcome at most half a second after it is known, and only then show it as done.
 
     Whatever ends it early, Ctrl-C and errors alike, first ends the worker, commits what was measured and marks the
-    run as interrupted. A completed run stays as it is.
+    run as interrupted. A completed run stays as it is. No other process writes the run meanwhile; where this one was
+    stopped for so long that another has taken the run over, it only ends.
 
     Args:
         resume: go on with ``run``: cases that have a settled outcome are not run again.
@@ -94,11 +96,21 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     Raises:
         KeyboardInterrupt: as it came.
         DeviceError: the device cannot be used.
+        RunBusy: another process has the run.
         StoreError: the evidence cannot be written; what was committed before stays.
         UsageError: the run to resume has another plan or another stack.
     """
     if resume and run.state == "completed":
         return
+    with claimed(store, run.id) as beat:
+        if resume:
+            run = store.run(run.id)  # as the process that had it before has left it
+        if run.state != "completed":
+            _execute(request, store, run, show, beat, resume=resume, reuse=reuse)
+
+
+def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *, resume: bool, reuse: bool) -> None:
+    """Run what the claimed run owes."""
     tasks = _go_on(request, store, run) if resume else _begin(request, store, run)
     if resume:
         store.resume(run.id)
@@ -109,20 +121,23 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
     events = supervisor.events()
     try:
         for call in compiling:
+            beat.check()
             filing.note_compiled(call)
         for event in events:
+            beat.check()
             filing.take(event)
             if reuse and isinstance(event, Started):
                 supervisor.settled = filing.take_over(settled_before(request, store, run, event.stack))
                 reuse = False
         filing.file()
         store.finish(run.id, "completed", datetime.now(UTC))
-    except BaseException:
+    except BaseException as error:
         with _undisturbed():
             compiling.close()
             events.close()
-            filing.commit()
-            store.finish(run.id, "interrupted", datetime.now(UTC))
+            if not isinstance(error, LeaseLost):
+                filing.commit()
+                store.finish(run.id, "interrupted", datetime.now(UTC))
         raise
 
 

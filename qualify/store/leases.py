@@ -1,4 +1,4 @@
-"""Who leads the canary service. Every function works inside the transaction of its connection.
+"""Who leads the canary service, and who writes a run. Every function works inside the transaction of its connection.
 
 A leader writes only in transactions that check its epoch first (:func:`fence`). On PostgreSQL the check holds a lock on
 the lease until the transaction ends, on SQLite there is one writer at a time: nobody can take over in between.
@@ -15,6 +15,8 @@ from qualify.facts.canary import Lease
 from qualify.store.clock import now_of
 from qualify.store.tables import leases
 
+OF_RUNS = "run:"
+"""begins the name of a run's lease (writers.py); all others are the canary service's"""
 _FIELDS = tuple(Lease.__dataclass_fields__)
 
 
@@ -26,8 +28,9 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Lease | No
 
 
 def load(connection: Connection) -> list[Lease]:
-    """Every lease, free or not, by name."""
-    rows = connection.execute(select(leases).order_by(leases.c.name)).mappings()
+    """Every lease of the canary service, free or not, by name."""
+    wanted = select(leases).where(leases.c.name.not_like(f"{OF_RUNS}%")).order_by(leases.c.name)
+    rows = connection.execute(wanted).mappings()
     return [Lease(**{field: row[field] for field in _FIELDS}) for row in rows]
 
 

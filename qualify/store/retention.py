@@ -14,7 +14,7 @@ from datetime import datetime
 from sqlalchemy import Column, Connection, delete, select, union
 
 from qualify.facts.run import Run
-from qualify.store import reading, tables
+from qualify.store import reading, tables, writers
 from qualify.store.tables import cases, metadata, outcomes, runs
 
 _OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
@@ -71,4 +71,5 @@ def remove(connection: Connection, run_id: str) -> bool:
     for table in _OF_RUNS:
         connection.execute(delete(table).where(table.c.run_id == run_id))
     connection.execute(delete(runs).where(runs.c.id == run_id))
+    writers.remove(connection, run_id)
     return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +14,12 @@ from sqlalchemy import ColumnElement, Connection, select
 
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
+from qualify.facts.canary import Lease
 from qualify.facts.case import Case
-from qualify.facts.run import Record, Run, RunState
+from qualify.facts.run import Record, Run, RunState, Writer
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
-from qualify.store import reading, retention, transfer, writing
+from qualify.store import leases, reading, retention, transfer, writers, writing
 from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.canaries import Canaries
 from qualify.store.database import Database, check_place, parse
@@ -34,11 +36,14 @@ class Store:
     """Evidence in one database. Use it as a context manager, or call :meth:`close`.
 
     Every method is one transaction and raises StoreError where the database fails, UsageError where a run or
-    a case that was asked for does not exist. A method that writes has committed when it returns.
+    a case that was asked for does not exist. A method that writes has committed when it returns. One that writes into a
+    run raises RunBusy or LeaseLost, and writes nothing, where another process has the run (:meth:`claim`).
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._claimed: dict[str, Lease] = {}
+        """leases of the runs that this store writes"""
 
     @classmethod
     def open(cls, url: str, *, create: bool = True, migrate: bool = True, busy_timeout_s: float = 30.0) -> Self:
@@ -84,9 +89,36 @@ class Store:
         """The state of the canary service."""
         return Canaries(self._database)
 
+    def claim(self, run_id: str, writer: Writer, ttl_s: float, dead: Lease | None = None) -> None:
+        """Makes this store the run's only writer for a while, and until :meth:`release` as long as it is renewed.
+
+        Args:
+            dead: the lease as :meth:`writer` gave it, of a process that is known to have ended.
+
+        Raises:
+            RunBusy: another process has the run; the message says which.
+        """
+        with self._database.writing() as connection:
+            self._claimed[run_id] = writers.claim(connection, run_id, writer, timedelta(seconds=ttl_s), dead=dead)
+
+    def renew(self, run_id: str, ttl_s: float) -> None:
+        """Keeps a claimed run for another while. Raises LeaseLost where another process took it over."""
+        with self._database.writing() as connection:
+            writers.renew(connection, run_id, self._claimed[run_id], timedelta(seconds=ttl_s))
+
+    def release(self, run_id: str) -> None:
+        """Lets a claimed run go; one that another process took over stays that process's."""
+        with self._database.writing() as connection:
+            leases.release(connection, self._claimed.pop(run_id))
+
+    def writer(self, run_id: str) -> tuple[Lease, Writer] | None:
+        """The run's lease, free or not, and who took it last; None where nobody claimed it."""
+        with self._database.reading() as connection:
+            return writers.find(connection, run_id)
+
     def begin(self, run: Run) -> None:
         """Adds a run; one that is stored already is a StoreError."""
-        with self._database.writing() as connection:
+        with self._writing(run.id) as connection:
             writing.insert_run(connection, run)
 
     def set_stack(self, run_id: str, stack: Stack, ceilings: Ceilings | None) -> None:
@@ -94,7 +126,7 @@ class Store:
 
         What was set first stays. A stack with another fingerprint is a UsageError: a run is evidence about one.
         """
-        with self._database.writing() as connection:
+        with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
             writing.attach_stack(connection, run_id, stack)
             if ceilings:
@@ -102,7 +134,7 @@ class Store:
 
     def add_cases(self, run_id: str, planned: Iterable[Case]) -> None:
         """Adds the whole plan of a run, in its order; a case that is in it already is a StoreError."""
-        with self._database.writing() as connection:
+        with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
             writing.insert_cases(connection, run_id, planned)
 
@@ -110,19 +142,19 @@ class Store:
         """Commits outcomes of planned cases in one transaction: all of them, or none."""
         if not records:
             return
-        with self._database.writing() as connection:
+        with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
             writing.insert_records(connection, run_id, records)
 
     def finish(self, run_id: str, state: RunState, finished_at: datetime) -> None:
         """Ends a run."""
-        with self._database.writing() as connection:
+        with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
             writing.update_run(connection, run_id, {"state": state, "finished_at": finished_at})
 
     def resume(self, run_id: str) -> None:
         """Puts an ended run back to running."""
-        with self._database.writing() as connection:
+        with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
             writing.update_run(connection, run_id, {"state": "running", "finished_at": None})
 
@@ -262,6 +294,13 @@ class Store:
         """Removes a run with all its evidence; False where something holds it, or it has gone already."""
         with self._database.writing() as connection:
             return retention.remove(connection, run_id)
+
+    @contextmanager
+    def _writing(self, run_id: str) -> Iterator[Connection]:
+        """A write transaction of the run's writer: it begins with the check of the run's lease."""
+        with self._database.writing() as connection:
+            writers.check(connection, run_id, self._claimed.get(run_id))
+            yield connection
 
     def _check_run(self, connection: Connection, run_id: str) -> None:
         if connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is None:

@@ -17,7 +17,7 @@
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
 counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one. The tables of the canary
-service are its state: rows change there, under the epoch of a lease (leases.py).
+service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too (writers.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""One process at a time works on a run: it claims the run, gives signs of life, and learns when it was succeeded."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event, Thread
+
+from qualify.errors import LeaseLost, StoreError
+from qualify.facts.run import Writer
+from qualify.store.store import Store
+
+LEASE_S = 30.0
+"""how long a run waits for a silent process of another machine; one of this machine is asked for directly"""
+BEAT_S = 5.0
+"""between two signs of life"""
+_ENDED = {"Z", "X"}
+"""states of a process that ended, and that nobody has asked about yet"""
+
+
+class Beat(Thread):
+    """Renews the claim of a run, in a thread of its own with connections of its own."""
+
+    def __init__(self, store: Store, run_id: str) -> None:
+        super().__init__(name="writer", daemon=True)
+        self._store = store
+        self._run_id = run_id
+        self._stopped = Event()
+        self._lost: LeaseLost | None = None
+
+    def check(self) -> None:
+        """Raises LeaseLost once another process has taken the run over."""
+        if self._lost is not None:
+            raise self._lost
+
+    def run(self) -> None:
+        """Until it is stopped, or the run is another process's."""
+        while not self._stopped.wait(BEAT_S):
+            try:
+                self._store.renew(self._run_id, LEASE_S)
+            except LeaseLost as error:
+                self._lost = error
+                return
+            except StoreError:
+                continue  # whoever writes the outcomes meets the same, and says so
+
+    def stop(self) -> None:
+        """Ends after the renewal that is under way."""
+        self._stopped.set()
+        self.join()
+
+
+@contextmanager
+def claimed(store: Store, run_id: str) -> Iterator[Beat]:
+    """The run is this process's alone until the end of the block.
+
+    Raises:
+        RunBusy: another process has it, and the message says which.
+    """
+    found = store.writer(run_id)
+    dead = found[0] if found and has_ended(found[1]) else None
+    store.claim(run_id, this_process(), LEASE_S, dead)
+    beat = Beat(store, run_id)
+    beat.start()
+    try:
+        yield beat
+    finally:
+        beat.stop()
+        with suppress(StoreError):  # the next one sees that this process has ended
+            store.release(run_id)
+
+
+def this_process() -> Writer:
+    """How this process signs what it claims now."""
+    state_and_start = _look(os.getpid())
+    return Writer(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        since=datetime.now(UTC),
+        machine=_machine(),
+        born=state_and_start[1] if state_and_start else 0,
+    )
+
+
+def has_ended(writer: Writer) -> bool:
+    """Whether the process is known to have ended; False where that cannot be known from here."""
+    if not writer.machine or writer.machine != _machine():
+        return False
+    found = _look(writer.pid)
+    if found is None:
+        return not _exists(writer.pid)
+    return found[0] in _ENDED or found[1] != writer.born
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process; /proc may hide those of other users."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _machine() -> str:
+    """The boot of this machine and this process's space of process ids; empty where the system does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _look(pid: int) -> tuple[str, int] | None:
+    """State and start (clock ticks since the boot) of a process; None where /proc shows none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[19])

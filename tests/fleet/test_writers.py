@@ -1,0 +1,151 @@
+"""One process writes a run: a second one says who does, a killed one is succeeded, a stopped one writes no more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from cli_process import command, environment, write_cards, write_matrix
+
+from qualify.facts.outcome import NotRun
+from qualify.store.store import Store
+
+IMPATIENT = Path(__file__).with_name("impatient.py")
+LENGTHS = tuple(range(8, 14))
+
+
+class Process:
+    """A `qualify` in a process group of its own, with its output in files."""
+
+    def __init__(self, folder: Path, *arguments: object, script: Path | None = None) -> None:
+        begin = [sys.executable, str(script)] if script else command()
+        self.process = subprocess.Popen(
+            [*begin, *map(str, arguments)],
+            cwd=folder,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        """To it and to its workers."""
+        os.killpg(self.process.pid, number)
+
+    def end(self) -> tuple[int, str]:
+        """Waits; exit code and stderr."""
+        _, err = self.process.communicate(timeout=240)
+        assert "Traceback" not in err, err
+        return self.process.returncode, err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A working folder with six cases of half a second."""
+    write_cards(tmp_path / "cards", "slow")
+    write_matrix(tmp_path / "chain.yaml", "slow", seqlens=LENGTHS)
+    return tmp_path
+
+
+@pytest.fixture
+def started(folder: Path, address: str) -> Iterator[Callable[..., Process]]:
+    """Starts `qualify run` on that folder and store; whatever is left at the end is killed."""
+    with ExitStack() as ending:
+
+        def start(*options: object, script: Path | None = None) -> Process:
+            begin = ("run", "chain.yaml", "--cards", "cards", "--db", address, "--fresh")
+            made = Process(folder, *begin, *options, script=script)
+            ending.callback(lambda: made.process.poll() is None and made.signal(signal.SIGKILL))
+            return made
+
+        yield start
+
+
+def wait_for(address: str, done: int, within_s: float = 120) -> str:
+    """Until so many cases of the newest run have an outcome; the run's id."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        with Store.open(address) as store:
+            found = store.runs(limit=1)
+            if found and len(store.done(found[0].id)) >= done:
+                return found[0].id
+        time.sleep(0.1)
+    raise AssertionError(f"not {done} outcomes within {within_s:g} s")
+
+
+def wait_for_holder(address: str, run_id: str, pid: int, within_s: float = 60) -> None:
+    """Until that process has claimed the run."""
+    until = time.monotonic() + within_s
+    with Store.open(address) as store:
+        while time.monotonic() < until:
+            found = store.writer(run_id)
+            if found is not None and found[1].pid == pid:
+                return
+            time.sleep(0.1)
+    raise AssertionError(f"process {pid} has not taken the run within {within_s:g} s: {found}")
+
+
+def outcomes(address: str, run_id: str, folder: Path) -> Counter[str]:
+    """How many outcomes were stored for each case of the run."""
+    with Store.open(address) as store:
+        file = folder / "moved.jsonl.gz"
+        moved = store.export_run(run_id, file)
+        assert [] == [record for record in store.records(run_id) if isinstance(record.outcome, NotRun)]
+    return Counter({"cases": moved.cases, "outcomes": moved.outcomes})
+
+
+ONCE = Counter({"cases": len(LENGTHS), "outcomes": len(LENGTHS)})
+
+
+def test_a_run_that_goes_on_is_not_resumed(started: Callable[..., Process], address: str, folder: Path) -> None:
+    """A --resume of a run whose process still works says who that is, and runs no case."""
+    first = started()
+    run_id = wait_for(address, 1)
+    code, err = started("--resume", run_id).end()
+    assert 4 == code
+    assert f"run {run_id} is being run by process {first.process.pid} on {socket.gethostname()} since 20" in err
+    assert "Go on with" not in err
+    assert 0 == first.end()[0]
+    assert outcomes(address, run_id, folder) == ONCE
+
+
+def test_one_of_two_resumes_works(started: Callable[..., Process], address: str, folder: Path) -> None:
+    """Of two resumes at once one goes on, the other names it and ends with exit 4; no case is run twice."""
+    first = started()
+    run_id = wait_for(address, 1)
+    first.signal(signal.SIGKILL)
+    first.process.communicate()
+    both = [started("--resume", run_id) for _ in range(2)]
+    ended = [process.end() for process in both]
+    assert [0, 4] == sorted(code for code, _ in ended), ended
+    loser = next(number for number, (code, _) in enumerate(ended) if code)
+    assert f"is being run by process {both[1 - loser].process.pid} on " in ended[loser][1]
+    assert outcomes(address, run_id, folder) == ONCE
+
+
+def test_a_stopped_process_writes_no_more(started: Callable[..., Process], address: str, folder: Path) -> None:
+    """A process that was stopped beyond its lease finds its run taken over, says so, and leaves the run alone."""
+    first = started(script=IMPATIENT)
+    run_id = wait_for(address, 1)
+    first.signal(signal.SIGSTOP)
+    time.sleep(2)
+    second = started("--resume", run_id, script=IMPATIENT)
+    wait_for_holder(address, run_id, second.process.pid)
+    first.signal(signal.SIGCONT)
+    code, err = first.end()
+    assert 4 == code
+    assert f"run {run_id} was taken over by process {second.process.pid} on " in err
+    assert "Go on with" not in err
+    assert 0 == second.end()[0]
+    assert outcomes(address, run_id, folder) == ONCE
