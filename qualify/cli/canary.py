@@ -98,7 +98,7 @@ def canary_health(
     ] = "15m",
     db: DbOption = "",
 ) -> None:
-    """Say whether the service on this machine works: it lives, it sees the stack, and somebody leads. Exit code 4: no."""
+    """Say whether the service on this machine lives and sees the stack, and whether somebody leads. Exit code 4: no."""
     import socket
 
     from qualify.canary.overview import ailments

@@ -35,7 +35,7 @@ def load(connection: Connection) -> list[Lease]:
 
 
 def acquire(
-    connection: Connection, name: str, holder: str, ttl: timedelta, dead: Lease | None, node: str
+    connection: Connection, name: str, holder: str, ttl: timedelta, dead: Lease | None, node: str = ""
 ) -> Lease | None:
     """Takes the lease with a new epoch where it is free, or the caller's own; None where somebody else has it.
 
@@ -68,7 +68,9 @@ def _sign(lease: Lease) -> tuple[int, int]:
     return lease.epoch, lease.beats
 
 
-def renew(connection: Connection, lease: Lease, ttl: timedelta, trouble: str, looked_ago: timedelta | None) -> datetime:
+def renew(
+    connection: Connection, lease: Lease, ttl: timedelta, trouble: str, looked_ago: timedelta | None = None
+) -> datetime:
     """Keeps the lease for another while, from now on; returns until when.
 
     Args:

@@ -52,7 +52,7 @@ def watched(place: Place, node: str, lease: str = "canary") -> bool:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_two_services_on_one_store(kind: str, request: pytest.FixtureRequest) -> None:
-    """Of two leases each runs its own fires, on its own machine, however many the other owes; alerts are its own, too."""
+    """Of two leases each runs its own fires on its own machine, whatever the other owes; so are alerts its own."""
     place: Place = request.getfixturevalue(f"{kind}_place")
     alert = "[{target: chat, kind: slack, url_env: NO_SUCH_URL, events: [failed]}]"
     place.canary("good", "correct", select="no-such-case", alerts=alert)
