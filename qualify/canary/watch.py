@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import metadata
@@ -34,6 +35,8 @@ CARDS = "VISIBLE_DEVICES"
 """how a variable's name ends that says which cards a process sees"""
 AGAIN_S = 0.5
 """between a look that found something new, or failed, and the look that shall confirm it"""
+FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, SyntaxError, RuntimeError)
+"""what a look meets while pip replaces files: they vanish, cannot be read, and half a package cannot be parsed"""
 NAMED = 6
 """changes that a sentence names"""
 
@@ -81,7 +84,8 @@ def _gpus() -> tuple[Device, list[Component]]:
     except pynvml.NVMLError as error:
         return describe_cpu(), [Component(kind="driver", name="driver", version=f"unusable ({error})", digest="")]
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(pynvml.NVMLError):  # the driver may have gone meanwhile
+            pynvml.nvmlShutdown()
 
 
 def _described(nvml: Any) -> tuple[Device, list[Component]]:
@@ -175,7 +179,7 @@ class Watcher(Thread):
     """Looks at the stack again and again, because hashing files takes longer than the loop may wait.
 
     While pip works, files vanish and metadata is half there: a look may fail, or mix two stacks. So a stack counts once
-    two looks found the same, and no failure ends the thread.
+    two looks found the same, and a look that fails is made again. The age of the last good look tells whatever ends it.
     """
 
     def __init__(self, every_s: float, wake: Callable[[], None], say: Callable[[str], None]) -> None:
@@ -201,7 +205,7 @@ class Watcher(Thread):
         """Whether the stack was seen, and is the one of the look before."""
         try:
             found = look()
-        except Exception as error:  # noqa: BLE001 - whatever a file system, NVML or half a package does to a look
+        except FAULTS as error:
             self._complain(f"{type(error).__name__}: {error}")
             return False
         self._complain("")
