@@ -7,7 +7,7 @@ from typing import Any
 
 from stored_runs import make_stack
 
-from qualify.facts.canary import Due, Lease, Letter, Result, Watched
+from qualify.facts.canary import Due, Lease, Letter, Result, Watched, own_lease
 from qualify.facts.comparison import StackChange
 from qualify.store import Store
 
@@ -57,11 +57,20 @@ def lead(store: Store, holder: str = "a", ttl_s: float = 60) -> Lease:
     return lease
 
 
+def own(store: Store, node: str = "n", holder: str = "a", ttl_s: float = 60) -> Lease:
+    """A machine's own lease."""
+    lease = store.canaries.acquire(own_lease("canary", node), holder, ttl_s, node=node)
+    assert lease is not None
+    return lease
+
+
 def fill(store: Store) -> None:
     """Two fires, one of them finished with a hold and an alert; times and a watched stack."""
-    lease = lead(store)
+    lease, mine = lead(store), own(store)
     store.canaries.know_schedules(lease, {"nightly": "0 3 * * *"})
+    store.canaries.plan(lease, {"nightly": THREE + timedelta(days=2)})
     seen = Watched(
+        lease=mine.name,
         canary="nightly",
         node="n",
         stack=make_stack(),
@@ -70,7 +79,8 @@ def fill(store: Store) -> None:
         changing_since=THREE,
     )
     first = due(trigger="stack", node="n", changes=(CHANGE,))
-    store.canaries.watch(lease, [seen], [first, due(at=THREE + timedelta(days=1))])
-    fire = store.canaries.take(lease, "n")
+    store.canaries.watch(mine, [seen], [first])
+    store.canaries.file(lease, [due(at=THREE + timedelta(days=1))])
+    fire = store.canaries.take(mine, "n")
     assert fire is not None
-    store.canaries.finish(lease, fire.id, result(advice="hold", reasons=("slower",)), [letter(kind="hold")])
+    store.canaries.finish(mine, fire.id, result(advice="hold", reasons=("slower",)), [letter(kind="hold")])

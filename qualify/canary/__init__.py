@@ -3,11 +3,14 @@
 ::
 
     service    the loop of one replica: leads or follows
-    keeper     the lease, in a thread of its own
+    keeper     a lease, in a thread of its own
     deck       the cards, read again when they change
     slots      when a canary is due
     watch      the fingerprint of the stack, and when a change of it has settled
+    upgrades   files what follows from a look, whoever leads
     firing     a fire as a child process: child.py
+    leash      ends the child when the lease of its fire is over
+    blame      what changed, by the stack that the run ran on
     conditions what the card (the GPU) says against running, or against its times
     advice     promote, hold or roll back
     alerts     tells the targets on the card what is in the outbox

@@ -5,7 +5,7 @@ The database's address comes in ``QUALIFY_DB``, so that no list of processes sho
 
 ::
 
-    parent -> child   {matrix, cards, select, kernel, level, device, resume, out, slower}
+    parent -> child   {matrix, cards, select, kernel, level, device, resume, out, slower, lease, epoch, lease_s}
     child -> parent   begun {run}                         before the first case
                       seen {...}                          qualify.canary.messages.Seen
                   or  failed {message, exit_code}         and the child ends with that code
@@ -23,6 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from qualify.canary.leash import Leash
 from qualify.canary.messages import Order, Seen
 from qualify.cards.load import load_kernels
 from qualify.errors import INTERRUPTED, NoVerdict, QualifyError, UsageError
@@ -65,6 +66,7 @@ def main() -> int:
     order: Order = codec.from_data(Order, json.load(sys.stdin))
     try:
         with Store.open(os.environ["QUALIFY_DB"], create=False) as store:
+            Leash(store.canaries, order).start()
             messages.send("seen", **codec.to_data(obey(order, store, messages)))
     except QualifyError as error:
         messages.send("failed", message=str(error), exit_code=error.exit_code)

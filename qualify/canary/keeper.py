@@ -19,13 +19,26 @@ FOLLOW_S = 2.0
 class Keeper(Thread):
     """Takes the lease when it is free, renews it, and stops leading by its own monotonic clock when it cannot."""
 
-    def __init__(self, store: Store, name: str, holder: str, ttl_s: float, wake: Callable[[], None]) -> None:
-        super().__init__(name="lease", daemon=True)
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        holder: str,
+        ttl_s: float,
+        wake: Callable[[], None],
+        *,
+        node: str = "",
+        looked_ago_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """``node`` and ``looked_ago_s`` belong to a machine's own lease: it tells when its stack was last seen."""
+        super().__init__(name=f"lease {name}", daemon=True)
         self._canaries = store.canaries
         self._name = name
         self._holder = holder
         self._ttl_s = ttl_s
         self._wake = wake
+        self._node = node
+        self._looked_ago_s = looked_ago_s
         self._stopped = Event()
         self._lease: Lease | None = None
         self._until = 0.0
@@ -70,10 +83,10 @@ class Keeper(Thread):
         if self._lease is not None and asked >= self._until:
             self._lease = None  # what it was doing has been stopped: it begins again, under a new epoch
         if self._lease is not None:
-            self._canaries.renew(self._lease, self._ttl_s, self.trouble)
+            self._canaries.renew(self._lease, self._ttl_s, self.trouble, self._looked_ago_s())
             self._until = asked + self._ttl_s
             return
-        found = self._canaries.acquire(self._name, self._holder, self._ttl_s, self._dead())
+        found = self._canaries.acquire(self._name, self._holder, self._ttl_s, self._dead(), self._node)
         if found is not None:
             self._until = asked + self._ttl_s
             self._lease, self._seen = found, None

@@ -26,6 +26,11 @@ class Order:
     """folder of reports"""
     slower: float
     """share by which a time must have grown to count"""
+    lease: str
+    """under which it runs: the child ends when that epoch of it does"""
+    epoch: int
+    lease_s: float
+    """for which the holder may be silent"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

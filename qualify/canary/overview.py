@@ -11,7 +11,7 @@ from qualify.canary.slots import after, trigger
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.facts import codec
-from qualify.facts.canary import Fire, Hold, Watched
+from qualify.facts.canary import Fire, Hold, Watched, own_lease
 from qualify.report.one_line import one_line
 from qualify.store.store import Store
 
@@ -81,7 +81,7 @@ def explain(store: Store, loaded: LoadedCanary, lease: str) -> dict[str, Any]:
         "device": here(card.device),
         "timeout_s": seconds(card.timeout),
         "leader": leader_data(store, lease, now),
-        "why": _why(loaded, canaries.watched(), now),
+        "why": _why(loaded, [item for item in canaries.watched() if item.lease == own_lease(lease, item.node)], now),
         "next": [moment.isoformat() for moment in _next(loaded, now, NEXT)],
         "refuse": list(found.refuse),
         "numerics_only": list(found.numerics_only),
@@ -112,7 +112,7 @@ def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime) -> lis
     lines = [f"fires at {card.cron} UTC; of times that were missed the last one is made up for"] if card.cron else []
     if card.stack_change:
         settle = card.stack_change.settle
-        lines.append(f"fires when the stack of the leader's machine changed and stayed so for {settle}")
+        lines.append(f"fires when the stack of a machine that serves it changed and stayed so for {settle}")
         lines += [
             f"watches {item.node}: stack {item.stack.fingerprint[:12]}{_changing(item, settle, now)}"
             for item in watched
@@ -155,6 +155,22 @@ def leader_data(store: Store, name: str, now: datetime) -> dict[str, Any] | None
         "expires_at": lease.expires_at.isoformat(),
         "trouble": lease.trouble,
     }
+
+
+def ailments(store: Store, lease: str, node: str, longest_s: float) -> list[str]:
+    """Why the service of a machine does not do what it is there for; empty where it does."""
+    canaries = store.canaries
+    now, leader, own = canaries.now(), canaries.lease(lease), canaries.lease(own_lease(lease, node))
+    found = []
+    if own is None or now >= own.expires_at:
+        since = f" since {own.expires_at:%Y-%m-%d %H:%M:%S} UTC" if own else ""
+        found.append(f"no service has served lease {lease} on {node}{since}")
+    elif own.looked_at is not None and (now - own.looked_at).total_seconds() > longest_s:
+        why = f": {own.trouble}" if own.trouble else ""
+        found.append(f"nobody has seen the stack of {node} since {own.looked_at:%Y-%m-%d %H:%M:%S} UTC{why}")
+    if leader is None or now >= leader.expires_at:
+        found.append(f"nobody leads lease {lease}")
+    return found
 
 
 def _leader_lines(leader: Mapping[str, Any] | None) -> list[str]:

@@ -1,6 +1,7 @@
 """One replica of the canary service: it follows, or leads, fires and files.
 
-Every turn of the loop begins with who leads. What a turn could not write, because the database is away, the next one
+Every turn of the loop begins with the leases. There are two: the leader's, for times and fires by hand, and the
+machine's own, for changes of its stack. What a turn could not write, because the database is away, the next one
 writes; what a leader did not finish, the next leader finds in the tables.
 """
 
@@ -10,9 +11,9 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 
@@ -21,19 +22,19 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from qualify.canary.advice import advise
 from qualify.canary.alerts.formats import body_of
 from qualify.canary.alerts.postman import Postman
+from qualify.canary.blame import blamed
 from qualify.canary.conditions import examine
 from qualify.canary.deck import Deck
 from qualify.canary.firing import Ended, Firing
 from qualify.canary.keeper import Keeper
 from qualify.canary.messages import Order
 from qualify.canary.slots import Slots, trigger
-from qualify.canary.watch import Watcher, decide, told
+from qualify.canary.upgrades import Upgrades
+from qualify.canary.watch import Watcher
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.errors import INFRASTRUCTURE, LeaseLost, StoreError
-from qualify.facts.canary import Due, Fire, Lease, Letter, Result, Watched
-from qualify.facts.comparison import StackChange
-from qualify.facts.stack import Stack
+from qualify.facts.canary import Due, Fire, Lease, Letter, Result, Served, own_lease
 from qualify.store.store import Store
 
 BEAT_S = 2.0
@@ -42,6 +43,8 @@ WATCH_S = 0.5
 """the same while a fire runs"""
 ATTEMPTS = 5
 """of one fire, before it is filed as failed"""
+ORPHANED = timedelta(hours=1)
+"""after which a fire of a canary that this service does not know is filed as failed: it shall not wait for ever"""
 AGAIN_S = 10.0
 """before the next attempt, times the attempts before this one: the first is at once"""
 STOP_S = 20.0
@@ -74,6 +77,7 @@ class Service:
     """The loop. Use :meth:`run` in the main thread; :meth:`stop` from a signal handler."""
 
     def __init__(self, store: Store, keeping: Store, deck: Deck, options: Options, say: Callable[[str], None]) -> None:
+        self._store = store
         self._canaries = store.canaries
         self._deck = deck
         self._options = options
@@ -81,15 +85,26 @@ class Service:
         self._woken = Event()
         self._stopping = Event()
         holder = f"{options.node}/{os.getpid()}/{secrets.token_hex(4)}"
-        self._keeper = Keeper(keeping, options.lease, holder, options.lease_s, self._woken.set)
+        self._watcher = Watcher(options.poll_s, self._woken.set, say)
+        self._leader = Keeper(keeping, options.lease, holder, options.lease_s, self._woken.set)
+        self._own = Keeper(
+            keeping,
+            own_lease(options.lease, options.node),
+            holder,
+            options.lease_s,
+            self._woken.set,
+            node=options.node,
+            looked_ago_s=self._watcher.looked_ago_s,
+        )
+        self._upgrades = Upgrades(store, deck, options.node, self._watcher, say)
         self._postman = Postman(store.canaries, lambda: deck.cards, say)
-        self._watcher = Watcher(options.poll_s, self._woken.set)
         self._scheduler = BackgroundScheduler(
             timezone="UTC", job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
         )
         self._slots = Slots()
         self._epoch = 0
-        self._watched: dict[str, Watched] = {}
+        self._planned: dict[str, datetime | None] = {}
+        self._under: Lease | None = None
         self._firing: Firing | None = None
         self._ended: Ended | None = None
         self._filed_run: str | None = None
@@ -104,7 +119,8 @@ class Service:
             self._plan_wakes()
             self._scheduler.start()
             self._watcher.start()
-        self._keeper.start()
+            self._own.start()
+        self._leader.start()
         self._postman.start()
         try:
             while not self._stopping.is_set() and not until():
@@ -123,7 +139,7 @@ class Service:
         """A turn; what the database refuses is said once, and tried again in the next turn."""
         try:
             self._turn()
-            self._complain(self._keeper.error)
+            self._complain(self._leader.error or self._own.error)
         except LeaseLost as error:
             self._complain(error)
             self._drop()
@@ -138,29 +154,31 @@ class Service:
             self._complaint = happened
 
     def _turn(self) -> None:
+        """First of all ends a fire whose lease is over: somebody else may have begun it again."""
+        lease, own = self._leader.lease, self._own.lease
+        if self._under is not None and not any(_same(self._under, held) for held in (lease, own)):
+            self._drop()
         self._notice_jump()
         changed = self._options.only is None and self._reload()
-        lease = self._keeper.lease
-        if lease is None or lease.epoch != self._epoch:
-            self._drop()
-        if lease is None:
+        if own is not None:
+            self._upgrades.compare(own)
+        if lease is not None:
+            self._lead(lease, changed=changed)
+        else:
             self._epoch = 0
-            return
-        if lease.epoch != self._epoch:
-            self._begin(lease)
-        elif changed:
-            self._slots.set(self._canaries.know_schedules(lease, self._deck.crons).values())
-        if self._options.only is None:
-            self._file_due(lease)
-            self._compare_stack(lease)
-        self._go_on(lease)
+        self._go_on([held for held in (own, lease) if held is not None])
 
-    def _begin(self, lease: Lease) -> None:
-        """Take over: what earlier leaders knew is in the tables."""
+    def _lead(self, lease: Lease, *, changed: bool) -> None:
+        """File what is due; what earlier leaders knew is in the tables."""
+        begins = lease.epoch != self._epoch
         if self._options.only is None:
-            self._slots.set(self._canaries.know_schedules(lease, self._deck.crons).values())
-            self._watched = {item.canary: item for item in self._canaries.watched(self._options.node)}
-            self._say(f"{lease.holder} leads with epoch {lease.epoch}: {len(self._deck.cards)} canaries")
+            if begins or changed:
+                known = self._canaries.know_schedules(lease, self._deck.crons)
+                self._planned = {name: item.next_at for name, item in known.items()}
+                self._slots.set(known.values())
+            if begins:
+                self._say(f"{lease.holder} leads with epoch {lease.epoch}: {len(self._deck.cards)} canaries")
+            self._file_due(lease)
         self._epoch = lease.epoch
 
     def _reload(self) -> bool:
@@ -169,7 +187,8 @@ class Service:
         if changed:
             self._say(self._deck.trouble or f"cards were read again: {len(self._deck.cards)} canaries")
             self._plan_wakes()
-        self._keeper.trouble = self._deck.trouble
+        self._leader.trouble = self._deck.trouble
+        self._own.trouble = self._watcher.trouble
         return changed
 
     def _plan_wakes(self) -> None:
@@ -187,8 +206,14 @@ class Service:
 
     def _file_due(self, lease: Lease) -> None:
         moments = self._slots.due(self._canaries.now())
-        if not moments:
-            return
+        if moments:
+            self._file(lease, moments)
+        following = {name: at for name, at in self._slots.following.items() if at != self._planned.get(name)}
+        if following:
+            self._canaries.plan(lease, following)
+            self._planned |= following
+
+    def _file(self, lease: Lease, moments: Mapping[str, datetime]) -> None:
         due = [
             Due(
                 canary=name,
@@ -204,55 +229,13 @@ class Service:
         if filed:
             self._say(f"{len(filed)} due: {', '.join(list(moments)[:6])}{', …' if len(moments) > 6 else ''}")
 
-    def _compare_stack(self, lease: Lease) -> None:
-        """What a look at the stack means for each canary that waits for a change of it."""
-        stack = self._watcher.take()
-        if stack is None:
-            return
-        try:
-            self._file_stack(lease, stack)
-        except StoreError:
-            self._watcher.seen = self._watcher.seen or stack
-            raise
-
-    def _file_stack(self, lease: Lease, stack: Stack) -> None:
-        now, node = self._canaries.now(), self._options.node
-        waiting = {name: loaded for name, loaded in self._deck.cards.items() if loaded.card.stack_change}
-        seen: dict[str, Watched] = {}
-        due: list[Due] = []
-        noticed: dict[tuple[StackChange, ...], list[str]] = {}
-        for name, loaded in waiting.items():
-            assert loaded.card.stack_change is not None, "chosen by it"
-            settle = timedelta(seconds=seconds(loaded.card.stack_change.settle))
-            decision = decide(name, node, self._watched.get(name), stack, now, settle)
-            if decision.watched:
-                seen[name] = decision.watched
-            if decision.noticed:
-                noticed.setdefault(decision.noticed, []).append(name)
-            if decision.fire:
-                due.append(
-                    Due(
-                        canary=name,
-                        scheduled_for=now,
-                        trigger="stack",
-                        reason=f"stack changed: {told(decision.fire)}",
-                        matrix=loaded.card.matrix,
-                        changes=decision.fire,
-                        node=node,
-                    )
-                )
-        if seen:
-            self._canaries.watch(lease, list(seen.values()), due)
-            self._watched |= seen
-        for changes, names in noticed.items():
-            self._say(f"the stack of {node} is changing: {told(changes)}; {', '.join(names[:6])} will fire if it stays")
-        for item in due:
-            self._say(f"{item.canary}: {item.reason}")
-
-    def _go_on(self, lease: Lease) -> None:
+    def _go_on(self, held: Iterable[Lease]) -> None:
         """Start what is owed, look after what runs, file what ended."""
-        if self._firing is None:
-            self._start(lease)
+        lease = self._under
+        if self._firing is None or lease is None:
+            for owing in held:
+                if self._start(owing):
+                    return
             return
         if self._firing.run_id and self._filed_run != self._firing.run_id:
             self._canaries.set_run(lease, self._firing.fire.id, self._firing.run_id)
@@ -260,27 +243,31 @@ class Service:
         self._ended = self._ended or self._firing.poll()
         if self._ended is not None:
             self._file_end(lease, self._firing, self._ended)
-            self._firing = self._ended = self._filed_run = None
+            self._forget()
             self._woken.set()
 
-    def _start(self, lease: Lease) -> None:
-        fire = self._canaries.take(lease, self._options.node, self._options.only)
+    def _start(self, lease: Lease) -> bool:
+        """Whether the lease owed a fire, which runs now or has ended without a run."""
+        served = Served(canaries=tuple(self._deck.cards), orphaned=ORPHANED)
+        fire = self._canaries.take(lease, self._options.node, served, self._options.only)
         if fire is None:
-            return
+            return False
         loaded = self._deck.cards.get(fire.canary)
         if loaded is None:
             reason = f"no canary is called {fire.canary} any more"
             self._finish(lease, fire, None, _without_run(fire, "failed", reason))
-            return
+            return True
         found = examine(loaded.card.device)
         if found.refuse:
             self._finish(lease, fire, loaded, _without_run(fire, "refused", *found.refuse))
-            return
+            return True
         again = f", attempt {fire.attempts}" if fire.attempts > 1 else ""
         self._say(f"{fire.canary} fires ({fire.reason}{again})")
-        order = self._order(loaded, fire)
+        order = self._order(loaded, fire, lease)
         timeout_s = seconds(loaded.card.timeout)
+        self._under = lease
         self._firing = Firing(fire, order, self._environment(), timeout_s, found.numerics_only, self._woken.set)
+        return True
 
     def _environment(self) -> dict[str, str]:
         """A fire's: without the secrets of alerts, because what a kernel prints is stored."""
@@ -289,7 +276,7 @@ class Service:
         kept = {name: value for name, value in os.environ.items() if name not in withheld}
         return {**kept, "QUALIFY_DB": self._options.db}
 
-    def _order(self, loaded: LoadedCanary, fire: Fire) -> Order:
+    def _order(self, loaded: LoadedCanary, fire: Fire, lease: Lease) -> Order:
         card = loaded.card
         return Order(
             matrix=loaded.matrix,
@@ -301,6 +288,9 @@ class Service:
             resume=fire.run_id,
             out=str(self._options.out),
             slower=card.slower,
+            lease=lease.name,
+            epoch=lease.epoch,
+            lease_s=self._options.lease_s,
         )
 
     def _file_end(self, lease: Lease, firing: Firing, ended: Ended) -> None:
@@ -308,6 +298,7 @@ class Service:
         fire, loaded = firing.fire, self._deck.cards.get(firing.fire.canary)
         if ended.seen is not None:
             doubts, xids = firing.observed
+            fire = blamed(fire, ended.seen, self._store)
             counsel = advise(ended.seen, numerics_only=doubts, xids=xids)
             result = Result(
                 state="completed",
@@ -318,6 +309,8 @@ class Service:
                 advice=counsel.advice,
                 reasons=counsel.reasons,
                 numerics_only=doubts,
+                reason=fire.reason,
+                changes=fire.changes,
             )
             self._finish(lease, fire, loaded, result)
         elif ended.final or fire.attempts >= ATTEMPTS:
@@ -343,15 +336,18 @@ class Service:
         """Another replica may have taken over, or will: stop what this one runs, and forget it."""
         if self._firing is not None:
             self._firing.kill()
-        self._firing = self._ended = self._filed_run = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._under = self._firing = self._ended = self._filed_run = None
 
     def _close(self) -> None:
-        """Stop what runs with what was measured stored, put its fire back for the next leader, give the lease back."""
-        firing, lease = self._firing, self._keeper.lease
-        if firing is not None:
+        """Stop what runs with what was measured stored, put its fire back for whoever is next, give the leases back."""
+        firing, lease = self._firing, self._under
+        if firing is not None and lease is not None:
             firing.stop()
             try:
-                if lease is not None and lease.epoch == self._epoch:
+                if any(_same(lease, keeper.lease) for keeper in (self._leader, self._own)):
                     if firing.run_id:
                         self._canaries.set_run(lease, firing.fire.id, firing.run_id)
                     self._canaries.put_back(lease, firing.fire.id, "the service was stopped", 0.0)
@@ -359,11 +355,19 @@ class Service:
                 self._complain(error)
         self._watcher.stop()
         self._postman.stop()
-        self._keeper.stop()
+        for keeper in (self._leader, self._own):
+            keeper.stop()
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
-        self._keeper.join(self._options.lease_s)
+        for keeper in (self._leader, self._own):
+            if keeper.is_alive():
+                keeper.join(self._options.lease_s)
         self._postman.join(STOP_S)
+
+
+def _same(one: Lease, other: Lease | None) -> bool:
+    """The same lease in the same epoch."""
+    return other is not None and (one.name, one.epoch) == (other.name, other.epoch)
 
 
 def _without_run(fire: Fire, state: str, *reasons: str, run_id: str | None = None) -> Result:

@@ -66,6 +66,11 @@ class Slots:
             self._next[item.canary] = after(times, item.since)
             self._looked = max(item.since, self._looked or item.since)
 
+    @property
+    def following(self) -> Mapping[str, datetime | None]:
+        """The first moment of every canary that is not told as done."""
+        return self._next
+
     def due(self, now: datetime) -> Mapping[str, datetime]:
         """The latest moment of every canary that has one since it was last told as done."""
         if self._looked is not None and now < self._looked:  # the clock was set back; the tables know what has fired

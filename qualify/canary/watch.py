@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import metadata
@@ -27,6 +29,14 @@ from qualify.run.software import (
 )
 from qualify.verdict.compare import stack_changes
 
+INSTALLED = ("distribution", "system")
+"""kinds of components of which a look and a run list the same"""
+CARDS = "VISIBLE_DEVICES"
+"""how a variable's name ends that says which cards a process sees"""
+AGAIN_S = 0.5
+"""between a look that found something new, or failed, and the look that shall confirm it"""
+FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, SyntaxError, RuntimeError)
+"""what a look meets while pip replaces files: they vanish, cannot be read, and half a package cannot be parsed"""
 NAMED = 6
 """changes that a sentence names"""
 
@@ -74,7 +84,8 @@ def _gpus() -> tuple[Device, list[Component]]:
     except pynvml.NVMLError as error:
         return describe_cpu(), [Component(kind="driver", name="driver", version=f"unusable ({error})", digest="")]
     finally:
-        pynvml.nvmlShutdown()
+        with suppress(pynvml.NVMLError):  # the driver may have gone meanwhile
+            pynvml.nvmlShutdown()
 
 
 def _described(nvml: Any) -> tuple[Device, list[Component]]:
@@ -111,12 +122,38 @@ class Decision:
     """a change that has settled"""
 
 
-def decide(canary: str, node: str, known: Watched | None, stack: Stack, now: datetime, settle: timedelta) -> Decision:
-    """First sight is remembered and fires nothing; a change fires once it has stayed the same for long enough."""
+def as_seen(ran: Stack, seen: Stack) -> Stack:
+    """The stack of a run as a look at the machine would have shown it, next to what a look shows now.
+
+    What only one of both can know stays as it is seen: the machine's other cards, libraries that the run had not
+    mapped, those that belong to no distribution, and which cards the process was given.
+    """
+    theirs, mine = _parts(ran), _parts(seen)
+    components: list[Component] = []
+    for key, parts in mine.items():
+        before = theirs.get(key, [])
+        if key[0] in INSTALLED or not (set(before) <= set(parts)):
+            components += before
+        else:
+            components += parts
+    removed = [part for key, parts in theirs.items() if key not in mine and key[0] in INSTALLED for part in parts]
+    given = {name: value for name, value in seen.environment.items() if name.endswith(CARDS)}
+    steered = {name: value for name, value in ran.environment.items() if not name.endswith(CARDS)}
+    made = replace(seen, components=(*components, *removed), environment=dict(sorted((steered | given).items())))
+    return made if any(stack_changes(made, seen)) else seen
+
+
+def _parts(stack: Stack) -> dict[tuple[str, str], list[Component]]:
+    """Components by kind and name."""
+    found: dict[tuple[str, str], list[Component]] = {}
+    for part in stack.components:
+        found.setdefault((part.kind, part.name), []).append(part)
+    return found
+
+
+def decide(known: Watched, stack: Stack, now: datetime, settle: timedelta) -> Decision:
+    """A change fires once it has stayed the same for long enough."""
     fingerprint = stack.fingerprint
-    if known is None:
-        first = Watched(canary=canary, node=node, stack=stack, seen_at=now, changing_to="", changing_since=None)
-        return Decision(watched=first)
     if known.stack.fingerprint == fingerprint:
         back = replace(known, changing_to="", changing_since=None, seen_at=now)
         return Decision(watched=back if known.changing_to else None)
@@ -139,25 +176,62 @@ def told(changes: tuple[StackChange, ...]) -> str:
 
 
 class Watcher(Thread):
-    """Looks at the stack again and again, because hashing files takes longer than the loop may wait."""
+    """Looks at the stack again and again, because hashing files takes longer than the loop may wait.
 
-    def __init__(self, every_s: float, wake: Callable[[], None]) -> None:
+    While pip works, files vanish and metadata is half there: a look may fail, or mix two stacks. So a stack counts once
+    two looks found the same, and a look that fails is made again. The age of the last good look tells whatever ends it.
+    """
+
+    def __init__(self, every_s: float, wake: Callable[[], None], say: Callable[[str], None]) -> None:
         super().__init__(name="stack-watch", daemon=True)
         self._every_s = every_s
         self._wake = wake
+        self._say = say
         self._stopped = Event()
+        self._before = ""
+        self._looked = time.monotonic()
+        self.trouble = ""
+        """why the last look failed; empty = it did not"""
         self.seen: Stack | None = None
-        """the last look, until the loop takes it"""
+        """the last stack that two looks found, until the loop takes it"""
 
     def run(self) -> None:
         """Until it is stopped."""
         while not self._stopped.is_set():
-            self.seen = look()
-            self._wake()
-            self._stopped.wait(self._every_s)
+            steady = self._look()
+            self._stopped.wait(self._every_s if steady else min(AGAIN_S, self._every_s))
+
+    def _look(self) -> bool:
+        """Whether the stack was seen, and is the one of the look before."""
+        try:
+            found = look()
+        except FAULTS as error:
+            self._complain(f"{type(error).__name__}: {error}")
+            return False
+        self._complain("")
+        before, self._before = self._before, found.fingerprint
+        if before != self._before:
+            return False
+        self._looked = time.monotonic()
+        self.seen = found
+        self._wake()
+        return True
+
+    def _complain(self, trouble: str) -> None:
+        """Say what is wrong once, and when it is over."""
+        trouble = " ".join(trouble.split())
+        if trouble and not self.trouble:
+            self._say(f"the stack cannot be read ({trouble}); it is looked at again at once, as pip may be at work")
+        if self.trouble and not trouble:
+            self._say("the stack can be read again")
+        self.trouble = trouble
+
+    def looked_ago_s(self) -> float:
+        """Since the stack was last seen whole; before that, since the watcher was made."""
+        return time.monotonic() - self._looked
 
     def take(self) -> Stack | None:
-        """The last look, once."""
+        """The last stack, once."""
         seen, self.seen = self.seen, None
         return seen
 

@@ -89,6 +89,29 @@ def _canary(name: str, cards: tuple[Path, ...]) -> LoadedCanary:
     return loaded[name]
 
 
+@app.command("health")
+def canary_health(
+    lease: LeaseOption = DEFAULT_LEASE,
+    node: NodeOption = "",
+    longest: Annotated[
+        str, typer.Option("--max-age", metavar="TIME", help="How old the last look at the stack may be.")
+    ] = "15m",
+    db: DbOption = "",
+) -> None:
+    """Say whether the service on this machine lives and sees the stack, and whether somebody leads. Exit code 4: no."""
+    import socket
+
+    from qualify.canary.overview import ailments
+
+    name, longest_s = node or socket.gethostname(), _span("--max-age", longest)
+    with open_store(db, create=False) as store:
+        found = ailments(store, lease, name, longest_s)
+    if found:
+        advice = "Its log probably says why. Start it with: qualify canary serve"
+        raise InfrastructureError(f"{'; '.join(found)}. {advice}")
+    emit(f"{name} serves lease {lease} and sees its stack")
+
+
 @app.command("fire")
 def canary_fire(
     name: CanaryArgument,
@@ -108,7 +131,7 @@ def canary_fire(
     folders = tuple(cards or ())
     loaded = _canary(name, folders)
     with open_store(db, create=True) as store:
-        fire = store.canaries.ask(name, loaded.card.matrix, reason)
+        fire = store.canaries.ask(name, loaded.card.matrix, reason, lease)
         if wait:
             with open_store(db, create=True) as keeping:
                 fire = fire_and_wait(store, keeping, fire, folders, _serving(db, node, lease, out), say)

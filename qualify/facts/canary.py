@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from qualify.facts.comparison import StackChange
@@ -33,7 +33,21 @@ class Lease:
     expires_at: datetime
     """by the database's clock"""
     trouble: str
-    """what the leader complains about, for example a card that it cannot read; empty = nothing"""
+    """what the holder complains about, for example a card that it cannot read; empty = nothing"""
+    node: str = ""
+    """the machine whose own fires it owns (:func:`own_lease`); empty = it elects the leader among machines"""
+    looked_at: datetime | None = None
+    """when the holder last saw the whole stack of its machine; None for a leader's lease, and after a proper stop"""
+
+    @property
+    def service(self) -> str:
+        """The lease that the service was started with."""
+        return self.name.removesuffix(own_lease("", self.node)) if self.node else self.name
+
+
+def own_lease(lease: str, node: str) -> str:
+    """Name of the lease by which one machine owns the fires of its own stack, whoever leads."""
+    return f"{lease}@{node}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,12 +59,16 @@ class Schedule:
     """five fields, UTC; empty = none"""
     since: datetime
     """when these times became known: earlier ones are not made up for"""
+    next_at: datetime | None = None
+    """the first moment that the leader has not filed yet; None = it has not said so yet, or there is none"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
     """The stack of one node as one canary saw it last."""
 
+    lease: str
+    """the machine's own: each service remembers for itself"""
     canary: str
     node: str
     stack: Stack
@@ -66,13 +84,15 @@ class Fire:
     """One time at which a canary was due, and what came of it. A canary has at most one for a moment."""
 
     id: int
+    lease: str
+    """whose holder runs it"""
     canary: str
     scheduled_for: datetime
     trigger: Trigger
     reason: str
     """why it fired, in one sentence"""
     changes: tuple[StackChange, ...]
-    """of the stack, where they are why it fired"""
+    """of the stack: those that the watcher saw; once it ran, those of the stack that it ran on"""
     state: FireState
     epoch: int
     """of the leader that took it last; 0 = nobody yet"""
@@ -107,6 +127,10 @@ class Result:
     advice: Advice
     reasons: tuple[str, ...]
     numerics_only: tuple[str, ...]
+    reason: str | None = None
+    """why it fired, by the stack that it ran on; None = as it was filed"""
+    changes: tuple[StackChange, ...] | None = None
+    """of that stack; None = as they were filed"""
 
     @property
     def kind(self) -> AlertKind:
@@ -159,6 +183,14 @@ class Alert:
     next_attempt_at: datetime
     last_error: str
     """empty = none yet"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """What a service takes: what belongs to the canaries that it knows, and what nobody took for long."""
+
+    canaries: Collection[str]
+    orphaned: timedelta
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -122,7 +122,9 @@ def distributions() -> list[Component]:
             continue
         record = distribution.read_text("RECORD")
         digest = hashlib.sha256(record.encode()).hexdigest() if record else ""
-        found.append(Component(kind="distribution", name=name, version=distribution.version, digest=digest))
+        # While pip replaces a distribution its metadata may have no version, for which importlib has None.
+        version = distribution.version or ""
+        found.append(Component(kind="distribution", name=name, version=version, digest=digest))
     return found
 
 

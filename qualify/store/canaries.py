@@ -24,6 +24,7 @@ from qualify.facts.canary import (
     Letter,
     Result,
     Schedule,
+    Served,
     Watched,
 )
 from qualify.store import fires, leases, outbox
@@ -31,6 +32,7 @@ from qualify.store.clock import now_of
 from qualify.store.database import Database
 from qualify.store.tables import fires as fires_table
 from qualify.store.tables import holds as holds_table
+from qualify.store.tables import watched_stacks as watched_table
 
 
 class Canaries:
@@ -54,15 +56,16 @@ class Canaries:
         with self._database.reading() as connection:
             return leases.load(connection)
 
-    def acquire(self, name: str, holder: str, ttl_s: float, dead: Lease | None = None) -> Lease | None:
-        """Takes a free lease with a new epoch; None where somebody else has it (``dead``: :func:`leases.acquire`)."""
+    def acquire(self, name: str, holder: str, ttl_s: float, dead: Lease | None = None, node: str = "") -> Lease | None:
+        """Takes a free lease with a new epoch; None where somebody else has it (the rest: :func:`leases.acquire`)."""
         with self._database.writing() as connection:
-            return leases.acquire(connection, name, holder, timedelta(seconds=ttl_s), dead)
+            return leases.acquire(connection, name, holder, timedelta(seconds=ttl_s), dead, node)
 
-    def renew(self, lease: Lease, ttl_s: float, trouble: str = "") -> datetime:
+    def renew(self, lease: Lease, ttl_s: float, trouble: str = "", looked_ago_s: float | None = None) -> datetime:
         """Keeps the lease for another while; returns until when, by the database's clock."""
+        ago = None if looked_ago_s is None else timedelta(seconds=looked_ago_s)
         with self._database.writing() as connection:
-            return leases.renew(connection, lease, timedelta(seconds=ttl_s), trouble)
+            return leases.renew(connection, lease, timedelta(seconds=ttl_s), trouble, ago)
 
     def release(self, lease: Lease) -> None:
         """Ends the lease now."""
@@ -72,32 +75,46 @@ class Canaries:
     def know_schedules(self, lease: Lease, crons: Mapping[str, str]) -> dict[str, Schedule]:
         """The times of the given canaries; those that are new or changed count from now on."""
         with self._leading(lease) as connection:
-            return fires.know_schedules(connection, crons)
+            return fires.know_schedules(connection, lease, crons)
+
+    def plan(self, lease: Lease, following: Mapping[str, datetime | None]) -> None:
+        """Says when canaries are due next: whoever watches the service sees when one is overdue."""
+        with self._leading(lease) as connection:
+            fires.plan(connection, lease, following)
+
+    def owed(self) -> dict[tuple[str, str], datetime]:
+        """By lease and canary: the first moment, passed or to come, whose fire has not ended."""
+        with self._database.reading() as connection:
+            return fires.load_owed(connection)
 
     def file(self, lease: Lease, due: Iterable[Due]) -> list[int]:
-        """Adds fires, each at most once for its canary and moment; returns the ids of the new ones."""
+        """Adds fires to the lease, each at most once for its canary and moment; returns the ids of the new ones."""
         with self._leading(lease) as connection:
-            return fires.file(connection, due)
+            return fires.file(connection, lease.name, due)
 
-    def ask(self, canary: str, matrix: str, reason: str) -> Fire:
-        """Files a fire by hand, for now; whoever leads takes it."""
+    def ask(self, canary: str, matrix: str, reason: str, lease: str) -> Fire:
+        """Files a fire by hand, for now; whoever leads by that lease takes it."""
         with self._database.writing() as connection:
             now = now_of(connection)
             due = Due(canary=canary, scheduled_for=now, trigger="manual", reason=reason, matrix=matrix)
-            fires.file(connection, [due])
-            (fire,) = fires.load(connection, fires_table.c.canary == canary, fires_table.c.scheduled_for == now)
+            fires.file(connection, lease, [due])
+            mine = (fires_table.c.lease == lease, fires_table.c.canary == canary, fires_table.c.scheduled_for == now)
+            (fire,) = fires.load(connection, *mine)
             return fire
 
-    def take(self, lease: Lease, node: str, only: int | None = None) -> Fire | None:
-        """Takes the fire that is owed longest, or the one of that id. The caller runs none: one at a time.
+    def take(self, lease: Lease, node: str, served: Served | None = None, only: int | None = None) -> Fire | None:
+        """Takes the fire of the lease that is owed longest, or the one of that id. The caller runs one at a time.
 
         It is nobody's yet, was left by an earlier leader, or by the caller, where the database failed it in between.
+
+        Args:
+            served: whose fires; None = those of all canaries.
         """
         with self._database.reading() as connection:  # most of the time there is none, and nothing to write
-            if fires.next_open(connection, node, only) is None:
+            if fires.next_open(connection, lease, served, only) is None:
                 return None
         with self._leading(lease) as connection:
-            fire = fires.next_open(connection, node, only)
+            fire = fires.next_open(connection, lease, served, only)
             if fire is None:
                 return None
             fires.claim(connection, lease, fire.id, node)
@@ -156,18 +173,19 @@ class Canaries:
                 where.append(holds_table.c.released_at.is_(None))
             return fires.load_holds(connection, *where)
 
-    def watched(self, node: str | None = None) -> list[Watched]:
-        """The stacks as the canaries saw them last, of one node or of all."""
+    def watched(self, lease: str | None = None) -> list[Watched]:
+        """The stacks as the canaries saw them last, under a machine's own lease or under all."""
         with self._database.reading() as connection:
-            return fires.load_watched(connection, node)
+            where = [] if lease is None else [watched_table.c.lease == lease]
+            return fires.load_watched(connection, *where)
 
     def watch(self, lease: Lease, seen: Sequence[Watched], due: Iterable[Due]) -> list[int]:
         """Replaces what the canaries saw, and files the fires that follow from it; returns the ids of the new ones."""
         with self._leading(lease) as connection:
             fires.save_watched(connection, seen)
-            return fires.file(connection, due)
+            return fires.file(connection, lease.name, due)
 
-    def claim_alerts(self, limit: int, lasts_s: float, served: outbox.Served | None = None) -> list[Alert]:
+    def claim_alerts(self, limit: int, lasts_s: float, served: Served | None = None) -> list[Alert]:
         """Takes alerts whose time has come; nobody else gets them for that while. The attempt is counted already.
 
         Args:

@@ -6,11 +6,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 
 from qualify.errors import LeaseLost
 from qualify.facts import codec
-from qualify.facts.canary import OPEN, Due, Fire, Hold, Lease, Result, Schedule, Watched
+from qualify.facts.canary import OPEN, Due, Fire, Hold, Lease, Result, Schedule, Served, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
 from qualify.store.clock import believed_until, now_of
@@ -18,12 +31,13 @@ from qualify.store.tables import fires, holds, schedules, watched_stacks
 
 _FIRE = tuple(Fire.__dataclass_fields__)
 _HOLD = tuple(Hold.__dataclass_fields__)
+_SCHEDULE = tuple(Schedule.__dataclass_fields__)
 
 
-def file(connection: Connection, due: Iterable[Due]) -> list[int]:
-    """Adds fires; one of the same canary and moment that is there already stays. Returns the ids of the new ones."""
+def file(connection: Connection, lease: str, due: Iterable[Due]) -> list[int]:
+    """Adds fires to a lease; one of the same canary and moment that it has already stays. Returns the new ids."""
     now = now_of(connection)
-    rows = [_row(item, now) for item in due]
+    rows = [{"lease": lease, **_row(item, now)} for item in due]
     if not rows:
         return []
     added = _inserting(connection)(fires).on_conflict_do_nothing().returning(fires.c.id)
@@ -80,15 +94,17 @@ def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str
     return {fire.canary: fire for fire in load(connection, tuple_(fires.c.canary, fires.c.scheduled_for).in_(newest))}
 
 
-def next_open(connection: Connection, node: str, only: int | None) -> Fire | None:
-    """The fire that an idle leader owes longest: nobody took it, or whoever did left it unfinished."""
+def next_open(connection: Connection, lease: Lease, served: Served | None, only: int | None) -> Fire | None:
+    """The fire of the lease that its idle holder owes longest: nobody took it, or whoever did left it unfinished."""
+    now = now_of(connection)
+    mine = [or_(fires.c.canary.in_(served.canaries), fires.c.created_at <= now - served.orphaned)] if served else []
     wanted = (
         select(fires)
         .where(
+            fires.c.lease == lease.name,
             fires.c.state.in_(OPEN),
-            fires.c.next_attempt_at <= now_of(connection),
-            # A changed stack is that of one machine.
-            or_(fires.c.trigger != "stack", fires.c.node == node),
+            fires.c.next_attempt_at <= now,
+            *mine,
         )
         .order_by(fires.c.scheduled_for, fires.c.id)
         .limit(1)
@@ -113,8 +129,8 @@ def claim(connection: Connection, lease: Lease, fire_id: int, node: str) -> None
 
 def change(connection: Connection, lease: Lease, fire_id: int, values: Mapping[str, Any]) -> None:
     """Changes a fire that the leader is running."""
-    mine = (fires.c.id == fire_id, fires.c.state == "running", fires.c.epoch == lease.epoch)
-    if not connection.execute(update(fires).where(*mine).values(dict(values))).rowcount:
+    taken = (fires.c.state == "running", fires.c.lease == lease.name, fires.c.epoch == lease.epoch)
+    if not connection.execute(update(fires).where(fires.c.id == fire_id, *taken).values(dict(values))).rowcount:
         raise LeaseLost(
             f"fire {fire_id} is no longer that of {lease.holder} with epoch {lease.epoch}. Nothing was written."
         )
@@ -140,6 +156,10 @@ def finish(connection: Connection, lease: Lease, fire_id: int, result: Result) -
         "numerics_only": list(result.numerics_only),
         "finished_at": now,
     }
+    if result.reason is not None:
+        values["reason"] = result.reason
+    if result.changes is not None:
+        values["changes"] = codec.to_data(result.changes, tuple[StackChange, ...])
     change(connection, lease, fire_id, values)
     (fire,) = load(connection, fires.c.id == fire_id)
     if result.advice == "promote":
@@ -190,29 +210,51 @@ def load_holds(connection: Connection, *where: ColumnElement[bool]) -> list[Hold
     return [Hold(**{name: row[name] for name in _HOLD}) for row in rows]
 
 
-def know_schedules(connection: Connection, crons: Mapping[str, str]) -> dict[str, Schedule]:
-    """The times of the given canaries; those that are new or changed count from now on."""
+def know_schedules(connection: Connection, lease: Lease, crons: Mapping[str, str]) -> dict[str, Schedule]:
+    """The times of the given canaries; those that are new or changed count from now on, all others are forgotten."""
     now = now_of(connection)
-    rows = connection.execute(select(schedules)).all()
-    known = {row.canary: Schedule(canary=row.canary, cron=row.cron, since=row.since) for row in rows}
-    new = [name for name in crons if name not in known]
-    changed = [name for name, cron in crons.items() if name in known and known[name].cron != cron]
-    if new:
-        connection.execute(insert(schedules), [{"canary": name, "cron": crons[name], "since": now} for name in new])
-    for name in changed:
-        values = {"cron": crons[name], "since": now}
-        connection.execute(update(schedules).where(schedules.c.canary == name).values(values))
-    fresh = {name: Schedule(canary=name, cron=crons[name], since=now) for name in (*new, *changed)}
+    mine = schedules.c.lease == lease.name
+    known = {item.canary: item for item in load_schedules(connection, mine)}
+    again = [name for name, cron in crons.items() if name not in known or known[name].cron != cron]
+    gone = [*(name for name in known if name not in crons), *(name for name in again if name in known)]
+    for name in gone:
+        connection.execute(delete(schedules).where(mine, schedules.c.canary == name))
+    rows = [{"lease": lease.name, "canary": name, "cron": crons[name], "since": now} for name in again]
+    if rows:
+        connection.execute(insert(schedules), rows)
+    fresh = {name: Schedule(canary=name, cron=crons[name], since=now) for name in again}
     return {name: fresh.get(name) or known[name] for name in crons}
 
 
-def load_watched(connection: Connection, node: str | None = None) -> list[Watched]:
+def load_schedules(connection: Connection, *where: ColumnElement[bool]) -> list[Schedule]:
+    """The times of canaries, by name."""
+    rows = connection.execute(select(schedules).where(*where).order_by(schedules.c.canary)).mappings()
+    return [Schedule(**{name: row[name] for name in _SCHEDULE}) for row in rows]
+
+
+def plan(connection: Connection, lease: Lease, following: Mapping[str, datetime | None]) -> None:
+    """Says when canaries are due next."""
+    mine = (schedules.c.lease == lease.name, schedules.c.canary == bindparam("named"))
+    rows = [{"named": name, "at": moment} for name, moment in following.items()]
+    if rows:
+        connection.execute(update(schedules).where(*mine).values(next_at=bindparam("at")), rows)
+
+
+def load_owed(connection: Connection) -> dict[tuple[str, str], datetime]:
+    """By lease and canary: the first moment that has come or will come, and has no fire that ended."""
+    opened = select(fires.c.lease, fires.c.canary, fires.c.scheduled_for.label("at")).where(fires.c.state.in_(OPEN))
+    planned = select(schedules.c.lease, schedules.c.canary, schedules.c.next_at.label("at"))
+    owed = union_all(opened, planned.where(schedules.c.next_at.is_not(None))).subquery()
+    grouped = select(owed.c.lease, owed.c.canary, func.min(owed.c.at)).group_by(owed.c.lease, owed.c.canary)
+    return {(row[0], row[1]): row[2] for row in connection.execute(grouped)}
+
+
+def load_watched(connection: Connection, *where: ColumnElement[bool]) -> list[Watched]:
     """The stacks as the canaries saw them last."""
-    wanted = select(watched_stacks).order_by(watched_stacks.c.canary, watched_stacks.c.node)
-    if node is not None:
-        wanted = wanted.where(watched_stacks.c.node == node)
+    wanted = select(watched_stacks).where(*where).order_by(watched_stacks.c.canary, watched_stacks.c.node)
     return [
         Watched(
+            lease=row.lease,
             canary=row.canary,
             node=row.node,
             stack=codec.from_data(Stack, row.stack),
@@ -227,7 +269,7 @@ def load_watched(connection: Connection, node: str | None = None) -> list[Watche
 def save_watched(connection: Connection, seen: Sequence[Watched]) -> None:
     """Replaces what the canaries saw."""
     for item in seen:
-        key = (watched_stacks.c.canary == item.canary, watched_stacks.c.node == item.node)
+        identity = {"lease": item.lease, "canary": item.canary, "node": item.node}
         values = {
             "fingerprint": item.stack.fingerprint,
             "stack": codec.to_data(item.stack),
@@ -235,5 +277,6 @@ def save_watched(connection: Connection, seen: Sequence[Watched]) -> None:
             "changing_to": item.changing_to,
             "changing_since": item.changing_since,
         }
+        key = [watched_stacks.c[name] == value for name, value in identity.items()]
         if not connection.execute(update(watched_stacks).where(*key).values(values)).rowcount:
-            connection.execute(insert(watched_stacks), {"canary": item.canary, "node": item.node, **values})
+            connection.execute(insert(watched_stacks), identity | values)

@@ -34,12 +34,15 @@ def load(connection: Connection) -> list[Lease]:
     return [Lease(**{field: row[field] for field in _FIELDS}) for row in rows]
 
 
-def acquire(connection: Connection, name: str, holder: str, ttl: timedelta, dead: Lease | None) -> Lease | None:
+def acquire(
+    connection: Connection, name: str, holder: str, ttl: timedelta, dead: Lease | None, node: str = ""
+) -> Lease | None:
     """Takes the lease with a new epoch where it is free, or the caller's own; None where somebody else has it.
 
     Args:
         dead: the lease as the caller has seen it without a change for its whole time, by a clock that cannot jump: it
             is free although the database's clock, which may have been set back, does not say so.
+        node: the machine, for its own lease. Its looks count from now on, where nobody looked before.
     """
     now = now_of(connection)
     found = find(connection, name, lock=True)
@@ -53,6 +56,8 @@ def acquire(connection: Connection, name: str, holder: str, ttl: timedelta, dead
         beats=found.beats + 1 if found else 1,
         expires_at=now + ttl,
         trouble="",
+        node=node,
+        looked_at=(found and found.looked_at) or now if node else None,
     )
     row = {field: getattr(taken, field) for field in _FIELDS}
     connection.execute(update(leases).where(leases.c.name == name).values(row) if found else insert(leases).values(row))
@@ -63,20 +68,32 @@ def _sign(lease: Lease) -> tuple[int, int]:
     return lease.epoch, lease.beats
 
 
-def renew(connection: Connection, lease: Lease, ttl: timedelta, trouble: str) -> datetime:
-    """Keeps the lease for another while, from now on; returns until when."""
-    until = now_of(connection) + ttl
+def renew(
+    connection: Connection, lease: Lease, ttl: timedelta, trouble: str, looked_ago: timedelta | None = None
+) -> datetime:
+    """Keeps the lease for another while, from now on; returns until when.
+
+    Args:
+        looked_ago: since the holder last saw its machine's whole stack; None = not yet.
+    """
+    now = now_of(connection)
+    until = now + ttl
     mine = (leases.c.name == lease.name, leases.c.epoch == lease.epoch)
     values = {"beats": leases.c.beats + 1, "expires_at": until, "trouble": trouble}
+    if looked_ago is not None:
+        values["looked_at"] = now - looked_ago
     if not connection.execute(update(leases).where(*mine).values(values)).rowcount:
         raise _lost(connection, lease)
     return until
 
 
 def release(connection: Connection, lease: Lease) -> None:
-    """Ends the lease now, so that a follower need not wait; one that is somebody else's stays."""
+    """Ends the lease now, so that a follower need not wait; one that is somebody else's stays.
+
+    Nobody is to look at the machine's stack any more, so nobody misses the next look.
+    """
     mine = (leases.c.name == lease.name, leases.c.epoch == lease.epoch)
-    connection.execute(update(leases).where(*mine).values(expires_at=now_of(connection)))
+    connection.execute(update(leases).where(*mine).values(expires_at=now_of(connection), looked_at=None))
 
 
 def fence(connection: Connection, lease: Lease) -> None:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, func, insert, or_, select, update
 
-from qualify.facts.canary import Alert, AlertState, Letter
+from qualify.facts.canary import Alert, AlertState, Letter, Served
 from qualify.store.clock import now_of
 from qualify.store.tables import outbox
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
-    """Whose alerts somebody takes: those of the canaries that it knows, and what nobody took for long."""
-
-    canaries: Collection[str]
-    orphaned: timedelta
-
 
 _FIELDS = tuple(Alert.__dataclass_fields__)
 

@@ -397,19 +397,25 @@ leases = Table(
     _whole("beats"),
     Column("expires_at", UtcTime, nullable=False),
     _words("trouble"),
+    # Empty for the lease that elects a leader; else the machine whose own fires it owns.
+    _words("node"),
+    Column("looked_at", UtcTime),
 )
 
 schedules = Table(
     "schedules",
     metadata,
+    _words("lease", primary_key=True),
     _words("canary", primary_key=True),
     _words("cron"),
     Column("since", UtcTime, nullable=False),
+    Column("next_at", UtcTime),
 )
 
 watched_stacks = Table(
     "watched_stacks",
     metadata,
+    _words("lease", primary_key=True),
     _words("canary", primary_key=True),
     _words("node", primary_key=True),
     _words("fingerprint"),
@@ -424,6 +430,7 @@ fires = Table(
     "fires",
     metadata,
     _key("id"),
+    _words("lease"),
     _words("canary"),
     Column("scheduled_for", UtcTime, nullable=False),
     _words("trigger"),
@@ -445,7 +452,7 @@ fires = Table(
     _words("advice", nullable=True),
     _json("reasons"),
     _json("numerics_only"),
-    UniqueConstraint("canary", "scheduled_for"),
+    UniqueConstraint("lease", "canary", "scheduled_for"),
     Index(None, "state", "next_attempt_at"),
     _one_of("trigger", Trigger),
     _one_of("state", FireState),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
@@ -22,6 +22,10 @@ NEWEST = 200
 """runs that are looked at"""
 LOOKED_BACK = 10
 """runs of a matrix and device that are judged to find the last success"""
+DEPLOYED = timedelta(days=7)
+"""for which a service that stopped is still missed"""
+MISSED = timedelta(days=1)
+"""the same for one machine of it, which may have been replaced under another name"""
 ADVICES: tuple[Advice, ...] = ("promote", "hold", "roll back")
 PAIR = ("matrix", "device")
 
@@ -98,8 +102,6 @@ def _canaries(store: Store) -> list[Metric]:
     holds = _gauge("qualify_canary_holds", "Open holds.", by)
     fires = _gauge("qualify_canary_open_fires", "Fires that are due or running.", ("state",))
     alerts = _gauge("qualify_alerts", "Alerts by state; dead = given up.", ("state",))
-    leads = _gauge("qualify_canary_leader", "1 while somebody leads.", ("lease",))
-    trouble = _gauge("qualify_canary_trouble", "1 where the leader complains, for example about a card.", ("lease",))
     held = canaries.holds()
     ended = canaries.latest_ended()
     for name in sorted({*ended, *(hold.canary for hold in held)}):
@@ -115,11 +117,38 @@ def _canaries(store: Store) -> list[Metric]:
         fires.add_metric((state,), sum(fire.state == state for fire in opened))
     for state, count in canaries.alert_counts().items():
         alerts.add_metric((state,), count)
-    now = canaries.now()
-    for lease in canaries.leases():
-        leads.add_metric((lease.name,), now < lease.expires_at)
-        trouble.add_metric((lease.name,), bool(lease.trouble))
-    return [last, success, advice, holds, fires, alerts, leads, trouble]
+    return [last, success, advice, holds, fires, alerts, *_services(store)]
+
+
+def _services(store: Store) -> list[Metric]:
+    """Of every service that runs, or did so lately. Without one, as where cron fires by hand, there is no sample."""
+    now, leases = store.canaries.now(), store.canaries.leases()
+    leads = _gauge("qualify_canary_leader", "1 while somebody leads.", ("lease",))
+    trouble = _gauge("qualify_canary_trouble", "1 where the leader complains, for example about a card.", ("lease",))
+    overdue = _gauge(
+        "qualify_canary_overdue_seconds",
+        "Since the first moment whose fire has not ended; negative before it.",
+        ("lease", "canary"),
+    )
+    looked = _gauge(
+        "qualify_canary_look_age_seconds", "Since a machine's whole stack was last seen.", ("lease", "node")
+    )
+    served = {lease.service for lease in leases if lease.node and now - lease.expires_at < DEPLOYED}
+    known = {it.name: it for it in leases if it.service in served and (not it.node or now - it.expires_at < MISSED)}
+    for lease in known.values():
+        if lease.looked_at is not None:
+            looked.add_metric((lease.service, lease.node), (now - lease.looked_at).total_seconds())
+        if not lease.node:
+            leads.add_metric((lease.name,), now < lease.expires_at)
+            trouble.add_metric((lease.name,), bool(lease.trouble))
+    first: dict[tuple[str, str], datetime] = {}
+    for (name, canary), moment in store.canaries.owed().items():
+        if name in known:
+            pair = known[name].service, canary
+            first[pair] = min(moment, first.get(pair, moment))
+    for pair, moment in sorted(first.items()):
+        overdue.add_metric(pair, (now - moment).total_seconds())
+    return [leads, trouble, overdue, looked]
 
 
 def _gauge(name: str, meaning: str, labels: tuple[str, ...]) -> GaugeMetricFamily:

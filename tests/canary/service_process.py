@@ -22,14 +22,18 @@ LEASE_S = 2
 class Replica:
     """One `qualify canary serve`."""
 
-    def __init__(self, place: Place, name: str, *options: str) -> None:
+    def __init__(self, place: Place, name: str, *options: str, packages: Path | None = None) -> None:
+        """``packages``: a folder of distributions that this replica's machine has besides."""
+        given = environment()
+        if packages is not None:
+            given["PYTHONPATH"] = os.pathsep.join([str(packages), given["PYTHONPATH"]])
         self.name = name
         self.log = place.folder / f"{name}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command("canary", "serve", *place.served, "--cards", place.cards, "--db", place.address, "--node", name,
                         "--lease-time", f"{LEASE_S}s", *options),
-                cwd=place.folder, env=environment(), stdout=log, stderr=log,
+                cwd=place.folder, env=given, stdout=log, stderr=log,
             )  # fmt: skip
 
     def tell(self, number: int) -> None:
@@ -67,9 +71,9 @@ class Place:
         lines += [f"{key}: {value}" for key, value in more.items()]
         (self.cards / f"t-{name}.yaml").write_text("\n".join(lines) + "\n")
 
-    def start(self, name: str, *options: str) -> Replica:
+    def start(self, name: str, *options: str, packages: Path | None = None) -> Replica:
         """One more replica."""
-        self.replicas.append(Replica(self, name, *options))
+        self.replicas.append(Replica(self, name, *options, packages=packages))
         return self.replicas[-1]
 
     def fires(self, canary: str | None = None) -> list[Fire]:
@@ -77,10 +81,10 @@ class Place:
         with Store.open(self.address) as store:
             return store.canaries.fires(canary)[::-1]
 
-    def ask(self, name: str) -> int:
+    def ask(self, name: str, lease: str = "canary") -> int:
         """A fire by hand."""
         with Store.open(self.address) as store:
-            return store.canaries.ask(f"t-{name}", f"./m-{name}.yaml", "test").id
+            return store.canaries.ask(f"t-{name}", f"./m-{name}.yaml", "test", lease).id
 
     def fire(self, fire_id: int) -> Fire:
         """How it is now."""

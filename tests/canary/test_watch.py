@@ -26,19 +26,21 @@ OLD, NEW, NEWER = make_stack(), make_stack(torch="2.12.0"), make_stack(torch="2.
 class Node:
     """One canary on one node, looked at again and again."""
 
-    def __init__(self) -> None:
-        self.known: Watched | None = None
+    def __init__(self, first: Stack) -> None:
+        self.known = Watched(
+            lease="l@n", canary="c", node="n", stack=first, seen_at=START, changing_to="", changing_since=None
+        )
 
     def look(self, stack: Stack, minute: float) -> tuple[list[str], list[str]]:
         """Names of what was noticed and of what fired."""
-        decision = decide("c", "n", self.known, stack, START + timedelta(minutes=minute), SETTLE)
+        decision = decide(self.known, stack, START + timedelta(minutes=minute), SETTLE)
         self.known = decision.watched or self.known
         return [change.component for change in decision.noticed], [change.component for change in decision.fire]
 
 
-def test_first_sight_fires_nothing() -> None:
-    """There is nothing to compare with yet; it is remembered."""
-    node = Node()
+def test_the_same_stack_fires_nothing() -> None:
+    """However often it is looked at."""
+    node = Node(OLD)
     assert ([], []) == node.look(OLD, 0)
     assert ([], []) == node.look(OLD, 60)
     assert OLD == node.known.stack
@@ -46,8 +48,7 @@ def test_first_sight_fires_nothing() -> None:
 
 def test_a_change_is_noticed_at_once_and_fires_when_it_settled() -> None:
     """It is noticed in the first look that sees it, and fires once."""
-    node = Node()
-    node.look(OLD, 0)
+    node = Node(OLD)
     assert (["torch"], []) == node.look(NEW, 1)
     assert ([], []) == node.look(NEW, 10.9)
     assert ([], ["torch"]) == node.look(NEW, 11)
@@ -56,8 +57,7 @@ def test_a_change_is_noticed_at_once_and_fires_when_it_settled() -> None:
 
 def test_an_upgrade_in_progress_fires_once() -> None:
     """Each step begins the time anew; what counts is all that changed since the last fire."""
-    node = Node()
-    node.look(OLD, 0)
+    node = Node(OLD)
     both = make_stack(torch="2.13.0", triton="3.7.0")
     assert ["torch"] == node.look(NEW, 1)[0]
     assert ["torch"] == node.look(NEWER, 8)[0]
@@ -68,8 +68,7 @@ def test_an_upgrade_in_progress_fires_once() -> None:
 
 def test_a_change_that_is_undone_fires_nothing() -> None:
     """Rolled back before it settled."""
-    node = Node()
-    node.look(OLD, 0)
+    node = Node(OLD)
     node.look(NEW, 1)
     assert ([], []) == node.look(OLD, 5)
     assert "" == node.known.changing_to
@@ -79,8 +78,7 @@ def test_a_change_that_is_undone_fires_nothing() -> None:
 
 def test_a_clock_set_back_begins_the_time_anew() -> None:
     """A change does not wait for a moment that lies days ahead."""
-    node = Node()
-    node.look(OLD, 0)
+    node = Node(OLD)
     node.look(NEW, 5000)
     assert ([], []) == node.look(NEW, 1)
     assert ([], ["torch"]) == node.look(NEW, 11)
@@ -88,16 +86,13 @@ def test_a_clock_set_back_begins_the_time_anew() -> None:
 
 def test_changes_in_one_sentence() -> None:
     """From what to what, and how many more."""
-    node = Node()
-    node.look(OLD, 0)
+    node = Node(OLD)
     changed = make_stack(**{f"part{number}": "1" for number in range(9)})
-    decision = decide("c", "n", node.known, changed, START, SETTLE)
+    decision = decide(node.known, changed, START, SETTLE)
     text = told(decision.noticed)
     assert text.startswith("part0 absent -> 1, ")
     assert text.endswith(", and 3 more")
-    assert "torch 2.11.0 sha256:aaaaaaaaaaaa -> 2.12.0" == told(
-        decide("c", "n", node.known, NEW, START, SETTLE).noticed
-    )
+    assert "torch 2.11.0 sha256:aaaaaaaaaaaa -> 2.12.0" == told(decide(node.known, NEW, START, SETTLE).noticed)
 
 
 @pytest.fixture

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import canary_examples as examples
 import pytest
 import store_examples
-from canary_examples import THREE, due, lead, letter, result
+from canary_examples import THREE, due, lead, letter, own, result
 
 from qualify.errors import LeaseLost
-from qualify.facts.canary import Watched
+from qualify.facts.canary import Served, Watched
 from qualify.store import Store
 
 SHORT_S = 0.2
@@ -78,7 +79,7 @@ def test_the_old_leader_is_fenced(store: Store) -> None:
     for write in writes:
         with pytest.raises(LeaseLost, match="Nothing was written"):
             write()
-    store.canaries.ask("other", "smoke", "by hand")
+    store.canaries.ask("other", "smoke", "by hand", "canary")
     with pytest.raises(LeaseLost, match="b leads with epoch 2"):
         store.canaries.take(old, "node")
     assert taken in store.canaries.fires()
@@ -137,15 +138,95 @@ def test_another_attempt_waits(store: Store) -> None:
 
 
 def test_a_changed_stack_fires_on_its_node(store: Store) -> None:
-    """A leader on another machine leaves it alone; one by hand may run anywhere."""
-    lease = lead(store)
-    store.canaries.file(lease, [due(trigger="stack", node="a", changes=(examples.CHANGE,))])
-    asked = store.canaries.ask("nightly", "smoke", "by hand")
+    """It belongs to the machine's own lease: a leader on another one leaves it alone; one by hand may run anywhere."""
+    lease, mine = lead(store, "b"), own(store, "a")
+    assert ("canary", "canary@a", "a") == (mine.service, mine.name, mine.node)
+    store.canaries.file(mine, [due(trigger="stack", node="a", changes=(examples.CHANGE,))])
+    asked = store.canaries.ask("nightly", "smoke", "by hand", "canary")
     assert "manual" == asked.trigger
     assert store.canaries.take(lease, "b", only=asked.id).id == asked.id
     store.canaries.finish(lease, asked.id, result(), [])
     assert store.canaries.take(lease, "b") is None
-    assert (examples.CHANGE,) == store.canaries.take(lease, "a").changes
+    assert (examples.CHANGE,) == store.canaries.take(mine, "a").changes
+
+
+def test_two_leases_have_their_own_fires(store: Store) -> None:
+    """Two services of one canary: each moment is a fire of both, and neither takes, or holds, for the other."""
+    one, other = (store.canaries.acquire(name, name, 60) for name in ("h100", "h200"))
+    store.canaries.file(one, [due()])
+    assert store.canaries.take(other, "two") is None
+    assert 1 == len(store.canaries.file(other, [due()]))
+    first, second = store.canaries.take(one, "one"), store.canaries.take(other, "two")
+    assert ("h100", "h200", first.scheduled_for) == (first.lease, second.lease, second.scheduled_for)
+    store.canaries.finish(one, first.id, result(advice="hold"), [letter()])
+    assert ["one"] == [hold.node for hold in store.canaries.holds()]
+    with pytest.raises(LeaseLost):
+        store.canaries.finish(one, second.id, result(), [])
+    asked = store.canaries.ask("nightly", "smoke", "by hand", "h200")
+    assert store.canaries.take(one, "one", only=asked.id) is None
+
+
+def test_a_service_takes_the_fires_of_its_canaries(store: Store) -> None:
+    """What it does not know waits for a service that does; what nobody took for long it may end."""
+    lease = lead(store)
+    store.canaries.file(lease, [due("unknown"), due("known", at=THREE + timedelta(days=1))])
+    served = Served(canaries=("known",), orphaned=timedelta(hours=1))
+    assert "known" == store.canaries.take(lease, "n", served).canary
+    assert "unknown" == store.canaries.take(lease, "n", replace(served, orphaned=timedelta(0))).canary
+
+
+def test_times_are_those_of_a_lease(store: Store) -> None:
+    """Two services may have another card of one name; a canary that one no longer serves is forgotten."""
+    one, other = (store.canaries.acquire(name, name, 60) for name in ("h100", "h200"))
+    first = store.canaries.know_schedules(one, {"nightly": "0 3 * * *", "weekly": ""})
+    store.canaries.know_schedules(other, {"nightly": "0 4 * * *"})
+    assert first == store.canaries.know_schedules(one, {"nightly": "0 3 * * *", "weekly": ""})
+    later = store.canaries.know_schedules(one, {"nightly": "0 3 * * *"})
+    assert {"nightly": first["nightly"]} == later
+    assert store.canaries.know_schedules(one, {"weekly": ""})["weekly"].since > first["weekly"].since
+
+
+def test_what_is_owed(store: Store) -> None:
+    """The first moment of each canary whose fire has not ended: planned, pending or running; by lease."""
+    lease, day = lead(store), timedelta(days=1)
+    store.canaries.know_schedules(lease, {"nightly": "0 3 * * *", "stack": ""})
+    assert {} == store.canaries.owed()
+    store.canaries.plan(lease, {"nightly": THREE, "stack": None})
+    assert {("canary", "nightly"): THREE} == store.canaries.owed()
+    store.canaries.file(lease, [due()])
+    store.canaries.plan(lease, {"nightly": THREE + day})
+    assert {("canary", "nightly"): THREE} == store.canaries.owed()
+    fire = store.canaries.take(lease, "n")
+    assert {("canary", "nightly"): THREE} == store.canaries.owed()
+    store.canaries.finish(lease, fire.id, result(), [])
+    assert {("canary", "nightly"): THREE + day} == store.canaries.owed()
+    assert THREE + day == store.canaries.know_schedules(lease, {"nightly": "0 3 * * *"})["nightly"].next_at
+
+
+def test_looks_are_told_with_the_lease(store: Store) -> None:
+    """A machine's own lease says when its stack was last seen; after a proper stop it does not."""
+    mine = own(store, "a")
+    assert mine.looked_at is not None
+    store.canaries.renew(mine, 60, "no such file", looked_ago_s=100)
+    found = store.canaries.lease(mine.name)
+    assert "no such file" == found.trouble
+    assert 100 <= (mine.looked_at - found.looked_at).total_seconds() + 1 <= 110
+    again = store.canaries.acquire(mine.name, "b", 60, dead=found, node="a")
+    assert found.looked_at == again.looked_at, "nobody looked in between"
+    store.canaries.release(again)
+    assert store.canaries.lease(mine.name).looked_at is None
+    assert lead(store).looked_at is None
+
+
+def test_a_fire_tells_what_it_ran_on(store: Store) -> None:
+    """The result may correct the reason and the changes that were filed."""
+    mine = own(store)
+    store.canaries.file(mine, [due(trigger="stack", node="n", reason="old", changes=(examples.CHANGE,))])
+    fire = store.canaries.take(mine, "n")
+    newer = replace(examples.CHANGE, after="2.14.0")
+    store.canaries.finish(mine, fire.id, result(reason="new", changes=(newer,)), [])
+    found = store.canaries.fire(fire.id)
+    assert ("new", (newer,)) == (found.reason, found.changes)
 
 
 def test_holds_end_with_a_newer_pass(store: Store) -> None:
@@ -235,8 +316,9 @@ def test_schedules_remember_since_when(store: Store) -> None:
 
 def test_watched_stacks_come_back(store: Store) -> None:
     """What a canary saw on a node is replaced, together with the fire that follows from it."""
-    lease = lead(store)
+    lease = own(store, "n")
     seen = Watched(
+        lease=lease.name,
         canary="c",
         node="n",
         stack=store_examples.stack(),
@@ -246,6 +328,7 @@ def test_watched_stacks_come_back(store: Store) -> None:
     )
     assert [] == store.canaries.watch(lease, [seen], [])
     changed = Watched(
+        lease=lease.name,
         canary="c",
         node="n",
         stack=store_examples.stack("GPU-2", driver="590.1"),
@@ -254,5 +337,7 @@ def test_watched_stacks_come_back(store: Store) -> None:
         changing_since=THREE,
     )
     assert 1 == len(store.canaries.watch(lease, [changed], [due("c", trigger="stack", node="n")]))
-    assert [changed] == store.canaries.watched("n")
-    assert [] == store.canaries.watched("m")
+    other = replace(seen, lease=own(store, "m").name, node="m")
+    store.canaries.watch(own(store, "m"), [other], [])
+    assert [changed] == store.canaries.watched(lease.name)
+    assert {"m": other, "n": changed} == {item.node: item for item in store.canaries.watched()}

@@ -6,11 +6,15 @@ import re
 import socket
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from web_examples import HOSTILE
 
+from qualify.facts.canary import own_lease
 from qualify.store import Store
+from qualify.web.metrics import exposition
+from qualify.web.site import Site
 
 PAGES = ("/", "/runs/latest", "/canaries", "/canaries/nightly")
 
@@ -139,8 +143,31 @@ def test_metrics(served):
     assert 'qualify_canary_holds{canary="nightly"} 1.0' in text
     assert 'qualify_alerts{state="dead"} 1.0' in text
     assert 'qualify_canary_trouble{lease="canary"} 1.0' in text
+    assert 'qualify_canary_leader{lease="canary"} 1.0' in text
+    (overdue,) = re.findall(
+        r'^qualify_canary_overdue_seconds{canary="nightly",lease="canary"} (.*)$', text, re.MULTILINE
+    )
+    assert -3600 <= float(overdue) < 0
+    (looked,) = re.findall(r'^qualify_canary_look_age_seconds{lease="canary",node=".*"} (.*)$', text, re.MULTILINE)
+    assert 90 <= float(looked) < 150
     assert "tiled-torch" not in text
     assert len(text.splitlines()) < 200
+
+
+def test_a_machine_that_fires_by_hand_misses_no_service(tmp_path):
+    """Cron's `qualify canary fire` leads for a moment: neither a leader nor a moment is missed afterwards."""
+    with Store.open(str(tmp_path / "evidence.db")) as store:
+        lease = store.canaries.acquire("canary", "by hand", 60)
+        store.canaries.know_schedules(lease, {"nightly": "0 3 * * *"})
+        store.canaries.plan(lease, {"nightly": store.canaries.now() - timedelta(days=2)})
+        store.canaries.release(lease)
+        by_hand = exposition(Site(store, {})).decode()
+        store.canaries.release(store.canaries.acquire(own_lease("canary", "n"), "service", 60, node="n"))
+        stopped = exposition(Site(store, {})).decode()
+    assert not re.search(r"^qualify_canary_(leader|overdue_seconds|look_age_seconds){", by_hand, re.MULTILINE)
+    assert 'qualify_canary_leader{lease="canary"} 0.0' in stopped
+    assert re.search(r'^qualify_canary_overdue_seconds{canary="nightly",lease="canary"} 17280', stopped, re.MULTILINE)
+    assert "qualify_canary_look_age_seconds{" not in stopped, "it was stopped properly"
 
 
 def test_metrics_are_what_prometheus_reads(served):

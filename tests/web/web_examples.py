@@ -17,7 +17,7 @@ from typing import Any
 from cli_process import command, environment
 from stored_runs import MATRIX, OPEN, PASSED, WRONG, make_stack, store_run
 
-from qualify.facts.canary import Due, Letter, Result
+from qualify.facts.canary import Due, Letter, Result, own_lease
 from qualify.facts.comparison import StackChange
 from qualify.store import Store
 
@@ -71,6 +71,10 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
     )
     undecided = store_run(store, matrix, OPEN, state="interrupted")
     lease = store.canaries.acquire("canary", "node-1/1", 60)
+    own = store.canaries.acquire(own_lease("canary", HOSTILE), "node-1/1", 60, node=HOSTILE)
+    store.canaries.renew(own, 60, looked_ago_s=90)
+    store.canaries.know_schedules(lease, {"nightly": "0 3 * * *"})
+    store.canaries.plan(lease, {"nightly": store.canaries.now() + timedelta(hours=1)})
     store.canaries.renew(lease, 60, f"bad.yaml:1:1: {HOSTILE}")
     change = StackChange(component=HOSTILE, kind="distribution", before="1", after=None)
     due = Due(
@@ -82,8 +86,8 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
         changes=(change,),
         node=HOSTILE,
     )
-    store.canaries.file(lease, [due])
-    fire = store.canaries.take(lease, HOSTILE)
+    store.canaries.file(own, [due])
+    fire = store.canaries.take(own, HOSTILE)
     result = Result(
         state="completed",
         matrix="serving",
@@ -94,7 +98,7 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
         reasons=(f"the run failed: {HOSTILE}",),
         numerics_only=(),
     )
-    store.canaries.finish(lease, fire.id, result, [Letter(target="oncall", kind="roll back", body={})])
+    store.canaries.finish(own, fire.id, result, [Letter(target="oncall", kind="roll back", body={})])
     (alert,) = store.canaries.claim_alerts(1, 60)
     store.canaries.settle_alert(alert.id, "dead", f"HTTP 500 {HOSTILE}")
     return passed.id, worse.id, undecided.id

@@ -17,9 +17,8 @@ from qualify.canary.alerts.delivery import DEADLINE_S, tell
 from qualify.canary.alerts.undelivered import Undelivered
 from qualify.cards.load import LoadedCanary
 from qualify.errors import StoreError
-from qualify.facts.canary import Alert, AlertState
+from qualify.facts.canary import Alert, AlertState, Served
 from qualify.store.canaries import Canaries
-from qualify.store.outbox import Served
 
 BATCH = 20
 """alerts that are told at the same time"""

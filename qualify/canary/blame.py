@@ -1,0 +1,52 @@
+"""What changed in the stack, by the run that was judged: what the watcher saw when it filed may be older."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qualify.canary.messages import Seen
+from qualify.canary.upgrades import stack_of
+from qualify.canary.watch import told
+from qualify.facts.canary import Fire
+from qualify.facts.comparison import StackChange
+from qualify.facts.stack import Stack
+from qualify.store.store import Store
+from qualify.verdict.compare import stack_changes
+
+
+def blamed(fire: Fire, seen: Seen, store: Store) -> Fire:
+    """The fire with the changes, and the reason, of the stack that its run ran on.
+
+    They are counted from the baseline; where nobody accepted one, from the canary's last run that passed on such a
+    device. Where there is neither, the components that the watcher named are told as the run found them.
+    """
+    ran = stack_of(store, seen.run_id)
+    if ran is None:
+        return fire
+    before = stack_of(store, seen.baseline) if seen.baseline else next(_passed(fire, seen, store), None)
+    changes = tuple(stack_changes(before, ran)) if before else _as_run(fire.changes, ran)
+    return replace(fire, changes=changes, reason=_reason(changes) if fire.trigger == "stack" else fire.reason)
+
+
+def _passed(fire: Fire, seen: Seen, store: Store) -> Iterator[Stack]:
+    """The stacks of the canary's earlier runs that passed on the device model, newest first."""
+    for earlier in store.canaries.fires(fire.canary):
+        if earlier.id != fire.id and earlier.verdict in ("PASS", "WAIVED") and earlier.variant == seen.variant:
+            stack = stack_of(store, earlier.run_id)
+            if stack:
+                yield stack
+
+
+def _as_run(filed: tuple[StackChange, ...], ran: Stack) -> tuple[StackChange, ...]:
+    """The changes with what the run found after them; a component that no run can show stays as it was filed."""
+    nothing = replace(ran, components=(), environment={})
+    found = {(change.kind, change.component): change.after for change in stack_changes(nothing, ran)}
+    told_now = [replace(item, after=found.get((item.kind, item.component), item.after)) for item in filed]
+    return tuple(item for item in told_now if item.before != item.after)
+
+
+def _reason(changes: tuple[StackChange, ...]) -> str:
+    if not changes:
+        return "the stack had changed, and the run found it as before"
+    return f"stack changed: {told(changes)}"

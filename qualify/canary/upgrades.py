@@ -1,0 +1,130 @@
+"""What a look at this machine's stack means for each canary that waits for a change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+
+from qualify.canary.deck import Deck
+from qualify.canary.watch import Watcher, as_seen, decide, told
+from qualify.cards.canary import seconds
+from qualify.cards.load import LoadedCanary, load_matrix
+from qualify.errors import CardError, StoreError, UsageError
+from qualify.facts.canary import Due, Lease, Watched
+from qualify.facts.comparison import StackChange
+from qualify.facts.stack import Device, Stack
+from qualify.run.software import describe_cpu
+from qualify.store.store import Store
+
+
+class Upgrades:
+    """Files the fires of one machine's stack, under the machine's own lease: whoever leads, this machine runs them."""
+
+    def __init__(self, store: Store, deck: Deck, node: str, watcher: Watcher, say: Callable[[str], None]) -> None:
+        self._store = store
+        self._deck = deck
+        self._node = node
+        self._watcher = watcher
+        self._say = say
+        self._epoch = 0
+        self._watched: dict[str, Watched] = {}
+
+    def compare(self, own: Lease) -> None:
+        """What the last look means; a look that the database did not let file is compared again."""
+        if own.epoch != self._epoch:
+            self._watched = {item.canary: item for item in self._store.canaries.watched(own.name)}
+            self._epoch = own.epoch
+        stack = self._watcher.take()
+        if stack is None:
+            return
+        try:
+            self._file(own, stack)
+        except StoreError:
+            self._watcher.seen = self._watcher.seen or stack
+            raise
+
+    def _file(self, own: Lease, stack: Stack) -> None:
+        now = self._store.canaries.now()
+        seen: dict[str, Watched] = {}
+        due: list[Due] = []
+        noticed: dict[tuple[StackChange, ...], list[str]] = {}
+        for name, loaded in self._deck.cards.items():
+            if loaded.card.stack_change is None:
+                continue
+            settle = timedelta(seconds=seconds(loaded.card.stack_change.settle))
+            known = self._watched.get(name)
+            before = known or self._first(own, loaded, stack, now)
+            decision = decide(before, stack, now, settle)
+            if decision.watched or known is None:
+                seen[name] = decision.watched or before
+            if decision.noticed:
+                noticed.setdefault(decision.noticed, []).append(name)
+            if decision.fire:
+                due.append(_due(loaded, self._node, decision.fire, now))
+        if seen:
+            self._store.canaries.watch(own, list(seen.values()), due)
+            self._watched |= seen
+        for changes, names in noticed.items():
+            listed = ", ".join(names[:6])
+            self._say(f"the stack of {self._node} is changing: {told(changes)}; {listed} will fire if it stays")
+        for item in due:
+            self._say(f"{item.canary}: {item.reason}")
+
+    def _first(self, own: Lease, loaded: LoadedCanary, stack: Stack, now: datetime) -> Watched:
+        """What a canary knows of a machine that it never saw: the stack that was accepted or judged last, if any.
+
+        An upgrade often comes with a new machine, or with a new name of one.
+        """
+        ran = next(self._judged(loaded, stack.device), None)
+        known = as_seen(ran, stack) if ran else stack
+        return Watched(
+            lease=own.name,
+            canary=loaded.card.canary,
+            node=self._node,
+            stack=known,
+            seen_at=now,
+            changing_to="",
+            changing_since=None,
+        )
+
+    def _judged(self, loaded: LoadedCanary, device: Device) -> Iterator[Stack]:
+        """Stacks on such a device: of the accepted baselines, newest first, then of the runs that the canary judged."""
+        try:
+            matrix = load_matrix(loaded.matrix, self._deck.extra).card.matrix
+            runs = [baseline.run_id for baseline in self._store.baselines(matrix)]
+        except (CardError, UsageError):  # a broken matrix, which its fire will report
+            runs = []
+        runs += [fire.run_id for fire in self._store.canaries.fires(loaded.card.canary) if fire.run_id and fire.verdict]
+        for run_id in dict.fromkeys(runs):
+            stack = stack_of(self._store, run_id)
+            if stack and _alike(stack.device, device):
+                yield stack
+
+
+def stack_of(store: Store, run_id: str | None) -> Stack | None:
+    """The stack that a run ran on; None where it is not known, or retention removed the run."""
+    if run_id is None:
+        return None
+    try:
+        return store.run(run_id).stack
+    except UsageError:
+        return None
+
+
+def _alike(ran: Device, seen: Device) -> bool:
+    """Whether a run's device is one of the machine's, by its model."""
+    if ran.kind == "cpu":
+        return ran.name == describe_cpu().name
+    return seen.kind == "cuda" and ran.name in seen.name.split(", ")
+
+
+def _due(loaded: LoadedCanary, node: str, changes: tuple[StackChange, ...], now: datetime) -> Due:
+    return Due(
+        canary=loaded.card.canary,
+        scheduled_for=now,
+        trigger="stack",
+        reason=f"stack changed: {told(changes)}",
+        matrix=loaded.card.matrix,
+        changes=changes,
+        node=node,
+    )

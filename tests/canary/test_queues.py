@@ -1,0 +1,172 @@
+"""Which service runs what: two services on one store, leaders and followers on machines of their own."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from service_process import LEASE_S, Place, Replica, wait_for
+from test_service import SLOW, SPARE_S, alive, children
+
+from qualify.facts.baseline import Baseline
+from qualify.facts.canary import Fire, own_lease
+from qualify.store import Store
+
+
+class Site:
+    """A folder of packages of one machine, with an attention distribution that can be replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._info = folder / "flash_attn-0.dist-info"
+        self._info.mkdir(parents=True)
+
+    def write(self, version: str) -> None:
+        """That version, as pip leaves it."""
+        (self._info / "RECORD").write_text(f"flash_attn_2_cuda.so,sha256={version},\n")
+        (self.folder / "flash_attn_2_cuda.so").write_bytes(version.encode())
+        (self._info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {version}\n")
+
+    def half_written(self) -> None:
+        """As pip may be met: metadata that cannot be read, and a file that went away."""
+        (self._info / "METADATA").write_bytes(b"\xff\xfe\x00")
+        (self.folder / "flash_attn_2_cuda.so").unlink()
+
+
+def on(place: Place, node: str, site: Site, *options: str) -> Replica:
+    """A replica on the machine that has these packages."""
+    return place.start(node, "--poll", "1s", *options, packages=site.folder)
+
+
+def stack_fires(place: Place) -> list[Fire]:
+    """Those of changed stacks, oldest first."""
+    return [fire for fire in place.fires() if fire.trigger == "stack"]
+
+
+def watched(place: Place, node: str, lease: str = "canary") -> bool:
+    """Whether a machine's stack is in the tables."""
+    with Store.open(place.address) as store:
+        return bool(store.canaries.watched(own_lease(lease, node)))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_two_services_on_one_store(kind: str, request: pytest.FixtureRequest) -> None:
+    """Of two leases each runs its own fires on its own machine, whatever the other owes; so are alerts its own."""
+    place: Place = request.getfixturevalue(f"{kind}_place")
+    alert = "[{target: chat, kind: slack, url_env: NO_SUCH_URL, events: [failed]}]"
+    place.canary("good", "correct", select="no-such-case", alerts=alert)
+    one, two = place.start("n1", "--lease", "h100"), place.start("n2", "--lease", "h200")
+    one.said("leads with epoch 1")
+    two.said("leads with epoch 1")
+    asked = [place.ask("good", lease) for lease in ("h100", "h200", "h200", "h100", "h200")]
+    ended = [place.until(fire_id, "failed") for fire_id in asked]
+    assert ["n1", "n2", "n2", "n1", "n2"] == [fire.node for fire in ended]
+    with Store.open(place.address) as store:
+        assert {"n1": asked[3], "n2": asked[4]} == {hold.node: hold.fire_id for hold in store.canaries.holds()}
+        bodies = [alert.body for alert in store.canaries.alerts()]
+    assert {(body["fire"], body["node"]) for body in bodies} == {(fire.id, fire.node) for fire in ended}
+
+
+def test_a_followers_upgrade(sqlite_place: Place, tmp_path: Path) -> None:
+    """Every replica watches its own machine: the follower's upgrade fires there, while another one leads."""
+    place = sqlite_place
+    place.canary("stack", "correct", stack_change="{settle: 1s}", select="no-such-case")
+    sites = {node: Site(tmp_path / node) for node in ("n1", "n2")}
+    for site in sites.values():
+        site.write("2.8.0")
+    leader = on(place, "n1", sites["n1"])
+    leader.said("leads with epoch 1")
+    follower = on(place, "n2", sites["n2"])
+    wait_for(lambda: watched(place, "n1") and watched(place, "n2"), "first looks", 30, leader, follower)
+    sites["n2"].write("2.9.0")
+    wait_for(lambda: stack_fires(place), "a fire", 30, leader, follower)
+    (fire,) = stack_fires(place)
+    ended = place.until(fire.id, "failed")
+    assert ("n2", "canary@n2") == (ended.node, ended.lease)
+    assert "leads" not in str(follower)
+    with Store.open(place.address) as store:
+        assert ["n2"] == [hold.node for hold in store.canaries.holds()]
+
+
+def test_an_upgrade_with_a_new_name_and_what_is_blamed(sqlite_place: Place, tmp_path: Path) -> None:
+    """A new machine is compared with the accepted stack; the alert names the version that the run ran on."""
+    place = sqlite_place
+    place.canary("slow", "slow", SLOW)
+    place.canary("stack", "correct", stack_change="{settle: 1s}")
+    site = Site(tmp_path / "site")
+    site.write("2.7.0")
+    first = on(place, "old", site)
+    first.said("leads")
+    with Store.open(place.address) as store:
+        run = place.until(place.ask("stack"), "completed").run_id
+        store.accept(Baseline(matrix="m-stack", variant=store.run(run).stack.device.variant, run_id=run,
+                              accepted_by="me", reason="first", accepted_at=store.canaries.now()))  # fmt: skip
+    assert 0 == first.stop()
+    same = on(place, "same", site)
+    wait_for(lambda: watched(place, "same"), "a first look", 30, same)
+    assert 0 == same.stop()
+    assert [] == stack_fires(place)
+    site.write("2.8.0")
+    new = on(place, "new", site)
+    new.said("leads")
+    place.until(place.ask("slow"), "running")
+    wait_for(lambda: stack_fires(place), "a fire", 30, new)
+    (fire,) = stack_fires(place)
+    assert "pending" == fire.state, "another one runs"
+    assert "flash-attn 2.7.0" in fire.reason
+    assert "-> 2.8.0" in fire.reason
+    site.write("2.9.0")
+    ended = place.until(fire.id, "completed")
+    assert "new" == ended.node
+    assert "2.8.0" not in f"{ended.reason} {ended.changes}"
+    assert "-> 2.9.0" in ended.reason
+    (change,) = [item for item in ended.changes if item.component == "flash-attn"]
+    assert ("2.7.0", "2.9.0") == (change.before.split()[0], change.after.split()[0])
+
+
+def test_pip_at_work(sqlite_place: Place, tmp_path: Path) -> None:
+    """A look that fails ends no watcher: it is said, unhealthy when it lasts, and the upgrade is seen at last."""
+    from cli_process import call
+
+    place = sqlite_place
+    place.canary("stack", "correct", stack_change="{settle: 1s}", select="no-such-case")
+    site = Site(tmp_path / "site")
+    site.write("2.8.0")
+    replica = on(place, "n", site)
+    wait_for(lambda: watched(place, "n"), "a first look", 30, replica)
+    health = ("canary", "health", "--node", "n", "--db", place.address, "--max-age")
+    assert 0 == call(*health, "1m", cwd=tmp_path).code
+    site.half_written()
+    replica.said("the stack cannot be read (UnicodeDecodeError")
+    wait_for(lambda: 4 == call(*health, "4s", cwd=tmp_path).code, "bad health", 30, replica)
+    assert "nobody has seen the stack of n since" in (err := call(*health, "4s", cwd=tmp_path).err)
+    assert "UnicodeDecodeError" in err
+    site.write("2.9.0")
+    replica.said("the stack can be read again")
+    wait_for(lambda: stack_fires(place), "a fire", 30, replica)
+    assert ["2.9.0"] == [fire.changes[0].after.split()[0] for fire in stack_fires(place)]
+    wait_for(lambda: 0 == call(*health, "4s", cwd=tmp_path).code, "good health", 30, replica)
+    assert 0 == replica.stop()
+    assert 4 == call(*health, "1m", cwd=tmp_path).code
+
+
+def test_a_stopped_leaders_fire_ends(postgres_place: Place) -> None:
+    """The child of a leader that is stopped beyond its lease ends by itself: two never compute in one run."""
+    place = postgres_place
+    place.canary("slow", "slow", tuple(range(8, 40)))
+    first = place.start("n")
+    first.said("leads with epoch 1")
+    fire = place.until(place.ask("slow"), "running")
+    family = children(first.process.pid)
+    assert any(map(alive, family))
+    first.tell(signal.SIGSTOP)
+    wait_for(lambda: not any(map(alive, family)), "end of the stopped leader's fire", LEASE_S + SPARE_S, first)
+    second = place.start("n2")
+    second.said("leads with epoch 2")
+    ended = place.until(fire.id, "running")
+    assert (fire.run_id, "n2") == (ended.run_id, ended.node)
+    first.tell(signal.SIGCONT)
+    wait_for(lambda: not children(first.process.pid), "no child of the woken leader", 20, first, second)
+    assert 2 == place.epoch()
+    assert "hold" not in str(first)
