@@ -239,7 +239,7 @@ def test_the_gate_compares_with_the_baseline(two: tuple[Path, str, str]) -> None
     assert lines[3].startswith(
         "stack: torch: 2.11.0 sha256:aaaaaaaaaaaa -> 2.12.0 sha256:bbbbbbbbbbbb; triton: 3.6.0 -> "
     )
-    assert f"do: find the component to blame: qualify bisect {before} {after} --plan" in lines
+    assert f"do: find the component to blame: qualify bisect {before} {after} --plan --db evidence.db" in lines
     data = ask(folder, "gate", "--against", "baseline", "--json").data["against"]
     assert (before, "jane", []) == (data["run"], data["accepted_by"], data["forbidden"])
     assert [IDS[0]] == [item["id"] for item in data["verdicts"]]
@@ -331,7 +331,11 @@ def test_a_run_is_not_compared_with_itself(two: tuple[Path, str, str], command: 
     folder, before, after = two
     ended = ask(folder, *command)
     message = f"run {after} was to be compared with 'latest', which is the same run: nothing can differ. "
-    assert (2, "", f"qualify: {message}Try: qualify diff {before} {after}\n") == (ended.code, ended.out, ended.err)
+    assert (2, "", f"qualify: {message}Try: qualify diff {before} {after} --db evidence.db\n") == (
+        ended.code,
+        ended.out,
+        ended.err,
+    )
     assert not (folder / "out").exists()
 
 

@@ -40,7 +40,7 @@ KEYS = {"cpu": (1 << 16) + PAST, "cuda": (1 << 17) + PAST}
 """of one sequence: more than 16 bits count; on a GPU as many as models have"""
 NEIGHBOUR = (1 << 11) + 65
 """keys of a sequence beside it"""
-STEADY_KEYS = {"cpu": (1 << 15) + PAST, "cuda": KEYS["cuda"]}
+STEADY_KEYS = {"cpu": (1 << 14) + PAST, "cuda": KEYS["cuda"]}
 """of the call that is repeated; even numbers"""
 AGAIN = {"cpu": 2, "cuda": 8}
 """times that it is repeated"""

@@ -111,24 +111,44 @@ def chosen(select: str) -> list[Fault]:
 def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[Task]:
     """Every fault, at every level, beginning with the case that told of it when the release was measured.
 
-    What a kernel keeps shows in the order of its cases, so faults of kept state meet them in the matrix's.
+    What a kernel keeps shows in the order of its cases, so faults of kept state meet them in the matrix's. Where both
+    levels are asked, one that smoke missed then meets only some cases at smoke: a case that tells nothing costs most.
     """
-    tell = telling_cases()
+    tell, missed = telling_cases(), missed_at_smoke() if len(levels) > 1 else frozenset()
     tasks = []
     for fault in faults:
         first = () if fault.kind == "J" else tell.get(fault.name, ())
-        tasks.append(Task(specimen=fault.name, levels=tuple(levels), seed=SEED, fault=True, shapes=first))
+        tasks.append(
+            Task(
+                specimen=fault.name,
+                levels=tuple(levels),
+                seed=SEED,
+                fault=True,
+                shapes=first,
+                missed=fault.name in missed,
+            )
+        )
     return sorted(tasks, key=lambda task: task.shapes)  # who begin with the same case find its golden results again
 
 
 def telling_cases() -> dict[str, tuple[int, ...]]:
     """The number of the case by which each fault of the released result was found; empty in a package without one."""
-    path = released_selftest()
-    kills = json.loads(path.read_text())["kills"] if path.exists() else []
-    examples = {kill["fault"]: kill["example"] for kill in kills}
+    examples = {kill["fault"]: kill["example"] for kill in released_kills()}
     numbers = {case(number, "", SEED).cell.partition("/")[2]: number for number in range(len(SHAPES))}
     found = {fault: numbers.get(example.partition(": ")[0]) for fault, example in examples.items()}
     return {fault: (number,) for fault, number in found.items() if number is not None}
+
+
+def missed_at_smoke() -> frozenset[str]:
+    """The faults that smoke missed when the release was measured."""
+    return frozenset(kill["fault"] for kill in released_kills() if not kill["caught_by"].get("smoke", True))
+
+
+def released_kills() -> list[dict[str, Any]]:
+    """What the released result says of each fault; nothing in a package without one."""
+    path = released_selftest()
+    kills: list[dict[str, Any]] = json.loads(path.read_text())["kills"] if path.exists() else []
+    return kills
 
 
 def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:

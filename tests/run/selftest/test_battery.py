@@ -172,3 +172,17 @@ def test_a_package_without_a_released_result_has_no_hints(monkeypatch, tmp_path)
         json.dumps({"kills": [{"fault": "race", "example": "of another matrix: x"}]})
     )
     assert {} == telling_cases()
+
+
+def test_a_fault_that_smoke_missed_meets_some_cases_at_smoke_and_all_at_full():
+    """Only where full is asked too: a selftest of smoke alone measures all of smoke."""
+    kills = json.loads(battery.released_selftest().read_text())["kills"]
+    missed = {kill["fault"] for kill in kills if not kill["caught_by"]["smoke"]}
+    assert missed
+    both = {task.specimen: task.missed for task in fault_tasks(FAULTS, ("smoke", "full"))}
+    assert missed == {name for name, some in both.items() if some}
+    assert not any(task.missed for task in fault_tasks(FAULTS, ("smoke",)))
+    (smoke,) = detect("queries-2048", ("smoke",), missed=True)
+    assert (-(-len(SHAPES) // 3), ()) == (smoke.cases, smoke.caught_by)
+    (full,) = detect("order-of-long", ("full",), missed=True)
+    assert "long_context" in full.caught_by
