@@ -17,9 +17,9 @@ from qualify.canary.child import seen_of
 from qualify.errors import NoVerdict
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome, Refused
-from qualify.report.against import accepted, compare_with
+from qualify.judge.against import accepted, compare_with
+from qualify.judge.judged import Judged, judge
 from qualify.report.attestation import to_statement
-from qualify.report.judged import Judged, judge
 from qualify.report.junit import to_junit
 from qualify.store import Store
 

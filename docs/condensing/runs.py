@@ -12,7 +12,7 @@ from qualify.cards.load import load_kernels
 from qualify.facts import codec
 from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Judgement, Record
-from qualify.report.judged import Judged, judge
+from qualify.judge.judged import Judged, judge
 from qualify.store.store import Store
 
 EXTRACT = "qualify.evidence/1"

@@ -13,7 +13,7 @@ from qualify.errors import CardError, StoreError, UsageError
 from qualify.facts.canary import Due, Lease, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Device, Stack
-from qualify.run.software import describe_cpu
+from qualify.run.machine.software import describe_cpu
 from qualify.store.store import Store
 
 

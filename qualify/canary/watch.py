@@ -16,7 +16,7 @@ from qualify.assets import digest_cache
 from qualify.facts.canary import Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Component, Device, Stack
-from qualify.run.software import (
+from qualify.run.machine.software import (
     BINARY,
     DISTRIBUTIONS,
     describe_cpu,

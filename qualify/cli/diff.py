@@ -18,8 +18,8 @@ from qualify.cli.shared import (
     reading_only,
     typed,
 )
+from qualify.cli.terminal import emit
 from qualify.errors import UsageError
-from qualify.fleet.terminal import emit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,8 +74,8 @@ def _compared(
     given: Typed,
 ) -> Comparison:
     """Two stored runs, judged and compared."""
-    from qualify.report.against import compare_with, the_same_run
-    from qualify.report.judged import judge
+    from qualify.judge.against import compare_with, the_same_run
+    from qualify.judge.judged import judge
 
     judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers, typed=given)
     compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
@@ -99,7 +99,8 @@ def bisect(
 ) -> None:
     """List the fewest stacks to test to blame one component for what got worse; uses runs of them that are stored."""
     from qualify.cards.load import load_kernels
-    from qualify.report.bisection import plan_bisection, to_data, to_text
+    from qualify.judge.bisection import plan_bisection
+    from qualify.report.bisection import to_data, to_text
 
     if not plan:
         raise UsageError("qualify installs no stack by itself: add --plan, and it lists the stacks to test")

@@ -27,8 +27,8 @@ from qualify.cli.shared import (
     open_store,
     typed,
 )
+from qualify.cli.terminal import emit, say
 from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, NothingSelected, RunBusy
-from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,8 +93,8 @@ def run(
 
 def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) -> str:
     """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id."""
+    from qualify.cli.progress import Show
     from qualify.fleet.local import execute, new_run
-    from qualify.fleet.progress import Show
     from qualify.report.verdict_text import DEMONSTRATION
 
     plan, the_run = request.plan, begun or new_run(request)
@@ -138,9 +138,10 @@ def _conclude(
 
     It is the gate's, except that what this command line itself selected may pass.
     """
+    from qualify.judge.judged import judge
+    from qualify.judge.slower import with_slower
     from qualify.report.files import write_report
-    from qualify.report.judged import judge, to_data
-    from qualify.report.slower import with_slower
+    from qualify.report.verdict_json import to_data
     from qualify.report.verdict_text import to_text
 
     now = datetime.now(UTC)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qualify.errors import NoVerdict, UsageError
-from qualify.report.judged import Judged
+from qualify.judge.judged import Judged
 from qualify.report.verdict_text import DEMONSTRATION
 
 STATEMENT = "https://in-toto.io/Statement/v1"

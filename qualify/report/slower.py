@@ -7,46 +7,16 @@ promoted without a word about them.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qualify.facts.comparison import Change, Seen, Slowdown
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.one_line import one_line
-from qualify.store.store import Store
-from qualify.verdict.slower import factor, slowdown
+from qualify.text import one_line
+from qualify.verdict.slower import factor
 
-if TYPE_CHECKING:
-    from qualify.report.judged import Judged
-
-LOOKED_AT = 500
-"""newest runs of the matrix whose cards are known"""
 ROWS = 1000
 """rows of the table; the JSON twin has all"""
-
-
-def with_slower(store: Store, judged: Judged) -> Judged:
-    """The verdict, with what takes longer than in the accepted baseline; as it is where nobody accepted one.
-
-    Nothing is compared where the evidence is from several cards, or from another card than the baseline: equal cards
-    differ.
-    """
-    run = judged.run
-    baseline = store.baseline(run.matrix, run.stack.device.variant) if run.stack else None
-    if baseline is None or baseline.run_id in judged.runs or not _one_card(store, judged):
-        return judged
-    before = store.run(baseline.run_id)
-    if before.stack is None or run.stack is None or before.stack.device.uuid != run.stack.device.uuid:
-        return judged
-    records = store.records(before.id)
-    return replace(judged, slower=slowdown(before, records, run, judged.records, accepted_by=baseline.accepted_by))
-
-
-def _one_card(store: Store, judged: Judged) -> bool:
-    """Whether all runs that the evidence is from used one card; what a run takes over is from its own."""
-    runs = store.runs(judged.run.matrix, limit=LOOKED_AT) if len(judged.runs) > 1 else []
-    return len({run.stack.device.uuid for run in runs if run.id in judged.runs and run.stack}) <= 1
 
 
 def slower_data(slower: Slowdown | None) -> list[dict[str, Any]]:

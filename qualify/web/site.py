@@ -12,7 +12,8 @@ from qualify.errors import UsageError
 from qualify.facts import codec
 from qualify.facts.comparison import Comparison
 from qualify.facts.typed import PLAIN, Typed
-from qualify.report.against import compare_with
+from qualify.judge.against import compare_with
+from qualify.judge.slower import with_slower
 from qualify.report.context import ReportContext, report_context
 from qualify.report.diff_page import diff_page
 from qualify.report.differences import SCHEMA as DIFF_SCHEMA
@@ -20,7 +21,6 @@ from qualify.report.differences import to_data
 from qualify.report.document import to_json
 from qualify.report.page import render_html, render_page
 from qualify.report.site import RunsPage, canaries_data, canaries_page, runs_data, with_verdicts
-from qualify.report.slower import with_slower
 from qualify.store.store import Store
 from qualify.web.verdicts import Verdicts
 

@@ -12,7 +12,7 @@ from threading import Lock
 from qualify.cards.load import LoadedKernel
 from qualify.facts.clock import is_future
 from qualify.facts.run import Run, Verdict
-from qualify.report.judged import Judged, judge
+from qualify.judge.judged import Judged, judge
 from qualify.store.store import Store
 from qualify.verdict.origin import newest
 

@@ -16,8 +16,8 @@ from qualify.facts.case import Phase
 from qualify.facts.outcome import Crashed, FindingVerdict, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import Record
 from qualify.facts.waiver import Waiver
+from qualify.judge.judged import Judged
 from qualify.report.context import ReportContext, report_context
-from qualify.report.judged import Judged
 from qualify.report.markdown import to_markdown
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.site import with_verdicts

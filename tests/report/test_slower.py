@@ -16,15 +16,16 @@ from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
 from qualify.facts.case import Case
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Run
-from qualify.report.against import accepted, compare_with
+from qualify.judge.against import accepted, compare_with
+from qualify.judge.judged import Judged, judge
+from qualify.judge.slower import with_slower
 from qualify.report.annotations import to_github
 from qualify.report.context import report_context
 from qualify.report.document import to_json
-from qualify.report.judged import Judged, judge, to_data
 from qualify.report.junit import to_junit
 from qualify.report.markdown import to_markdown
 from qualify.report.page import render_html
-from qualify.report.slower import with_slower
+from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 

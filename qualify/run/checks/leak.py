@@ -21,7 +21,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Subject, claimed, failing, noted, passed
 from qualify.run.checks.size_limits import SEVERAL, few_kv_heads, layout_of
-from qualify.run.inputs import clone
+from qualify.run.inputs.tensors import clone
 
 KEY_BYTES = {"cpu": 64 << 10, "cuda": 4 << 20}
 """of the keys of one call, at least: on a GPU two of the smallest allocations that the device makes"""

@@ -1,0 +1,216 @@
+"""A stored run together with the verdict on it: what every page, format and gate starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from qualify.cards.load import LoadedKernel, parse_matrix
+from qualify.cards.matrix import MatrixCard
+from qualify.cards.waivers import beside, load_waivers
+from qualify.facts.baseline import Baseline
+from qualify.facts.case import Level
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.clock import CLOCK_SKEW, is_future
+from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
+from qualify.facts.run import Conclusion, Record, Run, Verdict
+from qualify.facts.selftest import SelfTest
+from qualify.facts.typed import PLAIN, Typed, level_words
+from qualify.facts.waiver import Waiver
+from qualify.judge.code import changed_code, code_here, ran_kernels
+from qualify.plan.code import CodeHere
+from qualify.plan.host import gpu_kernels
+from qualify.store.store import Store
+from qualify.verdict.gate import conclude, without_verdict
+from qualify.verdict.origin import newest, oldest, origin_of, origins_of
+from qualify.verdict.policy import Rules
+from qualify.verdict.waivers import Waivers
+
+NAMED = 3
+"""runs that a note names"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """Evidence, in plan order, and the conclusion from it."""
+
+    run: Run
+    """the run, or the newest of those that the evidence is from"""
+    records: list[Record]
+    conclusion: Conclusion
+    selftest: SelfTest | None
+    """of the checks that made the run; None where it was not run"""
+    runs: tuple[str, ...]
+    """ids of all runs that the evidence is from, newest first"""
+    notes: tuple[str, ...]
+    """what a reader must know beside the verdict"""
+    waivers_path: str
+    """the file of waivers that the matrix names, or was given; empty where there is none"""
+    matrix: MatrixCard
+    """by whose policy it was judged"""
+    stale: bool = False
+    """the evidence is older than was asked for, or of other code than is here"""
+    future: datetime | None = None
+    """the latest date of the evidence, where it lies in the future: that is not believed"""
+    part: Verdict | None = None
+    """the verdict on what was selected, where the run was narrowed: no verdict on the matrix comes of it"""
+    against: Against | None = None
+    """what it was compared with, where that was asked"""
+    slower: Slowdown | None = None
+    """what takes longer than in the accepted baseline, or in the run that it was compared with"""
+    again: tuple[str, ...] = ()
+    """options of a run that makes evidence which would count"""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """the run that each case's evidence is from, by case id, where there are several runs"""
+    typed: Typed = PLAIN
+    """what the commands repeat that are printed with the verdict"""
+
+    def source(self, case_id: str) -> str:
+        """The run that the evidence of a case is from."""
+        return self.sources.get(case_id, self.run.id)
+
+    @property
+    def evidence_since(self) -> datetime:
+        """When the oldest evidence was begun to be gathered; by the run itself, where nothing was taken over."""
+        return oldest(self.run, self.records)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Against:
+    """The comparison with an earlier run."""
+
+    comparison: Comparison
+    baseline: Baseline | None
+    """who accepted that run; None where a run was named"""
+    forbidden: tuple[tuple[Topic, Change], ...]
+    """changes that the matrix's policy does not allow"""
+
+
+def judge(
+    store: Store,
+    run_id: str,
+    kernels: Mapping[str, LoadedKernel],
+    *,
+    now: datetime,
+    waivers: Path | None = None,
+    max_age: timedelta | None = None,
+    code: CodeHere | None = None,
+    part: bool = False,
+    typed: Typed = PLAIN,
+) -> Judged:
+    """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
+
+    Neither does one that is dated in the future, nor one that was narrowed.
+
+    Waivers are judged as they are today: by ``waivers``, else by the file that the matrix names, where it is here.
+
+    Args:
+        max_age: an older run, or one that took over older evidence, is no verdict.
+        code: where the code lies that the evidence must be of; None = whichever it was made by.
+        part: judge what a narrowed run selected, for whoever selected it: then it may pass.
+        typed: what printed commands repeat.
+    """
+    run, records = store.run(run_id), store.records(run_id)
+    card = parse_matrix(run.matrix_source, run.matrix_path)
+    path, items, notes = _waivers_of(card, run, waivers)
+    conclusion = conclude(records, rules_of(run, card, kernels, items, now))
+    changed = changed_code(run, code_here(code, sorted(ran_kernels(records)), kernels))
+    stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
+    dated = newest(run, records)
+    future = dated if is_future(dated, now) else None
+    if run.state != "completed" or stale or future:
+        conclusion = without_verdict(conclusion)
+    selected = conclusion.verdict if run.narrowed else None
+    if run.narrowed and not part:
+        conclusion = without_verdict(conclusion)
+    return Judged(
+        run=run,
+        records=records,
+        conclusion=conclusion,
+        selftest=store.selftest(run.check_version),
+        runs=(run.id, *sorted(origins_of(records), reverse=True)),
+        notes=(
+            *_changed_note(changed),
+            *notes,
+            *_ahead(future, now),
+            *reused_note(records),
+            *_narrowed(run, selected),
+            *_outdated(run),
+        ),
+        waivers_path=path,
+        matrix=card,
+        stale=stale,
+        future=future,
+        part=selected,
+        again=again(run, run.level, fresh=stale or future is not None),
+        typed=typed,
+    )
+
+
+def _changed_note(changed: Mapping[str, str]) -> list[str]:
+    """Of which kernels the run says nothing any more."""
+    return [f"{name} must run again: {why}" for name, why in changed.items()]
+
+
+def again(run: Run, level: Level, *, fresh: bool) -> tuple[str, ...]:
+    """Options of a run that makes evidence of that level on the device of a run; ``fresh``: and takes nothing over."""
+    return (*level_words(level), "--device", run.device, *(["--fresh"] if fresh else []))
+
+
+def rules_of(
+    run: Run, card: MatrixCard, kernels: Mapping[str, LoadedKernel], waivers: Sequence[Waiver], now: datetime
+) -> Rules:
+    """What the evidence of a run is judged by."""
+    return Rules(
+        matrix=card,
+        patterns={name: kernel.card.witness.must_match for name, kernel in kernels.items()},
+        partial=run.narrowed,
+        waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
+        demonstration=run.device == "cpu" and bool(gpu_kernels(card, kernels)),
+    )
+
+
+def _waivers_of(card: MatrixCard, run: Run, given: Path | None) -> tuple[str, tuple[Waiver, ...], list[str]]:
+    """The path of the file, its waivers, and a note where it is not here."""
+    if given is None and card.waivers is None:
+        return "", (), []
+    path = given or beside(Path(run.matrix_path), str(card.waivers))
+    if given is None and not path.exists():
+        return str(path), (), [f"no waiver was applied: {path} is not here; give the file with --waivers FILE"]
+    return str(path), load_waivers(path), []
+
+
+def reused_note(records: Sequence[Record]) -> list[str]:
+    """How much was not run again, from which runs, and how old it is."""
+    origins = origins_of(records)
+    if not origins:
+        return []
+    names = sorted(origins, reverse=True)
+    shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    count, first = sum(origin_of(record.outcome) is not None for record in records), min(origins.values())
+    text = f"{count} of {len(records)} cases were not run again, but taken over from {shown}"
+    return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest; `qualify run --fresh` runs everything"]
+
+
+def _ahead(future: datetime | None, now: datetime) -> list[str]:
+    if future is None:
+        return []
+    dates = f"the evidence is dated {future:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC"
+    limit = f"more than {CLOCK_SKEW.seconds // 60} minutes ahead is not believed"
+    return [f"{dates}: the clock of that machine or of this one is wrong; {limit}"]
+
+
+def _narrowed(run: Run, selected: Verdict | None) -> list[str]:
+    options = [f"--{name} {value!r}" for name, value in (("select", run.select), ("kernel", run.kernel)) if value]
+    if not options:
+        return []
+    passed = "what it selected passed, and " if selected == "PASS" else ""
+    return [f"the run was narrowed by {' '.join(options)}: {passed}the rest of the matrix is not judged"]
+
+
+def _outdated(run: Run) -> list[str]:
+    if run.check_version == CHECK_VERSION:
+        return []
+    return [f"the run was made with check version {run.check_version}, this qualify has {CHECK_VERSION}: run it again"]

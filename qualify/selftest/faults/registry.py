@@ -1,0 +1,46 @@
+"""Every planted fault, class by class."""
+
+from __future__ import annotations
+
+from qualify.selftest.faults import (
+    addresses,
+    corners,
+    fp8_cache,
+    heads,
+    latent,
+    limits,
+    long_context,
+    masks,
+    merging,
+    numerics,
+    paged_queries,
+    parameters,
+    paths,
+    reading,
+    state,
+    strides,
+    surroundings,
+)
+from qualify.selftest.specimen import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    *masks.FAULTS,
+    *reading.FAULTS,
+    *paged_queries.FAULTS,
+    *merging.FAULTS,
+    *heads.FAULTS,
+    *parameters.FAULTS,
+    *numerics.FAULTS,
+    *fp8_cache.FAULTS,
+    *latent.FAULTS,
+    *strides.FAULTS,
+    *state.FAULTS,
+    *addresses.FAULTS,
+    *limits.FAULTS,
+    *long_context.FAULTS,
+    *surroundings.FAULTS,
+    *corners.FAULTS,
+    *paths.FAULTS,
+)
+"""Class N (performance) and hangs have no fault here: a slow kernel is found by its stored baseline, a hang by the
+watchdog of a real run, and both have tests of their own."""

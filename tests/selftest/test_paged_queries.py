@@ -1,0 +1,57 @@
+"""What the shipped matrices plan on pages is enough to see a kernel that loses the end of a chunk there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from qualify.cards.load import load_kernels, load_matrix
+from qualify.facts.case import Case
+from qualify.plan.plan import Selection, make_plan
+from qualify.run.execute import Request, Session
+from qualify.selftest import examine, kernel, workloads
+from qualify.selftest.faults import paged_queries
+
+SMOKE = make_plan(load_matrix("smoke"), load_kernels(), selection=Selection(kernel="tiled-torch")).cases
+
+
+def said_of(specimen: str, cases: list[Case]) -> list[str]:
+    """The checks that fail a simulated kernel on cases of a matrix, at level smoke."""
+    kernel.forget()
+    session = Session(
+        device=examine._DEVICE,
+        ceilings=examine._CEILINGS,
+        cards={specimen: workloads.card(specimen)},
+        level="smoke",
+        reference="fp64",
+        control="",
+        announce=lambda _case, _stage: None,
+        timed=False,
+        golden_of=examine._goldens(),
+    )
+    requests = [Request(case=replace(case, kernel=specimen), attempt=1) for case in cases]
+    return [said.check for _, outcome in session.run(requests) for said in examine.against(outcome)]
+
+
+@pytest.mark.parametrize("fault", [fault.name for fault in paged_queries.FAULTS])
+def test_the_chunks_that_smoke_plans_on_pages_tell_of_every_fault_there(fault: str) -> None:
+    """One model's step of chunked prefill is enough."""
+    (case,) = [case for case in SMOKE if case.id.startswith("llama-3.1-8b.tp4/chunked/l130") and "p256/bf16" in case.id]
+    assert said_of(fault, [case])
+
+
+@pytest.mark.parametrize("fault", ["paged-last-rows", "paged-last-keys", "paged-equal-queries"])
+def test_decode_on_pages_and_packed_chunks_tell_nothing_of_them(fault: str) -> None:
+    """Without several queries on pages the whole matrix passes: the shape is needed."""
+    without = [case for case in SMOKE if case.model == "llama-3.1-8b.tp4" and case.dtype == "bf16"]
+    assert [] == said_of(
+        fault, [case for case in without if max(case.workload.seqlens_q) == 1 or not case.workload.page_size]
+    )
+
+
+def test_a_correct_kernel_passes_them() -> None:
+    """All models."""
+    chunks = [case for case in SMOKE if case.workload.page_size and max(case.workload.seqlens_q) > 1]
+    assert 6 == len(chunks)
+    assert [] == said_of("plain", chunks)
