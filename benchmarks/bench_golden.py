@@ -8,8 +8,8 @@ import torch
 from common import machine, peak_bytes, show, small
 
 from qualify.facts.case import Workload
-from qualify.run.inputs import make_inputs
-from qualify.run.reference import golden
+from qualify.run.golden.reference import golden
+from qualify.run.inputs.tensors import make_inputs
 
 HEADS = 8
 

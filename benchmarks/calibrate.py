@@ -36,13 +36,13 @@ from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.shapes import Shape
-from qualify.run.accuracy import declared_class, judge
 from qualify.run.adapters.interface import Adapter, LibraryRefusal
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.checks.budget import compare_lse, rows_kept
 from qualify.run.checks.interface import ContractBreach, Subject
-from qualify.run.inputs import INPUT_KINDS, InputKind, Inputs, device_of, make_inputs
-from qualify.run.reference import Golden, golden
+from qualify.run.golden.accuracy import declared_class, judge
+from qualify.run.golden.reference import Golden, golden
+from qualify.run.inputs.tensors import INPUT_KINDS, InputKind, Inputs, device_of, make_inputs
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 STATISTICS = ("E", "R", "G_share", "beta_share", "lse_rel")

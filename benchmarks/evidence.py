@@ -21,7 +21,7 @@ from qualify.facts import codec
 from qualify.facts.case import INCIDENTS
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Judgement, Record
-from qualify.report.judged import Judged, judge
+from qualify.judge.judged import Judged, judge
 from qualify.report.names import short_name
 from qualify.store.store import Store
 

@@ -20,10 +20,10 @@ from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.outcome import findings_of
 from qualify.plan.plan import make_plan
-from qualify.run import stack
-from qualify.run.ceilings import measure_ceilings
 from qualify.run.execute import Request, Session
-from qualify.run.inputs import device_of
+from qualify.run.inputs.tensors import device_of
+from qualify.run.machine import stack
+from qualify.run.measure.ceilings import measure_ceilings
 
 MOST_KEYS = 4096
 

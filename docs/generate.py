@@ -36,10 +36,10 @@ from qualify.facts.case import Workload
 from qualify.plan.plan import make_plan
 from qualify.report.contract import gate_schema
 from qualify.report.incidents import STATES
-from qualify.run.accuracy import CLASSES
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Check, Subject
 from qualify.run.checks.registry import CHECKS
+from qualify.run.golden.accuracy import CLASSES
 
 ROOT = Path(__file__).resolve().parent.parent
 EVIDENCE = ROOT / "docs" / "evidence"

@@ -37,7 +37,7 @@ from qualify.facts.stack import Ceilings
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.interface import Subject
-from qualify.run.inputs import make_inputs
+from qualify.run.inputs.tensors import make_inputs
 
 CPU = torch.device("cpu")
 CEILINGS = Ceilings(

@@ -21,16 +21,16 @@ REGISTRIES = (
     ("qualify.cards.schema", "KINDS"),
     ("qualify.cli.entry", "COMMANDS"),
     ("qualify.cli.entry", "GROUPS"),
-    ("qualify.run.accuracy", "CLASSES"),
+    ("qualify.run.golden.accuracy", "CLASSES"),
     ("qualify.run.adapters.registry", "ADAPTERS"),
     ("qualify.run.checks.registry", "CHECKS"),
-    ("qualify.run.kernel_names", "TABLE"),
-    ("qualify.run.selftest.faults.registry", "FAULTS"),
-    ("qualify.run.selftest.correct", "VARIANTS"),
-    ("qualify.run.selftest.workloads", "SHAPES"),
+    ("qualify.run.measure.kernel_names", "TABLE"),
+    ("qualify.selftest.faults.registry", "FAULTS"),
+    ("qualify.selftest.correct", "VARIANTS"),
+    ("qualify.selftest.workloads", "SHAPES"),
     ("qualify.report.questions", "QUESTIONS"),
 )
-BROAD = {"cli/entry.py", "run/worker.py", "run/execute.py"}
+BROAD = {"cli/entry.py", "run/process/worker.py", "run/execute.py"}
 """modules that may catch any exception: what a kernel or a user's card raises is a result there"""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli_process import call, command, environment
 
-from qualify.run.selftest.workloads import SHAPES
+from qualify.selftest.workloads import SHAPES
 
 
 def test_a_few_faults(tmp_path):

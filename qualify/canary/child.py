@@ -30,13 +30,13 @@ from qualify.facts import codec
 from qualify.facts.comparison import Bucket, Change, Comparison, Topic
 from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, make_request
-from qualify.report.against import BASELINE, compare_with
+from qualify.judge.against import BASELINE, compare_with
+from qualify.judge.judged import Judged, judge
 from qualify.report.differences import change_text
 from qualify.report.files import write_report
-from qualify.report.judged import Judged, judge
-from qualify.report.one_line import one_line
-from qualify.run.parent import die_with
+from qualify.run.process.parent import die_with
 from qualify.store.store import Store
+from qualify.text import one_line
 
 NAMED = 3
 """failures and changes that an alert names"""

@@ -12,8 +12,8 @@ from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.facts import codec
 from qualify.facts.canary import Fire, Hold, Watched
-from qualify.report.one_line import one_line
 from qualify.store.store import Store
+from qualify.text import one_line
 
 NEXT = 5
 """times that explain shows"""

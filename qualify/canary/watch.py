@@ -14,7 +14,7 @@ from qualify.facts.canary import Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Component, Device, Stack
 from qualify.fleet.local import cache_folder
-from qualify.run.software import (
+from qualify.run.machine.software import (
     BINARY,
     DISTRIBUTIONS,
     describe_cpu,

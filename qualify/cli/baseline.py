@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import CardsOption, DbOption, JsonOption, RunArgument, WaiversOption, emit_json, open_store
+from qualify.cli.terminal import emit, say
 from qualify.errors import NO_VERDICT
-from qualify.fleet.terminal import emit, say
 
 app = typer.Typer(help="Evidence that somebody accepted.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -26,9 +26,9 @@ def baseline_accept(
 ) -> None:
     """Make a run that qualified the baseline of its matrix on its device model."""
     from qualify.cards.load import load_kernels
-    from qualify.report.against import accepted, why_not
+    from qualify.judge.against import accepted, why_not
+    from qualify.judge.judged import judge
     from qualify.report.baselines import to_data, to_line
-    from qualify.report.judged import judge
 
     now = datetime.now(UTC)
     with open_store(db, create=False) as store:
@@ -51,7 +51,8 @@ def baseline_list(
     as_json: JsonOption = False,
 ) -> None:
     """List every acceptance, newest first; the current one of each matrix and device model is marked."""
-    from qualify.report.baselines import marked, to_data, to_line
+    from qualify.judge.baselines import marked
+    from qualify.report.baselines import to_data, to_line
 
     with open_store(db, create=False) as store:
         found = marked(store.baselines(matrix or None))
@@ -72,8 +73,9 @@ def baseline_show(
 ) -> None:
     """Show the current baselines of a matrix: who accepted what and why, and how it is judged today."""
     from qualify.cards.load import load_kernels
-    from qualify.report.baselines import current_of, to_data, to_line
-    from qualify.report.judged import judge
+    from qualify.judge.baselines import current_of
+    from qualify.judge.judged import judge
+    from qualify.report.baselines import to_data, to_line
     from qualify.report.verdict_text import to_text
 
     now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))

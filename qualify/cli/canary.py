@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption, JsonOption, OutOption, emit_json, open_store
+from qualify.cli.terminal import emit, say
 from qualify.errors import INTERRUPTED, QUALIFIED, InfrastructureError, UsageError
-from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
     from qualify.canary.service import Options

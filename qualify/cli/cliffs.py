@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import CardsOption, DeviceOption, JsonOption, OutOption, emit_json
+from qualify.cli.terminal import emit
 from qualify.errors import UsageError
-from qualify.fleet.terminal import emit
 
 
 class CliffAxis(str, Enum):

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import DbOption, JsonOption, RunArgument, emit_json, open_store
+from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
-from qualify.fleet.terminal import emit, say
 
 app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qualify.cli.shared import CardsOption, DbOption, JsonOption, WaiversOption, emit_json, open_store, reading_only
+from qualify.cli.terminal import emit
 from qualify.errors import UsageError
-from qualify.fleet.terminal import emit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +57,8 @@ def _compared(
     store: Store, before: str, after: str, kernels: Mapping[str, LoadedKernel], waivers: Path | None, now: datetime
 ) -> Comparison:
     """Two stored runs, judged and compared."""
-    from qualify.report.against import compare_with, the_same_run
-    from qualify.report.judged import judge
+    from qualify.judge.against import compare_with, the_same_run
+    from qualify.judge.judged import judge
 
     judged = judge(store, store.resolve(after), kernels, now=now, waivers=waivers)
     compared = compare_with(store, judged, before, kernels, now=now, waivers=waivers).against
@@ -82,7 +82,8 @@ def bisect(
 ) -> None:
     """List the fewest stacks to test to blame one component for what got worse; uses runs of them that are stored."""
     from qualify.cards.load import load_kernels
-    from qualify.report.bisection import plan_bisection, to_data, to_text
+    from qualify.judge.bisection import plan_bisection
+    from qualify.report.bisection import to_data, to_text
 
     if not plan:
         raise UsageError("qualify installs no stack by itself: add --plan, and it lists the stacks to test")

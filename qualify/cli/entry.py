@@ -21,9 +21,9 @@ from qualify.cli.run import plan, run
 from qualify.cli.schema import show_schema
 from qualify.cli.selftest import selftest
 from qualify.cli.shared import fail
+from qualify.cli.terminal import open_streams, say
 from qualify.cli.web import web
 from qualify.errors import INTERRUPTED, QualifyError, UsageError
-from qualify.fleet.terminal import open_streams, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

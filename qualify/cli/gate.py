@@ -23,16 +23,16 @@ from qualify.cli.shared import (
     open_store,
     reading_only,
 )
+from qualify.cli.terminal import emit
 from qualify.errors import DeviceError, UsageError
-from qualify.fleet.terminal import emit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.stack import Stack
+    from qualify.judge.judged import Judged
     from qualify.report.attestation import Subject
-    from qualify.report.judged import Judged
     from qualify.store.store import Store
 
 
@@ -139,7 +139,7 @@ def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], 
 
             emit(to_text(judged, now))
         case GateFormat.json:
-            from qualify.report.judged import to_data
+            from qualify.report.verdict_json import to_data
 
             emit_json("run", to_data(judged))
         case GateFormat.junit:
@@ -165,7 +165,7 @@ def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], 
 def _judged(store: Store, wanted: Wanted, now: datetime) -> Judged:
     """The verdict on a run or on a matrix, compared where that was asked."""
     from qualify.cards.load import load_kernels
-    from qualify.report.against import compare_with
+    from qualify.judge.against import compare_with
 
     kernels = load_kernels(wanted.cards)
     judge_it = _judged_matrix if wanted.matrix else _judged_run
@@ -177,8 +177,8 @@ def _judged(store: Store, wanted: Wanted, now: datetime) -> Judged:
 
 def _judged_run(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
     """The verdict on one run."""
+    from qualify.judge.judged import judge
     from qualify.report.ages import parse_age
-    from qualify.report.judged import judge
 
     limit = parse_age(wanted.max_age) if wanted.max_age else None
     return judge(store, store.resolve(wanted.run or "latest"), kernels, now=now, waivers=wanted.waivers, max_age=limit)
@@ -188,8 +188,8 @@ def _judged_matrix(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKer
     """The verdict on a matrix, from all evidence that is fresh."""
     from qualify.cards.load import load_matrix
     from qualify.cards.waivers import beside, load_waivers
+    from qualify.judge.gathered import Fresh, gather
     from qualify.report.ages import parse_age
-    from qualify.report.gathered import Fresh, gather
 
     loaded = load_matrix(wanted.matrix, wanted.cards)
     fresh = Fresh(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from qualify.cli.shared import CardsOption, JsonOption, emit_json
+from qualify.cli.terminal import emit
 from qualify.errors import DeviceError
-from qualify.fleet.terminal import emit
 
 
 def kernels(cards: CardsOption = None, as_json: JsonOption = False) -> None:

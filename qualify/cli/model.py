@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import CardsOption, JsonOption, emit_json
-from qualify.fleet.terminal import emit, say
+from qualify.cli.terminal import emit, say
 
 
 def model(

@@ -18,7 +18,7 @@ from qualify.cli.shared import (
     open_store,
     reading_only,
 )
-from qualify.fleet.terminal import emit
+from qualify.cli.terminal import emit
 
 
 def report(
@@ -33,9 +33,9 @@ def report(
     """Write the self-contained HTML report of a stored run, and its JSON twin."""
     reading_only()
     from qualify.cards.load import load_kernels
-    from qualify.report.against import compare_with
+    from qualify.judge.against import compare_with
+    from qualify.judge.judged import judge
     from qualify.report.files import write_report
-    from qualify.report.judged import judge
 
     other = given("--against", against)
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)

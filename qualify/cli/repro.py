@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import CardsOption, DbOption, JsonOption, emit_json, open_store
-from qualify.fleet.terminal import emit, say
+from qualify.cli.terminal import emit, say
 
 
 def repro(

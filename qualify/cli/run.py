@@ -26,8 +26,8 @@ from qualify.cli.shared import (
     fail,
     open_store,
 )
+from qualify.cli.terminal import emit, say
 from qualify.errors import INTERRUPTED, InfrastructureError
-from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,8 +90,8 @@ def run(
 
 def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) -> str:
     """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id."""
+    from qualify.cli.progress import Show
     from qualify.fleet.local import execute, new_run
-    from qualify.fleet.progress import Show
 
     plan, the_run = request.plan, begun or new_run(request)
     if the_run.state == "completed":
@@ -125,8 +125,9 @@ def _as_typed() -> str:
 
 def _conclude(store: Store, run_id: str, kernels: Mapping[str, LoadedKernel], out: Path, *, as_json: bool) -> int:
     """Judge a stored run, write its report, print the verdict; returns the gate's exit code."""
+    from qualify.judge.judged import judge
     from qualify.report.files import write_report
-    from qualify.report.judged import judge, to_data
+    from qualify.report.verdict_json import to_data
     from qualify.report.verdict_text import to_text
 
     now = datetime.now(UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from enum import Enum
 
-from qualify.fleet.terminal import emit
+from qualify.cli.terminal import emit
 
 
 class SchemaKind(str, Enum):

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import DbOption, JsonOption, OutOption, emit_json, open_store
+from qualify.cli.terminal import emit
 from qualify.errors import NOT_QUALIFIED, QUALIFIED
-from qualify.fleet.terminal import emit
 
 
 class SelfTestLevel(str, Enum):
@@ -34,12 +34,12 @@ def selftest(
     as_json: JsonOption = False,
 ) -> None:
     """Plant faults in a simulated kernel and see which checks find them; exit 1 where one is missed."""
+    from qualify.cli.counter import counter
     from qualify.facts import codec
     from qualify.facts.case import Level as CaseLevel
-    from qualify.fleet.counter import counter
     from qualify.report.files import check_folder
     from qualify.report.selftest import to_data, to_text, write_selftest
-    from qualify.run.selftest.battery import Asked, chosen, run_battery
+    from qualify.selftest.battery import Asked, chosen, run_battery
 
     chosen(fault)
     check_folder(out)

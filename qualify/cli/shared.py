@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
-from qualify.fleet.terminal import emit, say
 
 if TYPE_CHECKING:
     from qualify.store.store import Store

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import JsonOption, emit_json
-from qualify.fleet.terminal import emit
+from qualify.cli.terminal import emit
 
 app = typer.Typer(help="Which calls production makes, and how often.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import CardsOption, JsonOption, emit_json
+from qualify.cli.terminal import emit
 from qualify.errors import NOT_QUALIFIED, QUALIFIED
-from qualify.fleet.terminal import emit
 
 app = typer.Typer(help="Failures that somebody answers for, until a day.", no_args_is_help=True, rich_markup_mode=None)
 

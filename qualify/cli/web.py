@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption
-from qualify.fleet.terminal import emit, say
+from qualify.cli.terminal import emit, say
 
 
 def web(

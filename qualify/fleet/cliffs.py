@@ -22,7 +22,7 @@ from qualify.facts.cliffs import Axis, Map, Segment
 from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
 from qualify.plan.workloads import descaled, workload_refusals
-from qualify.run.setup import LAUNCHES_OF
+from qualify.run.process.setup import LAUNCHES_OF
 
 LIMITS: dict[Axis, int] = {
     "seqlen": 16384,

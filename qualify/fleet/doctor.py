@@ -81,7 +81,7 @@ def to_lines(found: Examination) -> list[str]:
 
 
 def _examine_device() -> tuple[Stack | None, list[Concern]]:
-    from qualify.run.stack import describe_device, describe_stack
+    from qualify.run.machine.stack import describe_device, describe_stack
 
     host = find_host("auto")
     try:

@@ -23,10 +23,10 @@ from qualify.fleet.probe import available_memory
 from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
 from qualify.fleet.sharing import calls_of, first_of_each, shared
-from qualify.run.compile_ahead import Compiling, compile_ahead
-from qualify.run.repeats import Task, tasks_to_resume
-from qualify.run.setup import Settings
-from qualify.run.supervisor import At, Done, Event, Started, Supervisor, Tick
+from qualify.run.process.compile_ahead import Compiling, compile_ahead
+from qualify.run.process.repeats import Task, tasks_to_resume
+from qualify.run.process.setup import Settings
+from qualify.run.process.supervisor import At, Done, Event, Started, Supervisor, Tick
 from qualify.store.store import Store
 
 COMMIT_SECONDS = 0.5

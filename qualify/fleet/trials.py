@@ -9,7 +9,7 @@ from typing import Any
 from qualify.errors import DeviceError
 from qualify.facts import codec
 from qualify.facts.case import Case
-from qualify.run.child import Child, Gone
+from qualify.run.process.child import Child, Gone
 
 START_TIMEOUT_S = 300.0
 
@@ -37,7 +37,7 @@ class Bench:
         """Nothing is started yet.
 
         Args:
-            setup: first message to each worker (qualify.run.trial).
+            setup: first message to each worker (qualify.run.repro.trial).
             timeout_s: silence after which a trial counts as hanging.
             memory_bytes: host memory that a worker may touch.
         """

@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
-from qualify.report.judged import Judged
-from qualify.report.one_line import one_line
 from qualify.report.troubles import troubles
 from qualify.report.verdict_text import to_text, verdict_line, waiver_note
+from qualify.text import one_line
 
 MOST = 10
 """GitHub shows no more of one kind for a step"""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qualify.errors import NoVerdict, UsageError
-from qualify.report.judged import Judged
+from qualify.judge.judged import Judged
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"

@@ -12,6 +12,7 @@ from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused,
 from qualify.facts.run import VERDICTS, Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Component, Device
+from qualify.judge.judged import Against
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
@@ -19,7 +20,6 @@ from qualify.report.diff_page import DiffPage, diff_page
 from qualify.report.heatmap import HeatMap, heatmap
 from qualify.report.incidents import Replay, counted_states, incidents_table, replays
 from qualify.report.inventory import inventory
-from qualify.report.judged import Against
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.sections import Section, section
 from qualify.report.traffic import Traffic, weigh

@@ -10,7 +10,7 @@ from qualify.facts.comparison import BUCKETS, TOPICS, Bucket, Change, Comparison
 from qualify.facts.run import Run
 from qualify.report import figures
 from qualify.report.names import short_name
-from qualify.report.one_line import one_line
+from qualify.text import one_line
 
 SHOWN = 6
 """groups of changes that the text names under each topic"""

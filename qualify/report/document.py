@@ -11,9 +11,9 @@ from qualify.facts import codec
 from qualify.report.context import ReportContext
 from qualify.report.detection import summary
 from qualify.report.incidents import incidents_data
-from qualify.report.judged import against_data, waiver_data
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.traffic import traffic_data
+from qualify.report.verdict_json import against_data, waiver_data
 from qualify.report.views import CaseView
 
 SCHEMA = "qualify.report/1"

@@ -12,12 +12,12 @@ from qualify.facts import codec
 from qualify.facts.comparison import Comparison
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
+from qualify.judge.judged import Against
 from qualify.report.context import report_context
 from qualify.report.diff_page import diff_page
 from qualify.report.differences import SCHEMA as DIFF_SCHEMA
 from qualify.report.differences import to_data
 from qualify.report.document import to_json
-from qualify.report.judged import Against
 from qualify.report.page import render_html, render_page
 
 READABLE = 0o644

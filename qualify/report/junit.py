@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Verdict
+from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
-from qualify.report.judged import Judged
 from qualify.report.verdict_text import WORDS, verdict_line
 
 LIMIT_BYTES = 20_000_000

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
+from qualify.judge.judged import Judged
 from qualify.report.differences import change_text, stack_change_text, told_topics
 from qualify.report.heatmap import WORDS
-from qualify.report.judged import Judged
-from qualify.report.one_line import one_line
 from qualify.report.troubles import Trouble, troubles
 from qualify.report.verdict_text import actions, notes, stack_line, verdict_line
+from qualify.text import one_line
 
 LIMIT_BYTES = 1_000_000
 """GitHub refuses a summary of more than 1 MiB"""

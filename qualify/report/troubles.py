@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qualify.facts.run import Verdict
-from qualify.report.judged import Judged
+from qualify.judge.judged import Judged
 
 WORST_FIRST = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
 """outcomes of failed cases: a wrong result that nothing stopped is worse than one that never came"""

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 
 from qualify.facts.case import INCIDENTS
 from qualify.facts.waiver import WaiverUse
+from qualify.judge.judged import Against, Judged
 from qualify.report.ages import shown_age
 from qualify.report.differences import change_text, grouped, stack_change_text, told_topics
 from qualify.report.incidents import counted_states, replays
-from qualify.report.judged import Against, Judged
-from qualify.report.one_line import one_line
 from qualify.report.troubles import Trouble, missing, troubles
 from qualify.report.views import join
+from qualify.text import one_line
 
 SHOWN = 12
 """groups of failures that the text names; the report has all"""

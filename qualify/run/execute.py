@@ -32,16 +32,16 @@ from qualify.facts.outcome import (
     Witness,
 )
 from qualify.facts.stack import Ceilings, Device
-from qualify.run import timing, tracing, witness
 from qualify.run.adapters.interface import Adapter, LibraryRefusal, Prepared
 from qualify.run.adapters.registry import create_adapter
-from qualify.run.ceilings import best_of, measure_ceilings
 from qualify.run.checks.budget import Budget
 from qualify.run.checks.growth import peak_bytes
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
-from qualify.run.inputs import Inputs, clone, device_of, make_inputs
-from qualify.run.reference import GoldenOf, golden
+from qualify.run.golden.reference import GoldenOf, golden
+from qualify.run.inputs.tensors import Inputs, clone, device_of, make_inputs
+from qualify.run.measure import timing, tracing, witness
+from qualify.run.measure.ceilings import best_of, measure_ceilings
 
 CHUNK_BYTES = {"cpu": 256 << 20, "cuda": 8 << 30}
 """inputs that may be held while a profiler session is filled"""

@@ -11,7 +11,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import UsageError
 from qualify.facts import codec
 from qualify.facts.comparison import Comparison
-from qualify.report.against import compare_with
+from qualify.judge.against import compare_with
 from qualify.report.context import ReportContext, report_context
 from qualify.report.diff_page import diff_page
 from qualify.report.differences import SCHEMA as DIFF_SCHEMA

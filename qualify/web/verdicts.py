@@ -11,7 +11,7 @@ from threading import Lock
 
 from qualify.cards.load import LoadedKernel
 from qualify.facts.run import Run, Verdict
-from qualify.report.judged import Judged, judge
+from qualify.judge.judged import Judged, judge
 from qualify.store.store import Store
 
 KEPT = 2000

@@ -20,8 +20,8 @@ from qualify.facts.run import Record, Run
 from qualify.fleet.local import new_run
 from qualify.fleet.request import Asked, Request, make_request
 from qualify.fleet.reuse import settled_before
-from qualify.report.gathered import Fresh, gather
-from qualify.report.judged import Judged, judge
+from qualify.judge.gathered import Fresh, gather
+from qualify.judge.judged import Judged, judge
 from qualify.store.store import Store
 from qualify.verdict.origin import oldest, origin_of
 

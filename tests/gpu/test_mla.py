@@ -19,7 +19,7 @@ from qualify.plan.workloads import workload_refusals
 from qualify.run.adapters.interface import Adapter, LibraryRefusal
 from qualify.run.checks.interface import Subject
 from qualify.run.checks.registry import CHECKS
-from qualify.run.inputs import make_inputs
+from qualify.run.inputs.tensors import make_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:cutlass:DeprecationWarning")]
 

@@ -30,15 +30,16 @@ from qualify.facts import codec
 from qualify.facts.outcome import Crashed, Measured, evidence_of
 from qualify.facts.run import CellJudgement
 from qualify.facts.stack import Component
-from qualify.report.against import compare_with
+from qualify.judge.against import compare_with
+from qualify.judge.judged import Judged, judge
 from qualify.report.annotations import MOST, to_github, worst_annotations
 from qualify.report.attestation import parse_subject, to_statement
 from qualify.report.contract import gate_schema
 from qualify.report.differences import to_text as diff_text
 from qualify.report.files import write_diff, write_report
-from qualify.report.judged import Judged, judge, to_data
 from qualify.report.junit import to_junit
 from qualify.report.markdown import LIMIT_BYTES, escaped, to_markdown
+from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 

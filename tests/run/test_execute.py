@@ -15,12 +15,12 @@ from faults import Dense, Edited
 
 from qualify.facts.outcome import Crashed, Evidence, Measured, Outcome, Refused, Substituted, evidence_of
 from qualify.facts.stack import Device
-from qualify.run import tracing
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
 from qualify.run.execute import Request, Running, Session, seed_of
-from qualify.run.inputs import INPUT_KINDS
+from qualify.run.inputs.tensors import INPUT_KINDS
+from qualify.run.measure import tracing
 
 DEVICE = Device(
     kind="cpu", name="a CPU", uuid="", compute_capability="", units=2, memory_bytes=1 << 30, cache_bytes=1 << 20

@@ -15,7 +15,7 @@ from torch import Tensor
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import Budget
 from qualify.run.checks.registry import CHECKS
-from qualify.run.inputs import FP8, Inputs, fitted, make_inputs, poison_outside
+from qualify.run.inputs.tensors import FP8, Inputs, fitted, make_inputs, poison_outside
 
 SHAPES: dict[str, dict[str, Any]] = {
     "prefill": {"seqlens_q": (200,)},

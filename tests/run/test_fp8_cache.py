@@ -16,7 +16,6 @@ from torch import Tensor
 from qualify.cards.load import load_kernels
 from qualify.facts.case import Workload
 from qualify.plan.workloads import descaled, workload_refusals
-from qualify.run.accuracy import declared_class
 from qualify.run.adapters import flashinfer
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
@@ -24,9 +23,10 @@ from qualify.run.adapters.torch_sdpa import create as create_sdpa
 from qualify.run.checks.budget import Budget
 from qualify.run.checks.interface import Check
 from qualify.run.checks.registry import CHECKS
-from qualify.run.inputs import FP8, make_inputs, poison_outside
-from qualify.run.reference import golden
-from qualify.run.timing import work_of
+from qualify.run.golden.accuracy import declared_class
+from qualify.run.golden.reference import golden
+from qualify.run.inputs.tensors import FP8, make_inputs, poison_outside
+from qualify.run.measure.timing import work_of
 
 SHAPES: dict[str, dict[str, Any]] = {
     "prefill": {"seqlens_q": (130,)},

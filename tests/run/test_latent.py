@@ -21,7 +21,15 @@ from qualify.run.checks.page_permutation import move_pages, shared_prefix
 from qualify.run.checks.parameters import make_probe
 from qualify.run.checks.registry import CHECKS
 from qualify.run.checks.size_limits import far_rows
-from qualify.run.inputs import INPUT_KINDS, Inputs, clone, make_inputs, poison_outside, replace_keys, with_tensors
+from qualify.run.inputs.tensors import (
+    INPUT_KINDS,
+    Inputs,
+    clone,
+    make_inputs,
+    poison_outside,
+    replace_keys,
+    with_tensors,
+)
 
 SMALL: dict[str, Any] = {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "latent": True}
 LARGE: dict[str, Any] = SMALL | {"head_dim": 576, "head_dim_v": 512, "heads_q": 16}

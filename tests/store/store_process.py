@@ -62,8 +62,8 @@ def read(address: str, runs: int) -> None:
 def judge_all(address: str, runs: int) -> None:
     """Gives the verdict on every run and writes a report, again and again until that many runs are complete."""
     from qualify.cards.load import load_kernels
+    from qualify.judge.judged import judge
     from qualify.report.files import write_report
-    from qualify.report.judged import judge
 
     kernels, judged = load_kernels(), []
     with Store.open(address) as store, tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from qualify.cards.canary import AlertTarget
 from qualify.facts import codec
 from qualify.facts.canary import Alert, AlertKind, Fire, Result
 from qualify.facts.comparison import StackChange
-from qualify.report.one_line import one_line
+from qualify.text import one_line
 
 ADVICE: dict[AlertKind, str] = {
     "promote": "Promote: nothing got worse",

@@ -1,4 +1,4 @@
-"""budget: the error against the fp64 golden result, in the units of the accuracy class (qualify.run.accuracy).
+"""budget: the error against the fp64 golden result, in the units of the accuracy class (qualify.run.golden.accuracy).
 
 Also here, because they need the golden result: the LSE and its base, rows that see no key, and the traps
 that a NaN sets. ``nan > limit`` is False, so a NaN anywhere would pass a careless comparison: in the
@@ -18,11 +18,20 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
-from qualify.run.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass, Errors, declared_class, judge, rows_within
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject, lse_apart
-from qualify.run.inputs import INPUT_KINDS, InputKind
-from qualify.run.reference import SAMPLE_ROWS, Golden
+from qualify.run.golden.accuracy import (
+    CLASSES,
+    E_LIMIT,
+    R_LIMIT,
+    AccuracyClass,
+    Errors,
+    declared_class,
+    judge,
+    rows_within,
+)
+from qualify.run.golden.reference import SAMPLE_ROWS, Golden
+from qualify.run.inputs.tensors import INPUT_KINDS, InputKind
 
 LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)

@@ -14,7 +14,7 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed, same_bits
-from qualify.run.inputs import Inputs, clone
+from qualify.run.inputs.tensors import Inputs, clone
 
 
 class Contract:

@@ -18,7 +18,7 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Subject, claimed, failing, noted, passed
-from qualify.run.inputs import InputKind
+from qualify.run.inputs.tensors import InputKind
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
 """tile edges and their neighbours; 192 is 64 more than a tile of 128, 33 and 65 leave one key in a tile"""

@@ -15,9 +15,9 @@ import torch
 
 from qualify.facts.case import Level, Workload, mask_kind
 from qualify.facts.outcome import Finding
-from qualify.run import tracing
 from qualify.run.adapters.interface import Prepared
 from qualify.run.checks.interface import Subject, failing, passed
+from qualify.run.measure import tracing
 
 EXPONENT_LIMIT = 1.3
 FLOOR_BYTES = 1 << 20

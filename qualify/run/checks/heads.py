@@ -22,7 +22,7 @@ from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.degenerate import judge_lengths
 from qualify.run.checks.interface import Result, Subject, failing, far_apart, passed, same_bits
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs import Inputs, with_tensors
+from qualify.run.inputs.tensors import Inputs, with_tensors
 
 RATIOS = (1, 3, 5, 6, 7, 8, 12, 16, 24, 71)
 ROWS, SMALL_K = 88, 40

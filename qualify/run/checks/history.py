@@ -26,8 +26,8 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed
-from qualify.run.inputs import Inputs, clone, make_inputs
-from qualify.run.parts import one_sequence, only
+from qualify.run.inputs.parts import one_sequence, only
+from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
 SHORT = 96
 """keys of the longest sequence of A: history is about calls, not about sizes"""

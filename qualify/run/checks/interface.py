@@ -20,8 +20,8 @@ from qualify.facts.case import Level, Workload, mask_kind
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs import InputKind, Inputs, make_inputs
-from qualify.run.reference import ROW_LIMIT, Golden, GoldenOf, golden
+from qualify.run.golden.reference import ROW_LIMIT, Golden, GoldenOf, golden
+from qualify.run.inputs.tensors import InputKind, Inputs, make_inputs
 
 
 class ContractBreach(Exception):

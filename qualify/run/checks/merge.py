@@ -17,9 +17,9 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.accuracy import declared_class, judge
 from qualify.run.checks.interface import Result, Subject, failing, passed
-from qualify.run.inputs import Inputs, key_slots, make_inputs, replace_keys, with_tensors
+from qualify.run.golden.accuracy import declared_class, judge
+from qualify.run.inputs.tensors import Inputs, key_slots, make_inputs, replace_keys, with_tensors
 
 E_LIMIT = 2.0
 """of a merged result: two outputs were rounded before it, and it once more"""

@@ -21,7 +21,7 @@ from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Subject, failing, passed
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs import Inputs, clone, key_slots
+from qualify.run.inputs.tensors import Inputs, clone, key_slots
 
 
 class Nan:

@@ -24,7 +24,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Subject, paged_or_ragged, same_bits
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
+from qualify.run.inputs.tensors import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
 
 GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""

@@ -31,7 +31,7 @@ from qualify.run.checks.interface import (
     passed,
     same_bits,
 )
-from qualify.run.inputs import Inputs, clone, make_inputs
+from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
 SPARE_COLUMNS = 3
 """entries of the block table past the longest sequence"""

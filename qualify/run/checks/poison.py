@@ -19,7 +19,7 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.checks.interface import Subject, changed, difference, paged_or_ragged
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs import make_inputs, poison_outside, replace_keys
+from qualify.run.inputs.tensors import make_inputs, poison_outside, replace_keys
 
 POISON = (0.0, 1e4, math.nan)
 """in an fp8 tensor 1e4 becomes its largest number"""

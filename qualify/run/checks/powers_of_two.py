@@ -19,7 +19,7 @@ from torch import Tensor
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed
-from qualify.run.inputs import FP8, Inputs, with_tensors
+from qualify.run.inputs.tensors import FP8, Inputs, with_tensors
 
 EXPONENT = 12
 """2^12 times a score of some 40, or times a sum over a tile, is beyond fp16's largest number"""

@@ -18,7 +18,7 @@ from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject, changed, difference, failing
-from qualify.run.parts import one_sequence, only
+from qualify.run.inputs.parts import one_sequence, only
 
 SEQUENCES = 4
 """sequences of a batch that are run alone"""

@@ -33,7 +33,7 @@ from qualify.run.checks.degenerate import Lengths
 from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Subject, changed, claimed, difference, failing, noted, passed
 from qualify.run.checks.repeat import differs_alone
-from qualify.run.inputs import Inputs, replace_keys, with_tensors
+from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
 
 REACHES = (31, 32)
 """binary digits of the elements that 32-bit offsets reach, with a sign and without"""

@@ -15,7 +15,7 @@ from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Difference, Result, Subject, changed, difference
 from qualify.run.checks.rows import Rows, rows_of
-from qualify.run.inputs import Inputs, fitted, replace_keys, with_tensors
+from qualify.run.inputs.tensors import Inputs, fitted, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
 """where each sequence is split, as a share of its queries"""

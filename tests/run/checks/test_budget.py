@@ -14,13 +14,13 @@ from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.masks import visible
-from qualify.run.accuracy import class_named
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
 from qualify.run.checks.interface import Subject
-from qualify.run.reference import SAMPLE_ROWS, Golden, select_rows
-from qualify.run.selftest.correct import VARIANTS
+from qualify.run.golden.accuracy import class_named
+from qualify.run.golden.reference import SAMPLE_ROWS, Golden, select_rows
+from qualify.selftest.correct import VARIANTS
 
 EMPTY: dict[str, Any] = {"seqlens_q": (9, 3), "seqlens_k": (4, 3)}
 

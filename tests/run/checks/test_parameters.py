@@ -13,8 +13,8 @@ from faults import Dense, Edited, changed
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.parameters import Parameters
-from qualify.run.selftest.planning import Tile
-from qualify.run.selftest.simulator import Simulator
+from qualify.selftest.planning import Tile
+from qualify.selftest.simulator import Simulator
 
 
 def parameters(adapter: Any = None, level: str = "smoke", lse: bool = True, **workload: Any) -> Finding:

@@ -1,0 +1,1 @@
+"""Judging: stored evidence, policy and waivers become a verdict, a comparison or a bisection."""

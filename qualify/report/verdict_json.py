@@ -1,0 +1,87 @@
+"""A verdict as JSON: contract 3 in docs/reference.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.outcome import evidence_of, findings_of
+from qualify.facts.waiver import WaiverUse
+from qualify.judge.judged import Against, Judged
+from qualify.report.detection import summary
+from qualify.report.differences import to_data as comparison_data
+
+
+def to_data(judged: Judged) -> dict[str, Any]:
+    """The JSON of ``qualify run`` and ``qualify gate``: contract 3 in docs/reference.md."""
+    run, conclusion = judged.run, judged.conclusion
+    verdicts = {judgement.case_id: judgement for judgement in conclusion.judgements}
+    cases = []
+    for record in judged.records:
+        evidence = evidence_of(record.outcome)
+        judgement = verdicts[record.case.id]
+        cases.append(
+            {
+                "id": record.case.id,
+                "outcome": record.outcome.outcome,
+                "verdict": judgement.verdict,
+                "reasons": list(judgement.reasons),
+                "line": record.case.line,
+                "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
+                "findings": [codec.to_data(finding) for finding in findings_of(record.outcome)],
+            }
+        )
+    return {
+        "run": run.id,
+        "runs": list(judged.runs),
+        "matrix": run.matrix,
+        "matrix_path": run.matrix_path,
+        "level": run.level,
+        "state": run.state,
+        "started_at": judged.evidence_since.isoformat(),
+        "stale": judged.stale,
+        "stack": run.stack.fingerprint if run.stack else None,
+        "device": run.stack.device.name if run.stack else None,
+        "verdict": conclusion.verdict,
+        "exit_code": conclusion.exit_code,
+        "selftest": summary(judged.selftest, run.check_version),
+        "counts": {kind: dict(counts) for kind, counts in conclusion.counts.items()},
+        "notes": list(judged.notes),
+        "waivers": [waiver_data(use) for use in conclusion.waivers],
+        "against": against_data(judged.against) if judged.against else None,
+        "cells": [codec.to_data(cell) for cell in conclusion.cells],
+        "cases": cases,
+    }
+
+
+def against_data(against: Against) -> dict[str, Any]:
+    """What a run was compared with, and all that changed, for JSON."""
+    baseline = against.baseline
+    return {
+        "run": against.comparison.before.id,
+        "accepted_by": baseline.accepted_by if baseline else None,
+        "accepted_at": baseline.accepted_at.isoformat() if baseline else None,
+        "forbidden": [{"id": change.id, "topic": topic} for topic, change in against.forbidden],
+        **comparison_data(against.comparison),
+    }
+
+
+def waiver_data(use: WaiverUse) -> dict[str, Any]:
+    """A waiver and what became of it, for JSON."""
+    waiver = use.waiver
+    return {
+        "id": waiver.id,
+        "state": use.state,
+        "place": waiver.place,
+        "select": waiver.select,
+        "checks": list(waiver.checks),
+        "owner": waiver.owner,
+        "reason": waiver.reason,
+        "link": waiver.link,
+        "created": waiver.created.isoformat(),
+        "expires": waiver.expires.isoformat(),
+        "stack": dict(waiver.stack),
+        "waived": list(use.waived),
+        "failing": list(use.failing),
+        "passing": list(use.passing),
+    }

@@ -1,0 +1,350 @@
+"""The error budget: how far a correct kernel of an accuracy class may be from the golden result.
+
+A fused kernel keeps scores in float32, rounds the weights P to a format with unit roundoff u_P,
+accumulates in float32 and rounds the output with u_O. With e = out - o, per element:
+
+    worst case    B  = u_P·A + u_O·|o|
+    statistical   σ² = (u_P/2)²·Q + ulp(o)²/12,     σ_row² = the mean of σ² over a row
+
+    E = max |e| / min(1.25·B, 9·max(σ, σ_row))      ≤ 1      one wrong element
+    R = worst row's rms(e) / σ_row                  ≤ 3      one wrong row (σ_row grows to 2 σ_row where all
+                                                             elements of a row share one error)
+    G = rms over many rows of e / σ_row             ≤ 1.6    a little wrong everywhere
+    β = <e,o> / <o,o>, against β₀ + 6·SE            ≤ 1      a bias that averages hide
+
+G and β are taken over every sequence alone and over the whole batch, and the one that comes closest to its limit
+counts: no wrong sequence hides behind others, whether it is long or short. docs/numerics.md derives the limits and
+publishes how correct kernels measure.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts.case import Dtype, formats_of
+from qualify.run.golden.reference import Golden
+
+E_LIMIT = 1.0
+R_LIMIT = 3.0
+G_LIMIT = 1.6
+"""of many rows; few rows come closer to R_LIMIT, see :func:`g_limit`"""
+SIGMAS = 6.0
+
+FP32_ROUNDOFF = 2.0**-24
+"""of a score, relative to its largest products; an absolute error of a score is a relative one of its weight"""
+FLUSHED = 2.0**-126
+"""GPUs' exponentials and products in float32 give 0 for what is smaller. Where a sink stands 90 above a row's scores,
+all its weights are: vLLM's Triton kernel on gpt-oss-20b in bf16 on an H100, rising logits: E up to 11.9 and R up to
+10.8 without that term, at outputs of 1e-39; FlashAttention-3 and -4 E up to 4.1
+(``qualify run hopper --level full --kernel vllm-triton --select 'gpt-oss*bf16*'``)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyClass:
+    """What a kernel does to the scores and to the weights P."""
+
+    name: str
+    roundoff: float
+    """u_P: unit roundoff of the format of P"""
+    gain: float
+    """β₀: bias that a correct kernel may have"""
+    underflow: float
+    """a_P: absolute error of a weight below the format's normal range, relative to the row's largest; 0 = none"""
+    spacing: float = 0.0
+    """distance between the format's numbers below its normal range, where hardware rounds to them; 0 = none"""
+    scores: float = 0.0
+    """u_S: unit roundoff of the format of the scores; 0 = float32, whose roundoff every class has"""
+    product: float = 0.0
+    """rms error of a product within q·k, relative to the largest one: accumulators shorter than float32; 0 = none"""
+    rescaled: bool = False
+    """the rounded output is multiplied by a factor and rounded again"""
+
+
+CLASSES: tuple[AccuracyClass, ...] = (
+    AccuracyClass(name="fp32", roundoff=2.0**-20, gain=2e-6, underflow=0.0),
+    AccuracyClass(name="fp16", roundoff=2.0**-11, gain=6e-5, underflow=2.0**-15, spacing=2.0**-24),
+    AccuracyClass(name="bf16", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
+    AccuracyClass(name="fp8kv", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
+    AccuracyClass(name="lowp_scores", roundoff=2.0**-8, gain=5e-3, underflow=0.0, scores=2.0**-8),
+    AccuracyClass(name="fp8", roundoff=2.0**-4, gain=2.5e-3, underflow=2.0**-10, product=2.0**-14),
+)
+"""Tightest first. The underflow of fp8 is that of weights at most 1; a card's ``fp8.weight_scale`` divides it.
+
+Hopper's tensor cores align the fp8 products of a step to the largest one and keep 13 fraction bits (DeepSeek-V3,
+arXiv:2412.19437, 3.3.2). Cutting at 2^-13 of a power of two that is up to twice the largest product has an rms error of
+at most 2^-12 / √12. FlashAttention-3 in fp8 on an H100, with logits near +400: R up to 7.1 and β up to 2.4 % without
+that term. The same cut of P V showed as β up to 1.8e-3 where V has one sign, so β₀ is 2.5e-3 and not 1.5e-3.
+
+fp16 has its subnormal spacing because a kernel may begin its row maximum with the sink. Where that stands far above a
+row's scores, all its weights are subnormal: vLLM's Triton kernel on gpt-oss-20b in fp16 on an H100, window of 128 keys,
+rising logits: R up to 13.4 without that term, at outputs that are as small
+(``qualify run hopper --level full --kernel vllm-triton --select 'gpt-oss*fp16*'``).
+
+fp32 has 2^-20 and not 2^-21: PyTorch's memory-efficient kernel multiplies in three TF32 parts, and where V has one sign
+G was 1.001 of its limit in 2 of 1,000 calls.
+"""
+
+ACCUMULATED = 16
+"""Keys that a tensor core adds in one step, at least. It cuts each sum instead of rounding it (Fasi et al. 2021, PeerJ
+Computer Science 7:e330), so every step may take 2^-24 of it away. One query on 16,384 keys in fp16 on an H100, with
+values of one sign: β of -1.04e-4 by FlashInfer's fa3 and by FlashAttention-4; 9.4e-5 was allowed without this term."""
+
+SIGNIFICANT_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Errors:
+    """The statistics of one output, and where its worst element stands."""
+
+    E: float
+    R: float
+    G: float
+    G_limit: float
+    beta: float
+    beta_limit: float
+    worst: tuple[int, int, int]
+    """(index into golden rows, head, element) of the largest E"""
+    worst_row: tuple[int, int]
+    """(index into golden rows, head) of the largest R"""
+    worst_sequence: int | None
+    """sequence that comes closest to a limit of G or β; None = the batch as a whole"""
+    over: int
+    """elements whose E exceeds the limit"""
+
+    @property
+    def within(self) -> bool:
+        """Whether every statistic keeps its limit; a NaN does not."""
+        kept = self.E <= E_LIMIT and self.R <= R_LIMIT and self.G <= self.G_limit
+        return kept and abs(self.beta) <= self.beta_limit
+
+
+def class_named(name: str) -> AccuracyClass:
+    """The class of that name; KeyError on an unknown one (cards are checked before)."""
+    return {known.name: known for known in CLASSES}[name]
+
+
+def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
+    """The class that a card declares for a dtype, with the scale that it gives its weights in fp8.
+
+    Beside an fp8 cache the arithmetic is that of the queries' 16 bits, so ``fp8kv`` grants fp16 no more than fp16.
+    """
+    declared = class_named(card.accuracy[dtype])
+    if declared.name == "fp8kv":
+        like = class_named("fp16") if formats_of(dtype)[0] == "fp16" else declared
+        if card.claims.fp8.cache == "rounded":
+            like = replace(like, roundoff=2 * like.roundoff, product=like.roundoff / 2)
+        return replace(like, name=declared.name, rescaled=card.claims.fp8.value_factor == "after_rounding")
+    return scaled(declared, card.claims.fp8.weight_scale)
+
+
+def scaled(kind: AccuracyClass, weight_scale: float) -> AccuracyClass:
+    """The class of a kernel that multiplies its weights before it rounds them to fp8; other classes as they are."""
+    return replace(kind, underflow=kind.underflow / weight_scale) if kind.name == "fp8" else kind
+
+
+def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Distance between neighbouring numbers of ``dtype`` at each value: its ulp."""
+    bits = SIGNIFICANT_BITS[dtype]
+    _, exponent = torch.frexp(values)
+    least = math.log2(torch.finfo(dtype).smallest_normal) - bits + 1
+    steps = (exponent - bits).to(values.dtype).clamp(min=least)
+    # frexp gives 0 the exponent of 1/2 to 1, and an exact 0 would have a budget that it does not need.
+    return torch.exp2(torch.where(values == 0, least, steps))
+
+
+def g_limit(rows: Tensor) -> Tensor:
+    """Limit of G over a number of rows: R's for a single one, 1.6 for many."""
+    return G_LIMIT + (R_LIMIT - G_LIMIT) / rows.sqrt()
+
+
+def sigmas(sequences: int) -> float:
+    """Standard errors that β may be off: 6 for one sequence, more where the worst of many is taken."""
+    return math.sqrt(SIGMAS**2 + 4 * math.log(max(1, sequences)))
+
+
+def _ratio(error: Tensor, limit: Tensor) -> Tensor:
+    """Error / limit, with 0 / 0 = 0: an exact result needs no budget."""
+    return torch.where(error == 0, 0.0, error / limit)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Compared:
+    """An output against the golden result, by element and by row."""
+
+    error: Tensor
+    """(n, heads_q, head_dim_v)"""
+    step: Tensor
+    """same shape, ulp of the output's type"""
+    scores: Tensor
+    """(n, heads_q), standard deviation of the scores"""
+    products: Tensor
+    """(n, heads_q), the part of it that products have"""
+    flushed: Tensor
+    """(n, heads_q)"""
+    element: Tensor
+    """(n, heads_q, head_dim_v), E of every element"""
+    row: Tensor
+    """(n, heads_q), R of every row"""
+    spread: Tensor
+    """(n, heads_q), rms(e) / σ_row"""
+
+
+def judge(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool = True) -> Errors:
+    """Measure an output against the golden result in one accuracy class.
+
+    Args:
+        golden: result for n rows, all of which see at least one key; with ``S`` and ``T`` if the class rounds scores.
+        out: (n, heads_q, head_dim_v) the kernel's output for those rows, in its own dtype.
+        underflow: whether the class's underflow term counts; False shows what it is worth.
+    """
+    found = _compare(golden, out, kind, underflow=underflow)
+    sequence, G, allowed, beta, beta_limit = _by_sequence(golden, kind, found)
+    heads, dim = golden.out.shape[1:]
+    places = torch.stack([part.nan_to_num(nan=math.inf).argmax() for part in (found.element, found.row)])
+    at, at_row, over = torch.cat([places, (found.element > E_LIMIT).sum()[None]]).tolist()
+    E, R = torch.stack([found.element.max(), found.row.max()]).tolist()
+    return Errors(
+        E=E,
+        R=R,
+        G=G,
+        G_limit=allowed,
+        beta=beta,
+        beta_limit=beta_limit,
+        worst=(at // (heads * dim), at // dim % heads, at % dim),
+        worst_row=(at_row // heads, at_row % heads),
+        worst_sequence=sequence,
+        over=over,
+    )
+
+
+def rows_within(golden: Golden, out: Tensor, kind: AccuracyClass) -> bool:
+    """Whether E and R, which need no more than single rows, keep their limits; arguments as for :func:`judge`."""
+    found = _compare(golden, out, kind, underflow=True)
+    return bool((found.element <= E_LIMIT).all() & (found.row <= R_LIMIT).all())
+
+
+def _compare(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool) -> _Compared:
+    """Everything that is computed by element and by row."""
+    exact = golden.out
+    error = out.to(exact.dtype) - exact
+    step = spacing(exact, out.dtype)
+    products = FP32_ROUNDOFF * golden.score_bound + kind.product * golden.product_bound
+    scores = products + FP32_ROUNDOFF * golden.keys.to(exact.dtype).sqrt()[:, None]
+    flushed = _flushed(golden)
+    variance = _variance(golden, kind, scores, step, flushed)
+    row_variance = variance.mean(-1, keepdim=True)
+    sigma = torch.maximum(variance, row_variance).sqrt()
+    limit = torch.minimum(1.25 * _worst_case(golden, kind, scores, step, out.dtype), 9 * sigma)
+    limit = limit + flushed.unsqueeze(-1)
+    if underflow and kind.underflow and golden.U is not None:
+        limit = limit + 1.25 * kind.underflow * _largest_weight(golden).unsqueeze(-1) * golden.U
+    rms, typical = error.square().mean(-1).sqrt(), row_variance.squeeze(-1)
+    return _Compared(
+        error=error,
+        step=step,
+        scores=scores,
+        products=products,
+        flushed=flushed,
+        element=_ratio(error.abs(), limit),
+        row=_ratio(rms, (typical + 3 * _common(golden, kind, scores)).sqrt()),
+        spread=_ratio(rms, typical.sqrt()),
+    )
+
+
+def _worst_case(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
+    """B of every element; float32 scores and sums err by four standard deviations."""
+    roundoff_out = 2.0 ** -SIGNIFICANT_BITS[dtype]
+    worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + _sums(golden))) * golden.A
+    worst = worst + (1 + kind.rescaled) * torch.maximum(roundoff_out * golden.out.abs(), step / 2)
+    return worst + kind.scores * golden.S if kind.scores and golden.S is not None else worst
+
+
+def _variance(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, flushed: Tensor) -> Tensor:
+    """σ² of every element."""
+    variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + _rounded(kind) * step.square()
+    variance = variance + (_sums(golden) * golden.A).square() + flushed.square().unsqueeze(-1)
+    if kind.spacing and golden.U is not None:  # Σ v² of values that are not far from normal is at most 2 (Σ|v|)² / n
+        keys = golden.keys.to(golden.A.dtype)[:, None]
+        weight = kind.spacing * _largest_weight(golden) * (2 / 12 / keys).sqrt()
+        variance = variance + (weight.unsqueeze(-1) * golden.U).square()
+    return variance + (kind.scores / 2) ** 2 * golden.T if kind.scores and golden.T is not None else variance
+
+
+def _largest_weight(golden: Golden) -> Tensor:
+    """A row's largest weight, or the sink's where that is larger: a kernel may count it as 1; (n, heads_q)."""
+    return torch.exp(golden.row_max - golden.lse)
+
+
+def _flushed(golden: Golden) -> Tensor:
+    """What the output loses where all weights, and the output itself, are flushed to 0, (n, heads_q)."""
+    keys = golden.keys.to(golden.out.dtype)[:, None]
+    return FLUSHED * (1 + keys * _largest_weight(golden) * golden.value_bound)
+
+
+def _rounded(kind: AccuracyClass) -> float:
+    """Variance of what rounding the output does to it, in squared steps.
+
+    One factor for all values gives equal outputs equal errors, so its rounding counts as half a step everywhere.
+    """
+    return 1 / 12 + kind.rescaled / 4
+
+
+def _sums(golden: Golden) -> Tensor:
+    """Standard deviation of a float32 sum over the keys, relative to the sum of magnitudes, (n, 1, 1)."""
+    return FP32_ROUNDOFF / 2 * golden.keys.to(golden.A.dtype).sqrt().view(-1, 1, 1)
+
+
+def _common(golden: Golden, kind: AccuracyClass, scores: Tensor) -> Tensor:
+    """Part of a row's mean σ² that all its elements share, (n, heads_q).
+
+    The error of one weight moves every element of its row by its share of v. Where one key carries the row, or V has
+    one sign, the row's error is one random number and not the mean of many: R then allows it 6 σ instead of 3.
+    """
+    power, dim = golden.out.square().sum(-1), golden.out.shape[-1]
+    common = _ratio((kind.roundoff / 2 + scores).square() * golden.gain, power * dim)
+    return common + (kind.scores / 2) ** 2 * golden.T.mean(-1) if kind.scores and golden.T is not None else common
+
+
+def _by_sequence(
+    golden: Golden, kind: AccuracyClass, compared: _Compared
+) -> tuple[int | None, float, float, float, float]:
+    """(sequence, G, its limit, β, its limit) of what comes closest to its limit: a sequence, or the batch.
+
+    The sequence is that of G or of β, whichever is closer to its limit.
+    """
+    exact, step = golden.out, compared.step
+    power = exact.square().sum(-1)
+    along = (compared.error * exact).sum(-1)
+    # Errors of P are common to all elements of a row, so their part along the output is taken exactly.
+    variance = (kind.roundoff / 2 + compared.scores).square() * golden.gain
+    variance = variance + (step.square() / 12 * exact.square()).sum(-1)
+    if kind.scores and golden.T is not None:
+        variance = variance + (kind.scores / 2) ** 2 * golden.T.sum(-1) * power
+    found, place = torch.unique(golden.sequence, return_inverse=True)
+    ones = torch.ones_like(power)
+    # A row with one key is a copy of its value: all heads of a group, and all queries that see that key, err alike.
+    copy = (golden.keys == 1)[:, None]
+    copied, variance = torch.where(copy, variance.sqrt(), 0.0), torch.where(copy, 0.0, variance)
+    # Products that are cut flatten or sharpen all weights alike: at worst the output's gain is their relative error.
+    cut = 0.0 if kind.name == "fp32" else FP32_ROUNDOFF / ACCUMULATED
+    bent = (compared.products + cut * golden.keys.to(exact.dtype)[:, None]) * power
+    bent = bent + compared.flushed * exact.abs().sum(-1)
+    if kind.rescaled:
+        bent = bent + (step / 2 * exact.abs()).sum(-1)
+    parts = torch.stack([compared.spread.square(), ones, along, power, variance, copied, bent], -1).sum(1)
+    sums = parts.new_zeros(len(found), parts.shape[-1]).index_add_(0, place, parts)
+    found, sums = found.cpu(), torch.cat([parts.sum(0, keepdim=True), sums]).cpu()
+    squares, rows, gained, powers, variances, copies, bent = sums.unbind(-1)
+    G, allowed = (squares / rows).sqrt(), g_limit(rows)
+    beta, deviations = _ratio(gained, powers), (variances + copies.square()).sqrt()
+    beta_limit = kind.gain + _ratio(bent, powers) + sigmas(len(found)) * _ratio(deviations, powers)
+    shares = torch.stack([G / allowed, (beta / beta_limit).abs()]).nan_to_num(nan=math.inf)
+    at_g, at_beta = (int(index) for index in shares.argmax(-1))
+    worst = at_g if float(shares[0, at_g]) >= float(shares[1, at_beta]) else at_beta
+    sequence = int(found[worst - 1]) if worst and len(found) > 1 else None
+    return sequence, float(G[at_g]), float(allowed[at_g]), float(beta[at_beta]), float(beta_limit[at_beta])

@@ -1,0 +1,337 @@
+"""Input tensors: seeded, surrounded by guard bands, and laid out as the workload asks.
+
+Every tensor is a view into a larger allocation. What lies around it (the guard bands), and in a paged
+cache also the free pages, the null page 0 and the tail of each last page, is outside the valid region: a
+correct kernel's result does not depend on it. :func:`poison_outside` rewrites exactly those bytes.
+
+Where a workload is latent, the values are a view of the keys, and stay one whatever is replaced. What is asked of the
+values then goes into the first elements of the keys (:func:`latent_keys`); a probe that has to know the scores leaves
+those elements of its queries 0, and steers with the others (``Workload.rope``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import accumulate
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from qualify.facts.case import Format, Workload
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.inputs.kept import Kept
+from qualify.run.inputs.kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
+from qualify.run.inputs.kinds import draw, shape_logits, sink_level
+
+INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
+
+FP8 = torch.float8_e4m3fn
+TORCH_DTYPES: dict[Format, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp8_e4m3": FP8,
+}
+
+GUARD_ROWS = 64
+"""rows of guard band before and after each packed tensor"""
+FREE_PAGES = 3
+"""pages of the pool that no sequence uses; page 0 is the null page"""
+KEEPABLE = 1 << 24
+"""allocated elements up to which a CPU's inputs are kept to be copied: checks ask for the same ones many times"""
+KEPT_BYTES = 256 << 20
+"""of such inputs that a process keeps"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inputs:
+    """A call, and the allocations behind it."""
+
+    call: AttentionCall
+    q_whole: Tensor
+    """``q`` with its guard bands: (GUARD_ROWS + total_q + GUARD_ROWS, heads_q, head_dim)"""
+    k_whole: Tensor
+    v_whole: Tensor
+    """of its own, or a view of ``k_whole`` where the workload is latent"""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensors that a kernel may read."""
+        read = (self.call.q, self.call.k) if self.call.latent else (self.call.q, self.call.k, self.call.v)
+        return sum(tensor.numel() * tensor.element_size() for tensor in read)
+
+
+def device_of(kind: str) -> torch.device:
+    """The torch device of a worker: one device per process, so always the first."""
+    return torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
+
+
+def _spans(workload: Workload, device: torch.device) -> Tensor | None:
+    return torch.tensor(workload.spans, dtype=torch.int32, device=device) if workload.spans else None
+
+
+def _cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+
+
+def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor, int]:
+    """Shuffled pages for every sequence, (batch, max_pages), of which there is one at least, and the size of the pool.
+
+    Page 0 is the null page: unused entries point there, as serving engines do it.
+    """
+    needed = [-(-length // workload.page_size) for length in workload.seqlens_k]
+    pool = 1 + sum(needed) + FREE_PAGES
+    order = torch.randperm(pool - 1, generator=generator, device=generator.device).add(1).to(torch.int32)
+    column = torch.arange(max(1, *needed), device=order.device)
+    used = column < torch.tensor(needed, device=order.device)[:, None]
+    return torch.zeros_like(used, dtype=torch.int32).masked_scatter(used, order), pool
+
+
+def make_inputs(
+    workload: Workload, *, kind: InputKind, seed: int, device: torch.device, descaled: bool = False
+) -> Inputs:
+    """Random inputs for a workload; the same seed gives the same values on the same kind of device.
+
+    Args:
+        descaled: fp8 only. True: every sequence (or the batch) and KV head has a descale factor of its own (or each
+            tensor one), and the dequantised values follow the kind. False: all factors are 1, for probes that set
+            values themselves.
+    """
+    make = partial(_made, workload, kind, seed, device, descaled)
+    if device.type == "cpu" and _elements(workload) <= KEEPABLE:
+        return clone(kept_inputs().get((workload, kind, seed, descaled), make))
+    return make()
+
+
+def _elements(workload: Workload) -> int:
+    """Of all that is allocated for q, k and v: guard bands, free pages and the tails of last pages too."""
+    size = workload.page_size
+    rows_q, rows_k = (sum(lengths) + 2 * GUARD_ROWS for lengths in (workload.seqlens_q, workload.seqlens_k))
+    if size:
+        rows_k = (1 + FREE_PAGES + sum(-(-length // size) for length in workload.seqlens_k)) * size
+    per_key = workload.heads_kv * (workload.head_dim + workload.head_dim_v)
+    return rows_q * workload.heads_q * workload.head_dim + rows_k * per_key
+
+
+def _allocated_bytes(inputs: Inputs) -> int:
+    wholes = [inputs.q_whole, inputs.k_whole, *([] if inputs.call.latent else [inputs.v_whole])]
+    wholes += [] if inputs.call.block_table is None else [inputs.call.block_table]
+    return sum(whole.numel() * whole.element_size() for whole in wholes)
+
+
+@lru_cache(maxsize=1)
+def kept_inputs() -> Kept[Inputs]:
+    """This process's inputs on a CPU, that nobody may write to."""
+    return Kept(KEPT_BYTES, _allocated_bytes)
+
+
+def _made(workload: Workload, kind: InputKind, seed: int, device: torch.device, descaled: bool) -> Inputs:
+    generator = torch.Generator(device).manual_seed(seed)
+    drawn = _draw(workload, kind, generator)
+    descales = _descales(drawn, workload, descaled=descaled)
+    # Models store sinks in bf16, and FlashAttention-3 reads them so: representable values cost nobody a rounding.
+    sinks = torch.randn(workload.heads_q, generator=generator, device=device) + sink_level(kind, workload)
+    q_dtype, kv_dtype = TORCH_DTYPES[workload.q_format], TORCH_DTYPES[workload.kv_format]
+    q_whole, k_whole = fitted(drawn.q, q_dtype), fitted(drawn.k, kv_dtype)
+    v_whole = k_whole[..., : workload.head_dim_v] if workload.latent else fitted(drawn.v, kv_dtype)
+    table = drawn.table
+    call = AttentionCall(
+        q=_inner(q_whole),
+        k=k_whole if table is not None else _inner(k_whole),
+        v=v_whole if table is not None else _inner(v_whole),
+        cu_seqlens_q=_cumulative(workload.seqlens_q, device),
+        cu_seqlens_k=None if table is not None else _cumulative(workload.seqlens_k, device),
+        seqused_k=None if table is None else torch.tensor(workload.seqlens_k, dtype=torch.int32, device=device),
+        block_table=table,
+        max_seqlen_q=max(workload.seqlens_q),
+        max_seqlen_k=max(workload.seqlens_k),
+        scale=workload.scale,
+        causal=workload.causal,
+        window=workload.window,
+        chunk=workload.chunk,
+        bidirectional_spans=_spans(workload, device),
+        softcap=workload.softcap,
+        sinks=sinks.bfloat16().float() if workload.sinks else None,
+        **descales,
+        out_dtype=TORCH_DTYPES[workload.out_format],
+    )
+    return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Drawn:
+    """The allocations in float32, before they are rounded, and where the keys are."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    table: Tensor | None
+    slots: Tensor
+
+
+def _draw(workload: Workload, kind: InputKind, generator: torch.Generator) -> _Drawn:
+    total_q, total_k = sum(workload.seqlens_q), sum(workload.seqlens_k)
+    q = draw((total_q + 2 * GUARD_ROWS, workload.heads_q, workload.head_dim), kind, "q", generator)
+    table = None
+    rows: tuple[int, ...] = (total_k + 2 * GUARD_ROWS,)
+    if workload.page_size:
+        table, pool = _block_table(workload, generator)
+        rows = (pool, workload.page_size)
+    slots = _key_slots(table, workload, generator.device)
+    k = draw((*rows, workload.heads_kv, workload.head_dim), kind, "k", generator)
+    v = draw((*rows, workload.heads_kv, workload.head_dim_v), kind, "v", generator)
+    shape_logits(q, k.view(-1, *k.shape[-2:]), v.view(-1, *v.shape[-2:]), slots, kind, workload)
+    if workload.latent:
+        k = latent_keys(k, v)
+    return _Drawn(q=q, k=k, v=v, table=table, slots=slots)
+
+
+def fitted(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values in a dtype; fp8 has no infinity, so what exceeds its range becomes its largest number (448)."""
+    if dtype == FP8:
+        largest = torch.finfo(dtype).max
+        values = values.float().clamp(-largest, largest)
+    return values.to(dtype)
+
+
+def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str, Tensor]:
+    """The descale factors of what is fp8 of q, k and v, (batch, heads_kv) each; divides the values by them in place."""
+    queries = torch.arange(sum(workload.seqlens_q), device=drawn.q.device) + GUARD_ROWS
+    parts = (
+        ("q_descale", workload.q_format, drawn.q, queries, workload.seqlens_q),
+        ("k_descale", workload.kv_format, drawn.k, drawn.slots, workload.seqlens_k),
+        ("v_descale", workload.kv_format, drawn.v, drawn.slots, workload.seqlens_k),
+    )
+    shape = (workload.batch, workload.heads_kv)
+    factors = {
+        name: _quantise(tensor.view(-1, *tensor.shape[-2:]), slots, lengths, workload, place)
+        if descaled
+        else torch.ones(shape, device=tensor.device)
+        for place, (name, format_, tensor, slots, lengths) in enumerate(parts)
+        if format_ == "fp8_e4m3" and not (workload.latent and name == "v_descale")
+    }
+    if workload.latent and "k_descale" in factors:
+        factors["v_descale"] = factors["k_descale"].clone()
+    return factors
+
+
+def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload, place: int) -> Tensor:
+    """Factors by which the rows of each sequence and KV head (or all rows) are divided, in place.
+
+    The largest value of a head in its sequence (or in the batch, or of the tensor) lands between half of e4m3's range
+    and all of it, another place for each: no two factors are equal, and one that is taken for another shows. Where a
+    tensor has one factor, its place among q, k and v takes the part of the head.
+    """
+    batch, heads_kv = len(lengths), workload.heads_kv
+    grouped = rows[slots].view(len(slots), heads_kv, rows.shape[1] // heads_kv * rows.shape[2])
+    counts = torch.tensor(lengths, device=rows.device)
+    owner = torch.repeat_interleave(torch.arange(batch, device=rows.device), counts, output_size=len(slots))
+    largest = torch.zeros(batch, heads_kv, device=rows.device)
+    largest = largest.scatter_reduce(0, owner[:, None].expand(-1, heads_kv), grouped.abs().amax(-1), "amax")
+    turn = torch.arange(batch * heads_kv, device=rows.device).view(batch, heads_kv)
+    if workload.descale == "head":
+        largest, turn = largest.amax(0).expand(batch, -1), turn[:1].expand(batch, -1)
+    if workload.descale == "tensor":
+        largest, turn = largest.amax().expand(batch, heads_kv), torch.full_like(turn, place)
+    spread = 1 + (turn * 0.618034) % 1
+    factors = torch.where(largest > 0, largest * spread / torch.finfo(FP8).max, 1.0)
+    rows[slots] = (grouped / factors[owner].unsqueeze(-1)).view(len(slots), *rows.shape[1:])
+    return factors
+
+
+def _inner(whole: Tensor) -> Tensor:
+    """The valid rows of a packed tensor, between its guard bands."""
+    return whole[GUARD_ROWS : whole.shape[0] - GUARD_ROWS]
+
+
+def with_tensors(
+    inputs: Inputs, *, q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None = None
+) -> Inputs:
+    """A copy of the inputs in which whole allocations are replaced; the others are shared.
+
+    Latent values stay a view of the keys: ``v`` goes into the first elements of the keys that are there, or of ``k``.
+    """
+    paged = inputs.call.block_table is not None
+    q_whole = inputs.q_whole if q is None else q
+    k_whole = inputs.k_whole if k is None else k
+    v_whole = inputs.v_whole if v is None else v
+    if inputs.call.latent:
+        k_whole = k_whole if v is None else latent_keys(k_whole, v)
+        v_whole = k_whole[..., : v_whole.shape[-1]]
+    call = replace(
+        inputs.call,
+        q=_inner(q_whole),
+        k=k_whole if paged else _inner(k_whole),
+        v=v_whole if paged else _inner(v_whole),
+    )
+    return Inputs(call=call, q_whole=q_whole, k_whole=k_whole, v_whole=v_whole)
+
+
+def latent_keys(k: Tensor, v: Tensor) -> Tensor:
+    """A copy of the keys whose first elements are the values."""
+    return torch.cat([v, k[..., v.shape[-1] :]], dim=-1)
+
+
+def clone(inputs: Inputs) -> Inputs:
+    """A deep copy: new allocations, equal bytes."""
+    v_whole = None if inputs.call.latent else inputs.v_whole.clone()
+    copy = with_tensors(inputs, q=inputs.q_whole.clone(), k=inputs.k_whole.clone(), v=v_whole)
+    small = (
+        *("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "sinks", "bidirectional_spans"),
+        *("q_descale", "k_descale", "v_descale"),
+    )
+    present = {name: getattr(copy.call, name) for name in small if getattr(copy.call, name) is not None}
+    fresh: dict[str, Any] = {name: tensor.clone() for name, tensor in present.items()}
+    return replace(copy, call=replace(copy.call, **fresh))
+
+
+def key_slots(inputs: Inputs, workload: Workload) -> Tensor:
+    """Row of the flattened key allocation that holds each key, (total_k,) int64, in packed order."""
+    return _key_slots(inputs.call.block_table, workload, inputs.k_whole.device)
+
+
+def _key_slots(table: Tensor | None, workload: Workload, device: torch.device) -> Tensor:
+    total = sum(workload.seqlens_k)
+    if table is None:
+        return torch.arange(total, device=device) + GUARD_ROWS
+    lengths = torch.tensor(workload.seqlens_k, device=device)
+    sequence = torch.arange(len(lengths), device=device).repeat_interleave(lengths, output_size=total)
+    position = torch.arange(total, device=device) - (torch.cumsum(lengths, 0) - lengths)[sequence]
+    page = table[sequence, position // workload.page_size].long()
+    return page * workload.page_size + position % workload.page_size
+
+
+def poison_outside(inputs: Inputs, workload: Workload, value: float) -> Inputs:
+    """A copy in which every byte outside the valid region holds ``value``, or what of it the dtype can hold."""
+    slots = key_slots(inputs, workload)
+
+    def filled(whole: Tensor) -> Tensor:
+        return torch.full_like(whole, float(fitted(torch.tensor(value), whole.dtype)))
+
+    def poisoned(whole: Tensor) -> Tensor:
+        flat = whole.flatten(0, 1) if workload.page_size else whole
+        fresh = filled(flat)
+        fresh[slots] = flat[slots]
+        return fresh.view_as(whole)
+
+    q_whole = filled(inputs.q_whole)
+    _inner(q_whole).copy_(inputs.call.q)
+    v_whole = None if inputs.call.latent else poisoned(inputs.v_whole)
+    return with_tensors(inputs, q=q_whole, k=poisoned(inputs.k_whole), v=v_whole)
+
+
+def replace_keys(inputs: Inputs, workload: Workload, which: Tensor, k_value: Tensor, v_value: Tensor) -> Inputs:
+    """A copy in which the keys marked in ``which`` (total_k,) bool get new values.
+
+    Args:
+        k_value: broadcastable to (marked, heads_kv, head_dim); of latent keys only what is behind the values counts.
+        v_value: broadcastable to (marked, heads_kv, head_dim_v).
+    """
+    slots = key_slots(inputs, workload)[which]
+    k_whole, v_whole = inputs.k_whole.clone(), inputs.v_whole.clone()
+    for whole, value in ((k_whole, k_value), (v_whole, v_value)):
+        flat = whole.view(-1, *whole.shape[-2:])
+        flat[slots] = fitted(value, whole.dtype).expand(len(slots), *whole.shape[-2:])
+    return with_tensors(inputs, k=k_whole, v=v_whole)

@@ -1,0 +1,1 @@
+"""What a run runs on: device, driver, libraries, dispatch environment."""

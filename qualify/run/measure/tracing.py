@@ -1,0 +1,323 @@
+"""What a call launches: the names that the profiler saw, on CUDA the kernels and on the CPU the operators.
+
+Many calls share one profiler session (the first one of a process costs seconds). Each call sits in a range
+of its own; device records are assigned to it by correlation id, on the CPU operators by time. A sentinel
+opens and closes the session. A trace is believed only if it is complete (see :func:`read_trace`), otherwise
+the case is repeated in a fresh process and, after three attempts, UNPROVEN. A traced call is never timed.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic_core import from_json
+from torch.autograd.profiler import profile, record_function
+from torch.profiler import ProfilerActivity
+
+from qualify.facts.outcome import Launch
+from qualify.run.measure.kernel_names import identify
+
+CALLS = 3
+"""traced calls of a case, which must all launch the same"""
+
+_LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|GraphLaunch")
+_COPIES = {"gpu_memcpy", "gpu_memset"}
+_RECORDS = {"kernel", *_COPIES}
+_MEMORY = "[memory]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """What one session saw of one case."""
+
+    calls: tuple[tuple[Launch, ...], ...]
+    """launches of each traced call, equal names merged, in order of first appearance"""
+    defect: str
+    """why the trace is not to be believed; empty where it is"""
+    peak_bytes: int | None
+    """CPU only: allocator high-water mark within a call"""
+
+
+def trace(
+    launches: Sequence[Callable[[], Any]],
+    device: torch.device,
+    announce: Callable[[int], None] | None = None,
+    calls: int = CALLS,
+    *,
+    memory: bool = True,
+) -> list[Trace]:
+    """Run each callable ``calls`` times in one profiler session and tell what each launched.
+
+    Args:
+        announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
+        memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
+    """
+    cuda = device.type == "cuda"
+    sentinel = torch.ones(8, device=device)
+    with _profiler(cuda=cuda, memory=memory) as session:
+        _mark("open", sentinel)
+        for index, launch in enumerate(launches):
+            if announce:
+                announce(index)
+            for number in range(calls):
+                with record_function(f"qualify#{index}#{number}"):
+                    launch()
+            if cuda:
+                torch.cuda.synchronize()
+        _mark("close", sentinel)
+        if cuda:
+            torch.cuda.synchronize()
+    events = _exported(session) if cuda else _recorded(session, memory=memory)
+    return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
+
+
+def _exported(session: Any) -> list[dict[str, Any]]:
+    """The events of a session on CUDA; only the exported file has grids, registers and shared memory."""
+    with tempfile.TemporaryDirectory(prefix="qualify-trace-") as folder:
+        path = Path(folder) / "trace.json"
+        session.export_chrome_trace(str(path))
+        return from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]  # type: ignore[no-any-return]
+
+
+def _recorded(session: Any, *, memory: bool) -> list[dict[str, Any]]:
+    """The events of a session on a CPU as the file has them, whose writing and reading takes longer than the calls.
+
+    Nobody asks for the operators within an attention operator, and they are nearly all there are.
+    """
+    events: list[dict[str, Any]] = []
+    began = session.kineto_results.trace_start_ns()
+    first_ns = last_ns = 0
+    for event in session.kineto_results.events():
+        start_ns = event.start_ns()
+        within = first_ns < start_ns < last_ns
+        if within and not memory:
+            continue
+        name, start_us = event.name(), (start_ns - began) / 1e3
+        if name == _MEMORY:
+            events.append({"name": name, "ts": start_us, "args": {"Bytes": event.nbytes()}})
+        elif not within:
+            cat, duration_ns = event.activity_type(), event.duration_ns()
+            events.append({"name": name, "ts": start_us, "dur": duration_ns / 1e3, "cat": cat})
+            if identify(name).role == "attention":
+                first_ns, last_ns = start_ns, start_ns + duration_ns
+    return events
+
+
+def _profiler(*, cuda: bool, memory: bool) -> Any:
+    """A profiler session, to be entered.
+
+    On a CPU it is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: a second
+    for each worker. On CUDA it is the wrapper, with which the evidence of docs/kernels.md was made: it also knows when
+    CUPTI must be torn down.
+    """
+    if cuda:
+        return torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+    return profile(use_kineto=True, profile_memory=memory)
+
+
+def _mark(name: str, tensor: torch.Tensor) -> None:
+    with record_function(f"qualify#{name}"):
+        torch.sin(tensor)
+
+
+def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: int = CALLS) -> list[Trace]:
+    """Assign the events of a session to its ranges.
+
+    A range is defective if a launch has no device record, a record has no time, or nothing was launched; every
+    range is, if a sentinel is missing (the profiler lost the beginning or the end of the session).
+    """
+    session = _Session(events)
+    read = _cuda_calls if cuda else _cpu_calls
+    lost = [name for name in ("open", "close") if not session.sentinel_seen(name, cuda=cuda)]
+    traces = []
+    for index in range(count):
+        spans = [session.ranges.get(f"qualify#{index}#{number}") for number in range(calls)]
+        if lost or not all(spans):
+            defect = f"the profiler lost the session's {' and '.join(lost) or 'ranges'}"
+            traces.append(Trace(calls=(), defect=defect, peak_bytes=None))
+            continue
+        parts = [read(session, span) for span in spans if span]
+        names = [Counter({launch.name: launch.count for launch in launches}) for launches, _, _ in parts]
+        defects = [defect for _, defect, _ in parts if defect]
+        if not defects and any(other != names[0] for other in names):
+            defects = [f"the {calls} traced calls launched different kernels"]
+        traces.append(
+            Trace(
+                calls=tuple(launches for launches, _, _ in parts),
+                defect=defects[0] if defects else "",
+                peak_bytes=max((peak for _, _, peak in parts if peak is not None), default=None),
+            )
+        )
+    return traces
+
+
+class _Session:
+    """The events of one session by time, by range and by correlation id."""
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        self.events = sorted((event for event in events if "ts" in event), key=lambda event: float(event["ts"]))
+        self.times = [float(event["ts"]) for event in self.events]
+        self.ranges: dict[str, dict[str, Any]] = {}
+        self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        for event in self.events:
+            cat = event.get("cat")
+            if cat == "user_annotation":
+                self.ranges[event["name"]] = event
+            elif cat in _RECORDS:
+                self.records[_correlation(event)].append(event)
+
+    def within(self, span: dict[str, Any]) -> list[dict[str, Any]]:
+        """Events that begin inside a range, without the range itself."""
+        first = bisect_left(self.times, float(span["ts"]))
+        last = bisect_right(self.times, float(span["ts"]) + float(span["dur"]))
+        return [event for event in self.events[first:last] if event is not span]
+
+    def sentinel_seen(self, name: str, *, cuda: bool) -> bool:
+        """Whether the sentinel's work was recorded."""
+        span = self.ranges.get(f"qualify#{name}")
+        if span is None:
+            return False
+        inside = self.within(span)
+        if not cuda:
+            return any(event["name"] == "aten::sin" for event in inside)
+        return any(self.records.get(_correlation(event)) for event in inside if _LAUNCH.search(event["name"]))
+
+
+def _correlation(event: dict[str, Any]) -> int:
+    return int(event.get("args", {}).get("correlation", -1))
+
+
+def _cuda_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, ...], str, None]:
+    """Device kernels that the launches of one range started."""
+    found: list[Launch] = []
+    defect = ""
+    for event in session.within(span):
+        if event.get("cat") not in {"cuda_runtime", "cuda_driver"}:
+            continue
+        own = session.records.get(_correlation(event), [])
+        if _LAUNCH.search(event["name"]) and not own:
+            defect = f"{event['name']} has no device record"
+        found += [_device_launch(record) for record in own]
+    if any(launch.duration_us <= 0 for launch in found):
+        defect = "a device record has no duration"
+    if not found and not defect:
+        defect = "no kernel was launched"
+    return _merge(found), defect, None
+
+
+def _device_launch(record: dict[str, Any]) -> Launch:
+    args = record.get("args", {})
+    identity = identify(record["name"])
+
+    def triple(name: str) -> tuple[int, int, int] | None:
+        value = args.get(name)
+        return (int(value[0]), int(value[1]), int(value[2])) if value else None
+
+    def number(name: str) -> int | None:
+        return int(args[name]) if name in args else None
+
+    return Launch(
+        name=record["name"],
+        count=1,
+        role="auxiliary" if record.get("cat") in _COPIES else identity.role,
+        family=identity.family,
+        generation=identity.generation,
+        grid=triple("grid"),
+        block=triple("block"),
+        registers=number("registers per thread"),
+        shared_bytes=number("shared memory"),
+        stream=number("stream"),
+        duration_us=float(record.get("dur", 0.0)),
+    )
+
+
+def _cpu_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, ...], str, int | None]:
+    """Operators of one range: attention as a whole, and what else ran outside of it, by self time."""
+    inside = session.within(span)
+    operators = [event for event in inside if event.get("cat") in {"cpu_op", "user_annotation"}]
+    found: list[Launch] = []
+    covered_until = -1.0
+    for position, event in enumerate(operators):
+        start, duration = float(event["ts"]), float(event["dur"])
+        if start < covered_until:
+            continue
+        identity = identify(event["name"])
+        if identity.role == "attention":
+            covered_until = start + duration
+            own = duration
+        else:
+            own = max(0.0, duration - _children(operators, position))
+        if event.get("cat") == "user_annotation" and identity.role != "attention":
+            continue
+        found.append(
+            Launch(
+                name=event["name"],
+                count=1,
+                role=identity.role,
+                family=identity.family,
+                generation=identity.generation,
+                grid=None,
+                block=None,
+                registers=None,
+                shared_bytes=None,
+                stream=None,
+                duration_us=own,
+            )
+        )
+    return _merge(found), "" if found else "no operator ran", _peak(inside)
+
+
+def cpu_peak(launch: Callable[[], Any]) -> tuple[int, Any]:
+    """(bytes, result): high-water mark of the allocations within a call on a CPU, and what it returned."""
+    with _profiler(cuda=False, memory=True) as session:
+        result = launch()
+    memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
+    return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())), result
+
+
+def _children(operators: list[dict[str, Any]], position: int) -> float:
+    """Time of the direct children of an operator (events are sorted by start)."""
+    stop = float(operators[position]["ts"]) + float(operators[position]["dur"])
+    total, covered = 0.0, -1.0
+    for event in operators[position + 1 :]:
+        start = float(event["ts"])
+        if start >= stop:
+            break
+        if start >= covered:
+            total += float(event["dur"])
+            covered = start + float(event["dur"])
+    return total
+
+
+def _peak(inside: list[dict[str, Any]]) -> int | None:
+    """High-water mark of the allocations within a range."""
+    events = [event for event in inside if event["name"] == _MEMORY]
+    return _high_water(int(event.get("args", {}).get("Bytes", 0)) for event in events) if events else None
+
+
+def _high_water(steps: Iterable[int]) -> int:
+    """The largest sum of the first so many steps, in bytes; at least 0."""
+    return max(accumulate(steps, initial=0))
+
+
+def _merge(launches: list[Launch]) -> tuple[Launch, ...]:
+    """Launches with the same name and grid, counted; in order of first appearance."""
+    merged: dict[tuple[object, ...], Launch] = {}
+    for launch in launches:
+        key = (launch.name, launch.grid)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = launch
+        else:
+            total = known.duration_us + launch.duration_us
+            merged[key] = replace(known, count=known.count + launch.count, duration_us=total)
+    return tuple(merged.values())

@@ -1,0 +1,107 @@
+"""Which kernel really ran: what the launches of a traced call prove about a card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
+from qualify.run.measure.kernel_names import identify
+from qualify.run.measure.tracing import Trace
+
+UNCLASSIFIED_SHARE = 0.05
+"""share of the device time that unknown kernels may take"""
+AGREEMENT_SHARE = 0.1
+"""by how much traced and untraced durations may differ without a note"""
+LEAST_US = 100.0
+"""below it, gaps between launches and a cold cache explain any difference"""
+
+
+def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str]) -> Witness:
+    """What the trace proves about a card: proven, substituted by another attention kernel, or unproven."""
+    expected = tuple(must_match)
+    launches = tuple(_assign_role(launch, must_match, may_match) for launch in (found.calls[-1] if found.calls else ()))
+
+    def witness(state: Any, reason: str) -> Witness:
+        return Witness(state=state, reason=reason, expected=expected, launches=launches, calls=len(found.calls))
+
+    if found.defect:
+        return witness("unproven", found.defect)
+    claimed = [launch for launch in launches if launch.role == "attention" and _matches(launch.name, must_match)]
+    foreign = [launch for launch in launches if launch.role == "attention" and launch not in claimed]
+    total = sum(launch.duration_us for launch in launches)
+    unknown = [launch for launch in launches if launch.role == "unclassified"]
+    if foreign:
+        names = ", ".join(f"{launch.family or 'attention'} ({launch.name})" for launch in foreign)
+        return witness("substituted", f"another attention kernel ran: {names}")
+    if not claimed:
+        products = [launch.name for launch in launches if launch.role in {"gemm", "softmax"}]
+        if products and not unknown:
+            return witness("substituted", f"no attention kernel ran, the math path did: {', '.join(products[:4])}")
+        return witness("unproven", "no launched kernel matches the card and none is known as attention")
+    share = sum(launch.duration_us for launch in unknown) / total if total else 0.0
+    if share > UNCLASSIFIED_SHARE:
+        names = ", ".join(launch.name for launch in unknown[:3])
+        return witness("unproven", f"unknown kernels took {share:.0%} of the time: {names}")
+    return witness("proven", "")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def _assign_role(launch: Launch, must_match: Sequence[str], may_match: Sequence[str]) -> Launch:
+    """A card knows its own kernels better than the table does."""
+    role: Role = launch.role
+    if _matches(launch.name, must_match) and role != "auxiliary":
+        role = "attention"
+    elif _matches(launch.name, may_match):
+        role = "auxiliary"
+    return replace(launch, role=role)
+
+
+def negative_control(found: Trace) -> str:
+    """The math path must show matrix products and a softmax and no fused attention; empty where it does."""
+    roles = {launch.role for call in found.calls for launch in call}
+    fused = [launch.name for call in found.calls for launch in call if launch.role == "attention"]
+    fused = [name for name in fused if identify(name).family != "sdpa-math"]
+    if found.defect:
+        return f"the math path could not be traced: {found.defect}"
+    if fused:
+        return f"the math path shows fused attention kernels: {', '.join(fused)}"
+    if "gemm" not in roles or "softmax" not in roles:
+        math_seen = any(identify(launch.name).family == "sdpa-math" for call in found.calls for launch in call)
+        if not math_seen:
+            return f"the math path shows no matrix product and softmax, only {', '.join(sorted(roles))}"
+    return ""
+
+
+def findings(seen: Witness, latency_us: float, units: int) -> list[Finding]:
+    """What the launches say beyond identity: an idle card, a copy that costs, a trace that disagrees with the clock.
+
+    Args:
+        latency_us: the untraced, measured time of the call.
+        units: streaming multiprocessors of the card.
+    """
+    notes = []
+    traced = sum(launch.duration_us for launch in seen.launches)
+    for launch in seen.launches:
+        if launch.role != "attention" or launch.grid is None:
+            continue
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        if blocks < units // 2 and launch.duration_us > 20:
+            detail = f"{launch.family or launch.name} ran {blocks} blocks on {units} multiprocessors"
+            notes.append(
+                Finding(check="grid", verdict="note", detail=detail, values={"blocks": blocks, "units": units})
+            )
+    side = sum(launch.duration_us for launch in seen.launches if launch.role == "auxiliary" and not launch.family)
+    if traced and side / traced > UNCLASSIFIED_SHARE:
+        detail = f"copies and elementwise kernels take {side / traced:.0%} of the device time"
+        notes.append(Finding(check="auxiliary", verdict="note", detail=detail, values={"share": side / traced}))
+    if min(traced, latency_us) > LEAST_US and abs(traced / latency_us - 1) > AGREEMENT_SHARE:
+        detail = f"traced {traced:.1f} µs (warm), measured {latency_us:.1f} µs (cold): more than 10 % apart"
+        values: dict[str, Value] = {"traced_us": traced, "latency_us": latency_us}
+        notes.append(Finding(check="trace", verdict="note", detail=detail, values=values))
+    return notes

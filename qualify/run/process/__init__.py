@@ -1,0 +1,1 @@
+"""Worker processes: how they are started, fed, watched, ended and replaced."""

@@ -1,0 +1,224 @@
+"""Compiles the kernels of just-in-time libraries before a run, in several processes at once.
+
+FlashInfer takes 8 to 80 s for a kernel and FlashAttention-4 3 to 5 s for a specialisation, one core each. Whatever a
+library compiles it keeps in a cache of its own on disk, so it is enough that some process made the call once:
+the run's worker then loads what is there. What every call cost here is its first-call cost.
+
+A remembered list of what was compiled with which library versions saves the processes when the caches are warm. If
+it is wrong (somebody emptied a library's cache), the run's worker compiles, and takes longer: nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import selectors
+from collections import defaultdict, deque
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from qualify.facts import codec
+from qualify.facts.case import Case
+from qualify.plan.host import installed_version
+from qualify.run.process.child import POLL_S, Child, Gone
+from qualify.run.process.setup import Settings
+
+PROCESSES = 12
+"""at most: each holds a CUDA context and its inputs on the card"""
+CORES_SHARE = 0.75
+"""of the cores: a compiler takes one, and now and then a second"""
+LOST_PROCESSES = 8
+"""processes that may die before compiling ahead is given up; the run then finds out which case it was"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiling:
+    """A call of a just-in-time library was compiled ahead, or could not be."""
+
+    case_id: str
+    done: int
+    total: int
+    first_call_us: float | None
+    """None where the call failed: the run will say how"""
+
+
+class Remembered:
+    """Which calls were compiled on this machine with which versions; in the user's cache folder."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self.path = folder / "compiled.json"
+        self.settings = settings
+        self.known = self._read()
+
+    def has(self, case: Case) -> bool:
+        """Whether the call was compiled before."""
+        return self._key(case) in self.known
+
+    def add(self, case: Case) -> None:
+        """Remember it."""
+        self.known.add(self._key(case))
+
+    def save(self) -> None:
+        """Write the list if its folder can be written, with what other runs wrote meanwhile; it only saves time."""
+        self.known |= self._read()
+        with contextlib.suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self.path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(sorted(self.known)))
+            temporary.replace(self.path)
+
+    def _read(self) -> set[str]:
+        try:
+            return set(json.loads(self.path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return set()
+
+    def _key(self, case: Case) -> str:
+        names = ["torch", *(Requirement(text).name for text in self.settings.cards[case.kernel].shipped_by)]
+        versions = [f"{name}=={installed_version(name)}" for name in names]
+        parts = [self.settings.device_name, case.kernel, codec.to_data(case.workload), versions]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class Queue:
+    """Calls to compile: one of each specialisation first; the rest of a specialisation waits until that is done."""
+
+    def __init__(self, cases: Iterable[Case]) -> None:
+        self.waiting: dict[str, list[Case]] = defaultdict(list)
+        for case in cases:
+            self.waiting[specialisation(case)].append(case)
+        self.ready = deque(members.pop(0) for members in self.waiting.values())
+        self.total = len(self.ready) + sum(len(members) for members in self.waiting.values())
+
+    def finish(self, case: Case) -> None:
+        """A call is done; what shares its specialisation may now run anywhere."""
+        self.ready.extend(self.waiting.pop(specialisation(case), ()))
+
+
+def specialisation(case: Case) -> str:
+    """What a library may compile a kernel of its own for: everything but lengths, batch and the number of heads."""
+    workload = case.workload
+    one_query = max(workload.seqlens_q) == 1
+    group = workload.heads_q // workload.heads_kv
+    shape = replace(workload, seqlens_q=(), seqlens_k=(), heads_q=group, heads_kv=1)
+    return f"{case.kernel}|{one_query}|{codec.to_data(shape)}"
+
+
+def compile_ahead(settings: Settings, cases: Iterable[Case]) -> Generator[Compiling | None, None, None]:
+    """Compile the calls of just-in-time kernels that this machine has not compiled yet.
+
+    Yields what was compiled, or None when nothing happened for a moment. Closing the generator ends the processes.
+    """
+    memory = Remembered(settings.hash_cache.parent, settings)
+    todo = [
+        case
+        for case in cases
+        if settings.cards[case.kernel].jit != "never" and not case.unclaimed and not memory.has(case)
+    ]
+    if not todo:
+        return
+    queue = Queue(todo)
+    pool = _Pool(settings, queue)
+    try:
+        done = 0
+        while pool.busy():
+            finished = pool.step()
+            for case, first_call_us in finished:
+                done += 1
+                if first_call_us is not None:  # a call that found the card full is tried again
+                    memory.add(case)
+                yield Compiling(case_id=case.id, done=done, total=queue.total, first_call_us=first_call_us)
+            if not finished:
+                yield None
+    finally:
+        pool.stop()
+        memory.save()
+
+
+class _Pool:
+    """Worker processes that only prepare calls."""
+
+    def __init__(self, settings: Settings, queue: Queue) -> None:
+        self.settings = settings
+        self.queue = queue
+        self.size = max(1, min(PROCESSES, int(len(os.sched_getaffinity(0)) * CORES_SHARE), len(queue.ready)))
+        self.at: dict[Child, Case | None] = {}
+        """what each process compiles; None while it starts or waits"""
+        self.free: set[Child] = set()
+        self.lost = 0
+
+    def busy(self) -> bool:
+        """Hand out what is ready, to new processes too; whether anything is left to wait for."""
+        while self.queue.ready and self.free:
+            self._hand_out(self.free.pop())
+        starting = sum(case is None for case in self.at.values()) - len(self.free)
+        while len(self.at) < self.size and len(self.queue.ready) > starting and self.lost < LOST_PROCESSES:
+            self._start()
+            starting += 1
+        return bool(self.queue.ready and self.at) or any(self.at.values())
+
+    def _start(self) -> None:
+        try:
+            child = Child(self.settings.memory_bytes // self.size)
+        except OSError:
+            self.lost = LOST_PROCESSES
+            return
+        self.at[child] = None
+        try:
+            child.send(self.settings.message(mode="compile"), self.settings.compile_timeout_s)
+        except Gone:
+            self._lose(child)
+
+    def _hand_out(self, child: Child) -> None:
+        case = self.queue.ready.popleft()
+        try:
+            child.send({"requests": [{"case": codec.to_data(case), "attempt": 1}]}, self.settings.timeout_s)
+        except Gone:
+            self.queue.ready.appendleft(case)
+            self._lose(child)
+        else:
+            self.at[child] = case
+
+    def step(self) -> list[tuple[Case, float | None]]:
+        """Wait a moment for messages; the calls that are done, with their first-call times."""
+        finished: list[tuple[Case, float | None]] = []
+        with selectors.DefaultSelector() as selector:
+            for child in self.at:
+                selector.register(child.incoming, selectors.EVENT_READ, child)
+            heard = {key.data for key, _ in selector.select(timeout=POLL_S)}
+        for child in list(self.at):
+            case = self.at[child]
+            try:
+                child.watch(self.settings.compile_timeout_s)
+                message = child.receive(self.settings.compile_timeout_s) if child in heard or child.buffer else None
+                if message is None or message["event"] == "at":
+                    continue
+                if message["event"] not in {"ready", "compiled"}:
+                    raise child.distrust(f"event {message['event']!r}")
+            except Gone:
+                self._lose(child)
+                finished += [(case, None)] if case else []
+                continue
+            self.at[child] = None
+            self.free.add(child)
+            finished += [(case, message["first_call_us"])] if case else []
+        for case, _ in finished:
+            self.queue.finish(case)
+        return finished
+
+    def _lose(self, child: Child) -> None:
+        self.lost += 1
+        del self.at[child]
+        self.free.discard(child)
+        child.stop()
+
+    def stop(self) -> None:
+        """End every process."""
+        for child in self.at:
+            child.stop()
+        self.at.clear()

@@ -1,0 +1,231 @@
+"""From a failed finding and the recorded launches to one claim that a script can assert.
+
+Nothing here knows a single check: a claim is found in the results themselves. Where a finding compares two results
+(``before`` and ``after``), the launches that gave these values are looked up; otherwise every result, the last
+first, is compared with the golden result of its call, and the first element that no rounding explains is the claim.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.facts.outcome import Finding
+from qualify.run.checks.budget import full_golden, rows_kept
+from qualify.run.checks.interface import Subject, steps_of
+from qualify.run.golden.accuracy import E_LIMIT, R_LIMIT, declared_class, judge
+from qualify.run.golden.reference import Golden
+from qualify.run.inputs.tensors import TORCH_DTYPES
+from qualify.run.repro.recording import Launch
+from qualify.run.repro.script import Claim
+
+STATELESS = ("poison", "suffix", "page_permutation", "heads", "layout", "powers_of_two")
+"""checks whose two calls do not depend on what was launched between them"""
+STATEFUL = ("history", "repeat")
+"""checks whose wrong result needs every launch before it"""
+
+
+def claim_of(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim | None:
+    """The claim that a finding makes; None where no result shows it."""
+    last = len(launches) - 1
+    if last < 0:
+        return None
+    if finding.check == "contract" and "tensors" in finding.values:
+        return Claim(kind="written", after=last, launches=(last,), values={})
+    if finding.check == "contract":
+        return Claim(kind="contract", after=last, launches=(last,), values={})
+    if "before" in finding.values and "after" in finding.values:
+        found = _same(subject, finding, launches)
+        if found:
+            return found
+    for number in range(last, -1, -1):
+        found = _wrong_result(subject, finding, launches[number], number)
+        if found:
+            return found
+    return None
+
+
+def _same(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim | None:
+    """Two launches that should agree: those whose results have the finding's values at its place."""
+    values = finding.values
+    sequence, query, head, element = (int(values.get(key) or 0) for key in ("sequence", "query", "head", "element"))
+    tensor = str(values.get("tensor", "out"))
+
+    def at(number: int) -> float:
+        row = int(launches[number].call.cu_seqlens_q[sequence]) + query
+        out, lse = launches[number].out, launches[number].lse
+        if tensor == "lse" and isinstance(lse, Tensor):
+            return float(lse[head, row])
+        return float(out[row, head, element]) if isinstance(out, Tensor) else math.nan
+
+    def is_value(number: int, key: str) -> bool:
+        wanted, seen = values[key], at(number)
+        return isinstance(wanted, float) and (seen == wanted or (math.isnan(seen) and math.isnan(wanted)))
+
+    before = next((number for number in range(len(launches)) if is_value(number, "before")), None)
+    after = next((number for number in range(len(launches) - 1, -1, -1) if is_value(number, "after")), None)
+    if before is None or after is None or before == after:
+        return None
+    exact = subject.card.claims.deterministic
+    wide = f"max(abs(out{before}[row, HEAD].float()).max(), abs(out{after}[row, HEAD].float()).max())"
+    steps = steps_of(TORCH_DTYPES[subject.workload.out_format])
+    near = f"not abs(float(after) - float(before)) <= {steps} * torch.finfo(out{after}.dtype).eps * float({wide})"
+    between = (before, after) if finding.check in STATELESS else tuple(range(after + 1))
+    place = "(HEAD, row)" if tensor == "lse" else "(row, HEAD, ELEMENT)"
+    return Claim(
+        kind="same",
+        after=after,
+        launches=between,
+        values={
+            "sequence": sequence,
+            "query": query,
+            "head": head,
+            "element": element,
+            "tensor": tensor,
+            "place": place,
+            "before": before,
+            "wrong": "not torch.equal(*bits)" if exact or finding.check == "repeat" else near,
+            "exact": "out[1]" if tensor == "lse" else "out[0][ELEMENT]",
+            "change": _change(finding),
+        },
+    )
+
+
+def _change(finding: Finding) -> str:
+    """What happened between the two launches, in words."""
+    values = finding.values
+    for key, words in (
+        ("poison", "{} was put into the bytes outside the valid region"),
+        ("masked_poison", "{} was put into keys that no query sees"),
+        ("what", "{} changed"),
+        ("call", "the same call was repeated (call {})"),
+    ):
+        if key in values:
+            return words.format(values[key])
+    return f"what {finding.check} changes"
+
+
+def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: int) -> Claim | None:
+    """What the golden result of a call says about its result; None where nothing is wrong that the finding means."""
+    if not isinstance(launch.out, Tensor):
+        return None
+    rounds_scores = declared_class(subject.card, subject.workload.dtype).scores
+    golden = full_golden(subject, launch.call) if rounds_scores else subject.golden(launch.call)
+    meant = finding.values.get("finding", finding.check)
+    if meant != "empty_row":
+        golden = rows_kept(golden, golden.keys > 0)
+    if not len(golden.rows):
+        return None
+    out = launch.out[golden.rows]
+    lse = launch.lse.T[golden.rows] if isinstance(launch.lse, Tensor) else None
+    found: tuple[str, dict[str, Any]] | None
+    if meant == "empty_row":
+        found = _empty(subject, golden, out, lse)
+    elif meant == "lse" or (meant == "census" and "lse" in finding.values):
+        found = _lse(subject, golden, lse)
+    elif meant == "budget":
+        found = _budget(subject, golden, out)
+    elif meant in {"census", "needle"}:
+        found = _element(finding, golden, out, launch) or _lse(subject, golden, lse)
+    else:
+        found = _lse(subject, golden, lse) or _budget(subject, golden, out) or _element(finding, golden, out, launch)
+    if found is None:
+        return None
+    kind, values = found
+    if "row" in values:
+        row = int(golden.rows[values.pop("row")])
+        values["sequence"], values["query"] = _locate(launch.call.cu_seqlens_q, row)
+    launches = tuple(range(number + 1)) if finding.check in STATEFUL else (number,)
+    return Claim(kind=kind, after=number, launches=launches, values=values)
+
+
+def _locate(bounds: Tensor, row: int) -> tuple[int, int]:
+    """(sequence, query) of a packed row."""
+    starts = bounds.tolist()
+    sequence = max(index for index in range(len(starts) - 1) if starts[index] <= row)
+    return sequence, row - int(starts[sequence])
+
+
+def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
+    return tuple(int(index) for index in torch.unravel_index(torch.tensor(flat), tuple(shape)))
+
+
+def _empty(subject: Subject, golden: Golden, out: Tensor, lse: Tensor | None) -> tuple[str, dict[str, Any]] | None:
+    """A row without keys that gives something else than the card says."""
+    policy = subject.card.claims.empty_row
+    wrong = torch.zeros(out.shape[:2], dtype=torch.bool, device=out.device)
+    tests = []
+    if policy.out in ("0", "nan"):
+        wrong |= ~((out == 0) if policy.out == "0" else out.isnan()).all(-1)
+        tests.append("not bool((out == 0).all())" if policy.out == "0" else "not bool(out.isnan().all())")
+    if lse is not None and policy.lse in ("-inf", "inf"):
+        wrong |= lse != float(policy.lse)
+        tests.append(f'(lse is not None and float(lse[HEAD, row]) != float("{policy.lse}"))')
+    wrong &= (golden.keys == 0)[:, None]
+    if not bool(wrong.any()):
+        return None
+    row, head = (int(index) for index in wrong.nonzero()[0])
+    policy_text = f"{policy.out}, lse {policy.lse}"
+    return "empty", {"row": row, "head": head, "wrong": " or ".join(tests), "policy": policy_text}
+
+
+def _lse(subject: Subject, golden: Golden, lse: Tensor | None) -> tuple[str, dict[str, Any]] | None:
+    """The worst LSE beyond what the card claims."""
+    limit = subject.card.claims.lse.rel
+    if lse is None:
+        claimed = "lse" in subject.card.claims.features
+        return ("lse", {"row": 0, "head": 0, "allowed": limit}) if claimed else None
+    error = (lse.to(golden.lse.dtype) - golden.lse).abs() / golden.lse.abs().clamp(min=1)
+    error = error.nan_to_num(nan=math.inf)
+    if float(error.max()) <= limit:
+        return None
+    row, head = _place(int(error.argmax()), error.shape)
+    return "lse", {"row": row, "head": head, "allowed": limit}
+
+
+def _budget(subject: Subject, golden: Golden, out: Tensor) -> tuple[str, dict[str, Any]] | None:
+    """The statistic that breaks its limit, as an error in numbers: an element's, a row's, or that of all rows."""
+    broken = ~out.isfinite()
+    if bool(broken.any()):
+        row, head, element = (int(index) for index in broken.nonzero()[0])
+        return "element", {"row": row, "head": head, "element": element, "allowed": "1e-2 * max(1.0, abs(expected))"}
+    errors = judge(golden, out, declared_class(subject.card, subject.workload.dtype))
+    error = out.to(golden.out.dtype) - golden.out
+    if not errors.E <= E_LIMIT:
+        row, head, element = errors.worst
+        allowed = float(error[row, head, element].abs()) / errors.E * E_LIMIT
+        return "element", {"row": row, "head": head, "element": element, "allowed": f"{allowed:.6g}"}
+    if not errors.R <= R_LIMIT:
+        row, head = errors.worst_row
+        allowed = float(error[row, head].square().mean().sqrt()) / errors.R * R_LIMIT
+        return "row", {"row": row, "head": head, "allowed": f"{allowed:.6g}"}
+    if not abs(errors.beta) <= errors.beta_limit:
+        gain = "float(((error * exacts).sum() / exacts.square().sum()).abs())"
+        return "overall", {"name": "gain", "statistic": gain, "allowed": f"{errors.beta_limit:.6g}"}
+    if not errors.G <= errors.G_limit:
+        allowed = float(error.square().mean().sqrt()) / errors.G * errors.G_limit
+        rms = "float(error.square().mean().sqrt())"
+        return "overall", {"name": "rms error", "statistic": rms, "allowed": f"{allowed:.6g}"}
+    return None
+
+
+def _element(finding: Finding, golden: Golden, out: Tensor, launch: Launch) -> tuple[str, dict[str, Any]] | None:
+    """The worst element against a bound that fits the check: half a key in a census, the bits of a needle."""
+    eps = torch.finfo(out.dtype).eps
+    if finding.check == "needle":
+        limit, text = golden.out.abs() * eps / 2 + 1e-10, f"abs(expected) * {eps / 2!r} + 1e-10"
+    elif finding.check == "census":
+        values = launch.call.v[launch.call.v.isfinite()]
+        largest = float(values.abs().max())
+        limit = 0.5 * largest * torch.exp(-golden.lse).unsqueeze(-1).expand_as(golden.out)
+        text = f"0.5 * {largest!r} / math.exp(float(lse))"
+    else:
+        limit, text = 2 * eps * golden.A + 1e-10, f"{2 * eps!r} * float(weighted[ELEMENT]) + 1e-10"
+    over = ((out.to(golden.out.dtype) - golden.out).abs() / limit).nan_to_num(nan=math.inf)
+    if float(over.max()) <= 1:
+        return None
+    row, head, element = _place(int(over.argmax()), over.shape)
+    return "element", {"row": row, "head": head, "element": element, "allowed": text}

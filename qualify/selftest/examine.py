@@ -1,0 +1,172 @@
+"""One specimen at one level through the pipeline of a real kernel; what a worker process of the battery does.
+
+The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, witness, every check of the level.
+Left out are the timing and the peak of memory of the traced calls: those of a simulated kernel say nothing about any
+kernel, no check looks at that peak, and the findings of the timing (a result that is faster than the card allows) have
+tests of their own. The witness stays in although it costs a third of a case at smoke: without it a fault of class L,
+which computes the right thing by another path, would pass. Also left out are the watchdog and the worker process
+around the session, which tests/run try for real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from qualify.facts import codec
+from qualify.facts.case import Case, Level
+from qualify.facts.outcome import Crashed, Measured, Outcome, Refused, Substituted, TimedOut, findings_of
+from qualify.facts.selftest import Alarm, Detection
+from qualify.facts.stack import Ceilings, Device
+from qualify.run.checks.registry import CHECKS
+from qualify.run.execute import Request, Session
+from qualify.selftest import kernel, workloads
+from qualify.selftest.goldens import Goldens
+from qualify.selftest.specimen import Variant
+
+SEED = 1
+WITNESS = "witness"
+OUTCOME = "outcome"
+_DEVICE = Device(kind="cpu", name="simulated", uuid="", compute_capability="", units=1, memory_bytes=0, cache_bytes=0)
+_CEILINGS = Ceilings(matmul_flops_per_s={}, copy_bytes_per_s=1.0, exps_per_s=1.0, launch_us=1.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A fault at each level, or a correct kernel at one level with the inputs of one seed."""
+
+    specimen: str
+    levels: tuple[Level, ...]
+    seed: int
+    fault: bool
+    shapes: tuple[int, ...] = ()
+    """numbers of the cases: those that a correct kernel runs, or that tell of a fault, if that is known"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Said:
+    """Something against a kernel: the check that failed, or ``witness`` or ``outcome``, and its sentence."""
+
+    check: str
+    detail: str
+
+
+@torch.inference_mode()
+def examine(task: dict[str, Any]) -> dict[str, Any]:
+    """The detections of a fault, or the alarms of a correct kernel, as plain data (both ways)."""
+    asked: Task = codec.from_data(Task, task)
+    if asked.fault:
+        return {"detections": codec.to_data(detect(asked.specimen, asked.levels, asked.shapes), tuple[Detection, ...])}
+    runs, alarms = accuse(asked.specimen, asked.levels[0], asked.seed, asked.shapes)
+    return {"runs": runs, "alarms": codec.to_data(alarms, tuple[Alarm, ...])}
+
+
+def detect(specimen: str, levels: Sequence[Level], telling_cases: Sequence[int] = ()) -> tuple[Detection, ...]:
+    """Level by level. Each begins with the case that told before: it saves it the others."""
+    order = sorted(range(len(workloads.SHAPES)), key=lambda number: number not in telling_cases)
+    found = []
+    for level in levels:
+        detection, telling = detect_at(specimen, level, order)
+        if telling is not None:
+            order.remove(telling)
+            order.insert(0, telling)
+        found.append(detection)
+    return tuple(found)
+
+
+def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detection, int | None]:
+    """Case by case, in that order, until one of them catches the fault; also the number of that case.
+
+    All checks of that case are asked, so a fault that one case tells of meets every check there. A fault that
+    nothing catches meets the whole matrix.
+    """
+    count = 0
+    for number, case, outcome in outcomes(specimen, level, SEED, order):
+        count += 1
+        said = against(outcome)
+        if said:
+            example = f"{case.cell.partition('/')[2]}: {said[0].check}: {said[0].detail}"
+            caught = ranked([item.check for item in said])
+            return Detection(level=level, cases=count, caught_by=caught, example=example), number
+    return Detection(level=level, cases=count, caught_by=(), example=""), None
+
+
+def ranked(names: Sequence[str]) -> tuple[str, ...]:
+    """Each name once: the witness, the outcome, the checks in the order in which they run, and the rest."""
+    rank = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
+    return tuple(sorted(set(names), key=lambda name: (rank.get(name, len(rank)), name)))
+
+
+def accuse(specimen: str, level: Level, seed: int, shapes: Sequence[int]) -> tuple[int, tuple[Alarm, ...]]:
+    """(cases, alarms) of a correct kernel over cases of the matrix."""
+    runs, alarms = 0, []
+    for _, case, outcome in outcomes(specimen, level, seed, shapes):
+        runs += 1
+        said = against(outcome) or unproven(outcome)
+        alarms += [Alarm(case_id=case.id, level=level, seed=seed, check=it.check, detail=it.detail) for it in said]
+    return runs, tuple(alarms)
+
+
+def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> Iterator[tuple[int, Case, Outcome]]:
+    """(number, case, outcome) of cases of the matrix, in one session of a kernel without a past.
+
+    Cases share the kernel, as they share a process, so that what it keeps from one can spoil the next. The first case
+    often tells, so it has a session of the profiler to itself; the others share one, as they do in a run, and of them
+    those that the kernel refuses, or that end it at once, come first.
+    """
+    kernel.forget()
+    known = kernel.specimen_named(specimen)
+    card = workloads.card(specimen, known.lse_rel) if isinstance(known, Variant) else workloads.card(specimen)
+    session = Session(
+        device=_DEVICE,
+        ceilings=_CEILINGS,
+        cards={specimen: card},
+        level=level,
+        reference="fp64",
+        control="",
+        announce=_nobody,
+        timed=False,
+        golden_of=_goldens(),
+    )
+    for chunk in (order[:1], order[1:]):
+        cases = {case.id: (number, case) for number in chunk for case in [workloads.case(number, specimen, seed)]}
+        for case_id, outcome in session.run([Request(case=case, attempt=1) for _, case in cases.values()]):
+            yield *cases[case_id], outcome
+
+
+@lru_cache(maxsize=1)
+def _goldens() -> Goldens:
+    """This process's golden results; no kernel sees them, so specimens may share them."""
+    return Goldens()
+
+
+def _nobody(_case: str, _stage: str) -> None:
+    """No parent process watches."""
+
+
+def against(outcome: Outcome) -> list[Said]:
+    """What would make the gate fail the case, whatever its policy."""
+    said = [Said(check=it.check, detail=it.detail) for it in findings_of(outcome) if it.verdict == "fail"]
+    match outcome:
+        case Substituted():
+            return [Said(check=WITNESS, detail=outcome.evidence.witness.reason), *said]
+        case Crashed():
+            return [Said(check=OUTCOME, detail=f"crashed in {outcome.stage}: {outcome.error}"), *said]
+        case TimedOut():
+            return [Said(check=OUTCOME, detail=f"silent in {outcome.stage}"), *said]
+        case Refused():
+            return [Said(check=OUTCOME, detail=f"refused what the card claims: {outcome.reasons[0]}"), *said]
+    return said
+
+
+def unproven(outcome: Outcome) -> list[Said]:
+    """A correct kernel has to be seen at work; INCONCLUSIVE is no pass either."""
+    if not isinstance(outcome, Measured):
+        return []
+    witness = outcome.evidence.witness
+    said = [Said(check=it.check, detail=it.detail) for it in findings_of(outcome) if it.verdict == "inconclusive"]
+    return said if witness.state == "proven" else [Said(check=WITNESS, detail=witness.reason), *said]

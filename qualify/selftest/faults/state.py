@@ -1,0 +1,360 @@
+"""Classes J and O: plans that are kept too long, and results that vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.simulator import DECODE_SPLITS, Partial, Simulator
+from qualify.selftest.specimen import Fault
+
+
+class _ForgetfulKey(Simulator):
+    """Parts are missing from the key under which plans are kept."""
+
+    def __init__(self, *missing: str) -> None:
+        super().__init__()
+        self.missing = missing
+
+    def key_parts(self, call: AttentionCall) -> dict[str, Any]:
+        parts = super().key_parts(call)
+        return {name: part for name, part in parts.items() if name not in self.missing}
+
+
+class _StickyWindow(Simulator):
+    """The window of the first plan serves all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window: tuple[int, int] | None = None
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        self.window = self.window or plan.window
+        return replace(plan, window=self.window)
+
+
+class _StickyCausal(Simulator):
+    """Once a mask was causal, every later one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.causal = False
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        self.causal |= plan.causal
+        return replace(plan, causal=self.causal)
+
+
+class _DtypeOfFirst(Simulator):
+    """P is rounded to the dtype of the first call that was planned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtype: torch.dtype | None = None
+
+    def make_plan(self, call: AttentionCall) -> Plan:
+        plan = super().make_plan(call)
+        self.dtype = self.dtype or plan.dtype
+        return replace(plan, dtype=self.dtype)
+
+
+class _Race(Simulator):
+    """Every so many tiles, one is lost."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
+        self.tiles = 0
+
+    def step(
+        self, tile: Tile, first: int, scores: Tensor, v: Tensor, state: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self.tiles += 1
+        return state if self.tiles % self.every == 0 else super().step(tile, first, scores, v, state)
+
+
+class _RandomRace(_Race):
+    """One tile in twenty is lost, at random."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 62)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def step(
+        self, tile: Tile, first: int, scores: Tensor, v: Tensor, state: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        lost = float(torch.rand(1, generator=self.generator)) < 0.05
+        return state if lost else super().step(tile, first, scores, v, state)
+
+
+class _OrderVaries(Simulator):
+    """Splits are merged in the order in which they end, which changes from call to call."""
+
+    def merge(self, tile: Tile, partials: Sequence[Partial]) -> Partial:
+        turn = self.calls % len(partials)
+        return super().merge(tile, [*partials[turn:], *partials[:turn]])
+
+    def split_count(self, tile: Tile) -> int:
+        return DECODE_SPLITS
+
+
+class _CrossTalk(Simulator):
+    """Now and then, a batch of three or more: the last sequence gets its neighbour's row."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        if self.calls % 3 == 0 and len(call.cu_seqlens_q) > 3 and len(out) > 1:
+            out[-1] = out[-2]
+        return out, lse
+
+
+class _SplitByBatch(Simulator):
+    """The number of splits depends on how many sequences there are."""
+
+    def split_count(self, tile: Tile) -> int:
+        return max(1, DECODE_SPLITS // tile.plan.batch) if tile.seqlen_q == 1 else 1 + tile.plan.batch % 2
+
+
+class _OrderByBatch(Simulator):
+    """From three sequences on, tiles are visited backwards."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        return starts[::-1] if tile.plan.batch >= 3 else starts
+
+
+class _ResultReused(Simulator):
+    """Results are returned in a buffer that the next call of the shape writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffers: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
+
+    def allocate(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        shape = (*call.q.shape, call.v.shape[-1], call.out_dtype)
+        if shape not in self.buffers:
+            self.buffers[shape] = super().allocate(call)
+        return self.buffers[shape]
+
+
+class _ColdStart(Simulator):
+    """The first call finds a workspace that nobody cleared."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        out, lse = super().attend(call)
+        if self.calls == 1:
+            out += 1
+        return out, lse
+
+
+class _CoarseKey(Simulator):
+    """One part of the key under which plans are kept holds less than the plan depends on; pages are no part of it."""
+
+    def __init__(self, part: str, coarse: Callable[[AttentionCall], Any]) -> None:
+        super().__init__()
+        self.part, self.coarse = part, coarse
+
+    def key_parts(self, call: AttentionCall) -> dict[str, Any]:
+        parts = super().key_parts(call)
+        return parts | {"table": "", self.part: self.coarse(call)}
+
+    def plan(self, call: AttentionCall) -> Plan:
+        """Pages are read from the call's own table."""
+        plan = super().plan(call)
+        return plan if call.block_table is None else replace(plan, table=call.block_table.long())
+
+
+def _total_and_longest(call: AttentionCall) -> tuple[int, int] | str:
+    lengths = call.seqused_k
+    return str(call.cu_seqlens_k) if lengths is None else (int(lengths.sum()), int(lengths.max()))
+
+
+class _StaleWorkspace(Simulator):
+    """From sequence 64 on a split without keys leaves its part of the workspace as an earlier call wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workspace: dict[tuple[Any, ...], Partial] = {}
+
+    def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
+        if self.split_count(tile) == 1 or tile.index < 64:
+            return partial
+        place = (tile.index, number, partial[0].shape)
+        if len(starts):
+            self.workspace[place] = partial
+        return self.workspace.get(place, partial)
+
+
+class _OrderOfMany(Simulator):
+    """From 32 sequences on, tiles of keys are visited backwards."""
+
+    def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
+        starts = super().tile_starts(tile, low, high)
+        return starts[::-1] if tile.plan.batch >= 32 else starts
+
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="stale-len",
+        kind="J",
+        mirrors="ik_llama.cpp#2096, vllm#41834",
+        does="a plan, or captured graph, keeps the lengths that it was made for",
+        make=partial(_ForgetfulKey, "lengths_q", "used", "bounds_k", "numbers"),
+    ),
+    Fault(
+        name="stale-table",
+        kind="J",
+        mirrors="sglang#26019, vLLM-2080Ti-Definitive#183",
+        does="a plan keeps the block table that it was made for",
+        make=partial(_ForgetfulKey, "table"),
+    ),
+    Fault(
+        name="key-no-stride",
+        kind="J",
+        mirrors="flashinfer#4146, flashinfer#4270",
+        does="the plan's key omits the strides",
+        make=partial(_ForgetfulKey, "strides"),
+    ),
+    Fault(
+        name="key-no-dtype",
+        kind="J",
+        mirrors="flashinfer#4270",
+        does="the dtype of the first plan serves all",
+        make=_DtypeOfFirst,
+    ),
+    Fault(
+        name="key-no-mask",
+        kind="J",
+        mirrors="flashinfer#1028",
+        does="the plan's key omits the mask",
+        make=partial(_ForgetfulKey, "mask"),
+    ),
+    Fault(
+        name="key-no-numbers",
+        kind="J",
+        mirrors="flashinfer#1028, pytorch#174049",
+        does="the plan's key omits scale and softcap",
+        make=partial(_ForgetfulKey, "numbers"),
+    ),
+    Fault(
+        name="sticky-window",
+        kind="J",
+        mirrors="flashinfer#1028, sglang#31501",
+        does="the window of the first plan is used for all",
+        make=_StickyWindow,
+    ),
+    Fault(
+        name="sticky-causal",
+        kind="J",
+        mirrors="flashinfer#1028",
+        does="after a causal call every mask is causal",
+        make=_StickyCausal,
+    ),
+    Fault(
+        name="race",
+        kind="O",
+        mirrors="aiter#4350, tt-metal#50512, ninfer-3090#49",
+        does="one tile in twenty is lost at random",
+        make=_RandomRace,
+    ),
+    Fault(
+        name="race-rare",
+        kind="O",
+        mirrors="flash-attention#1344, ninfer-3090#49",
+        does="every 211th tile is lost",
+        make=partial(_Race, 211),
+    ),
+    Fault(
+        name="cross-talk",
+        kind="O",
+        mirrors="tt-metal#50512, flashinfer#1046",
+        does="every third call, the last of three or more sequences gets its neighbour's row",
+        make=_CrossTalk,
+    ),
+    Fault(
+        name="merge-order",
+        kind="O",
+        mirrors="FlashMLA#212, aiter#4350",
+        does="splits are merged in an order that changes from call to call",
+        make=_OrderVaries,
+    ),
+    Fault(
+        name="split-by-batch",
+        kind="O",
+        mirrors="flash-attention#1897, flashinfer#2424",
+        does="the number of splits depends on the batch",
+        make=_SplitByBatch,
+    ),
+    Fault(
+        name="order-by-batch",
+        kind="O",
+        mirrors="pegainfer#613, flashinfer#1675",
+        does="from three sequences on, another path is taken",
+        make=_OrderByBatch,
+    ),
+    Fault(
+        name="result-reused",
+        kind="J",
+        mirrors="mini-sglang#103",
+        does="a result is returned in a buffer that the next call of the shape overwrites",
+        make=_ResultReused,
+    ),
+    Fault(
+        name="cold-start",
+        kind="J",
+        mirrors="flashinfer#1584, flashinfer#3465",
+        does="the first call of the process is wrong",
+        make=_ColdStart,
+    ),
+    Fault(
+        name="key-totals",
+        kind="J",
+        mirrors="flashinfer#1028",
+        does="a paged plan is kept under the sum and the maximum of its lengths",
+        make=partial(_CoarseKey, "used", _total_and_longest),
+    ),
+    Fault(
+        name="key-no-right",
+        kind="J",
+        mirrors="flashinfer#1028",
+        does="the plan's key omits how far a query sees ahead",
+        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window[0], call.chunk)),
+    ),
+    Fault(
+        name="key-no-chunk",
+        kind="J",
+        mirrors="flashinfer#1028",
+        does="the plan's key holds that there are chunks, not how long they are",
+        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window, bool(call.chunk))),
+    ),
+    Fault(
+        name="key-no-spans",
+        kind="J",
+        mirrors="vllm#30974",
+        does="the plan's key holds how many images there are, not where",
+        make=partial(_CoarseKey, "spans", lambda call: str(getattr(call.bidirectional_spans, "shape", ()))),
+    ),
+    Fault(
+        name="workspace-of-many",
+        kind="J",
+        mirrors="flashinfer#1584, vllm#47188",
+        does="from sequence 64 on, a split without keys keeps what an earlier call left in the workspace",
+        make=_StaleWorkspace,
+    ),
+    Fault(
+        name="order-of-many",
+        kind="O",
+        mirrors="pegainfer#613",
+        does="from 32 sequences on, tiles are visited backwards",
+        make=_OrderOfMany,
+    ),
+)

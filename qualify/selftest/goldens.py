@@ -1,0 +1,60 @@
+"""Golden results that specimens share: they meet the same inputs, on which alone a golden result depends."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.golden.reference import ROW_LIMIT, Golden, golden
+from qualify.run.inputs.kept import Kept
+
+LIMIT_BYTES = 320 << 20
+"""of golden results that a process keeps: room for the cases of one group of tasks (battery.shared_inputs)"""
+
+
+class Goldens:
+    """Computes golden results, and finds them again by everything that a call holds, bytes included.
+
+    A kernel that wrote into its inputs makes another call of them, with a golden result of its own.
+    """
+
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
+        self.kept: Kept[Golden] = Kept(limit_bytes, _size)
+
+    def __call__(
+        self,
+        call: AttentionCall,
+        *,
+        dtype: torch.dtype = torch.float64,
+        underflow: bool = False,
+        scores: bool = False,
+        row_limit: int = ROW_LIMIT,
+    ) -> Golden:
+        """What :func:`qualify.run.golden.reference.golden` gives."""
+        key = _digest(call, f"{dtype}/{underflow}/{scores}/{row_limit}")
+        ask = partial(golden, call, dtype=dtype, underflow=underflow, scores=scores, row_limit=row_limit)
+        return self.kept.get(key, ask)
+
+
+def _digest(call: AttentionCall, asked: str) -> bytes:
+    """Names the call and what was asked of it: shapes, dtypes, numbers, and the bytes of every tensor."""
+    digest = hashlib.sha256(asked.encode())
+    for field in fields(call):
+        value = getattr(call, field.name)
+        if isinstance(value, Tensor):
+            digest.update(f"|{field.name}: {value.dtype}{tuple(value.shape)}|".encode())
+            digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
+        else:
+            digest.update(f"|{field.name}: {value!r}|".encode())
+    return digest.digest()
+
+
+def _size(found: Golden) -> int:
+    """Bytes of its tensors."""
+    parts = (getattr(found, field.name) for field in fields(found))
+    return sum(part.numel() * part.element_size() for part in parts if isinstance(part, Tensor))

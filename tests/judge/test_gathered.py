@@ -1,0 +1,239 @@
+"""The verdict on a matrix from stored evidence: what counts, what does not, and what is then said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_evidence, make_finding
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run
+
+from qualify.cards.load import load_matrix
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.outcome import Measured, NotRun
+from qualify.facts.stack import Component
+from qualify.judge.gathered import Fresh, gather
+from qualify.judge.judged import Judged, judge
+from qualify.report.verdict_text import to_text
+from qualify.store.store import Store
+
+OTHER = make_stack(torch="2.12.0")
+
+
+@pytest.fixture
+def store(empty_sqlite: str) -> Iterator[Store]:
+    """An empty store."""
+    with Store.open(empty_sqlite) as opened:
+        yield opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The matrix of two shapes and two kernels."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path / "serving.yaml"
+
+
+def gate(store: Store, path: Path, **changes: Any) -> Judged:
+    """The gate on that matrix, at NOW, with evidence of one day."""
+    wanted = Fresh(**{"now": NOW, "max_age": timedelta(hours=24), "level": "smoke"} | changes)
+    return gather(store, load_matrix(str(path)), shipped_kernels(), wanted, waivers=(), waivers_path="")
+
+
+def reasons(judged: Judged) -> list[str]:
+    """Reasons of the cases that nobody ran."""
+    return [record.outcome.reason for record in judged.records if isinstance(record.outcome, NotRun)]
+
+
+def test_fresh_evidence_qualifies(store: Store, path: Path) -> None:
+    """A complete, fresh run of today's plan."""
+    run = store_run(store, path)
+    found = gate(store, path)
+    assert ("PASS", 0, (run.id,), ()) == (found.conclusion.verdict, found.conclusion.exit_code, found.runs, found.notes)
+    assert IDS == [record.case.id for record in found.records]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"age": timedelta(hours=25)}, "stale: begun 2026-11-20 02:00 UTC"),
+        ({"check_version": 1}, "only with check version 1"),
+    ],
+)
+def test_what_does_not_count_is_no_verdict(store: Store, path: Path, changes: Any, reason: str) -> None:
+    """Stale evidence, or evidence of other checks: exit 5, and every case says why."""
+    store_run(store, path, **changes)
+    found = gate(store, path)
+    assert ("INCONCLUSIVE", 5) == (found.conclusion.verdict, found.conclusion.exit_code)
+    assert [True] * 4 == [reason in text for text in reasons(found)]
+    assert found.notes[0].startswith("4 of 4 cases have no evidence that counts; the newest run that does not count: ")
+
+
+def test_a_lower_level_does_not_count(store: Store, path: Path) -> None:
+    """Full was asked; smoke does not do, and full does for smoke."""
+    store_run(store, path)
+    assert 5 == gate(store, path, level="full").conclusion.exit_code
+    store_run(store, path, level="full")
+    assert 0 == gate(store, path, level="full").conclusion.exit_code
+    assert 0 == gate(store, path).conclusion.exit_code
+
+
+def test_a_newer_failure_at_a_lower_level_counts(store: Store, path: Path) -> None:
+    """Full passed in the morning, smoke fails now: that is no green. A smoke that passes changes nothing."""
+    store_run(store, path, level="full", age=timedelta(hours=3))
+    store_run(store, path, age=timedelta(hours=2))
+    assert 0 == gate(store, path, level="full").conclusion.exit_code
+    store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
+    found = gate(store, path, level="full")
+    assert ("FAIL", 1) == (found.conclusion.verdict, found.conclusion.exit_code)
+    assert [IDS[0]] == [item.case_id for item in found.conclusion.judgements if item.verdict == "FAIL"]
+    store_run(store, path, level="full", age=timedelta(minutes=5))
+    assert 0 == gate(store, path, level="full").conclusion.exit_code
+
+
+def test_a_case_that_the_matrix_gained_is_missing(store: Store, path: Path) -> None:
+    """Coverage is that of today's matrix, and evidence of the unchanged cases still counts."""
+    store_run(store, path)
+    path.write_text(MATRIX.replace("- 9\n", "- 9\n      - 10\n"))
+    found = gate(store, path)
+    assert (5, ["no evidence that counts: never run as it is planned today"] * 2) == (
+        found.conclusion.exit_code,
+        reasons(found),
+    )
+    assert {"q10" in record.case.shape for record in found.records if isinstance(record.outcome, NotRun)} == {True}
+
+
+def test_a_comment_and_a_waiver_do_not_cost_a_run(store: Store, path: Path) -> None:
+    """What does not change evidence does not make it stale: GPU hours are not spent on a comment."""
+    store_run(store, path)
+    path.write_text(f"# reviewed\n{MATRIX}")
+    assert 0 == gate(store, path).conclusion.exit_code
+
+
+@pytest.mark.parametrize("change", ["heads_q: 4", "policy"])
+def test_another_model_or_policy_needs_new_evidence(store: Store, path: Path, change: str) -> None:
+    """The geometry is part of the case's content, the golden result's precision of the policy."""
+    store_run(store, path)
+    text = MATRIX + "policy: {reference: fp32}\n" if change == "policy" else MATRIX.replace("heads_q: 2", change)
+    path.write_text(text)
+    found = gate(store, path)
+    assert (5, 4) == (found.conclusion.exit_code, len(reasons(found)))
+
+
+def test_the_newest_outcome_counts_whatever_it_says(store: Store, path: Path) -> None:
+    """A later failure is not hidden by an earlier success, and a later success repairs."""
+    store_run(store, path, age=timedelta(hours=3))
+    store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED, age=timedelta(hours=2))
+    assert 1 == gate(store, path).conclusion.exit_code
+    store_run(store, path, age=timedelta(hours=1))
+    assert 0 == gate(store, path).conclusion.exit_code
+
+
+def test_interrupted_runs_add_up(store: Store, path: Path) -> None:
+    """Two halves on one stack are one whole; the age is that of the older half."""
+    first = store_run(
+        store,
+        path,
+        lambda case: PASSED if case.id in IDS[:2] else NotRun(reason="interrupted"),
+        age=timedelta(hours=5),
+        state="interrupted",
+    )
+    assert 5 == gate(store, path).conclusion.exit_code
+    second = store_run(
+        store, path, lambda case: PASSED if case.id in IDS[2:] else NotRun(reason="interrupted"), state="interrupted"
+    )
+    found = gate(store, path)
+    assert (0, (second.id, first.id)) == (found.conclusion.exit_code, found.runs)
+    assert "5 h old" in to_text(found, NOW)
+
+
+def test_an_inconclusive_case_never_passes(store: Store, path: Path) -> None:
+    """One open end is no verdict."""
+    store_run(store, path, lambda case: OPEN if case.id == IDS[3] else PASSED)
+    assert 5 == gate(store, path).conclusion.exit_code
+
+
+def test_the_newest_stack_is_judged_and_others_are_named(store: Store, path: Path) -> None:
+    """Evidence of two stacks is never mixed."""
+    old = store_run(store, path, age=timedelta(hours=3))
+    store_run(store, path, WRONG, age=timedelta(hours=2), stack=OTHER)
+    found = gate(store, path)
+    assert (1, OTHER) == (found.conclusion.exit_code, found.run.stack)
+    assert f"fresh evidence lies also on {make_stack().fingerprint[:12]}" in found.notes[0]
+    chosen = gate(store, path, stack=make_stack().fingerprint[:8])
+    assert (0, (old.id,), ()) == (chosen.conclusion.exit_code, chosen.runs, chosen.notes)
+
+
+def test_after_an_upgrade_old_evidence_does_not_count(store: Store, path: Path) -> None:
+    """The stack of this machine was asked for, and nothing was run on it."""
+    store_run(store, path)
+    with pytest.raises(NoVerdict, match=r"no run of serving on this machine's stack \(Test CPU, "):
+        gate(store, path, stack=OTHER)
+    assert 0 == gate(store, path, stack=make_stack()).conclusion.exit_code
+
+
+def test_a_process_that_mapped_other_files_is_on_the_same_stack(store: Store, path: Path) -> None:
+    """A run of one kernel maps fewer libraries; a file that both mapped must be the same."""
+
+    def mapped(*files: tuple[str, str]) -> Any:
+        stack = make_stack()
+        parts = [Component(kind="binary", name=name, version="", digest=digest) for name, digest in files]
+        return replace(stack, components=(*stack.components, *parts))
+
+    store_run(store, path, stack=mapped(("libtorch.so", "aa"), ("fa3.so", "bb")))
+    assert 0 == gate(store, path, stack=mapped(("libtorch.so", "aa"))).conclusion.exit_code
+    with pytest.raises(NoVerdict):
+        gate(store, path, stack=mapped(("libtorch.so", "cc")))
+
+
+def test_an_ambiguous_or_unknown_stack(store: Store, path: Path) -> None:
+    """Two stacks may begin alike; none may."""
+    store_run(store, path)
+    with pytest.raises(NoVerdict, match="no run of serving on the stack zz; there is one on"):
+        gate(store, path, stack="zz")
+    digits = {make_stack(triton=str(number)).fingerprint[0]: make_stack(triton=str(number)) for number in range(40)}
+    alike = next(stack for digit, stack in digits.items() if digit == make_stack().fingerprint[0])
+    store_run(store, path, stack=alike)
+    with pytest.raises(UsageError, match="2 stacks begin so"):
+        gate(store, path, stack=alike.fingerprint[0])
+
+
+def test_an_empty_store_is_no_verdict(store: Store, path: Path) -> None:
+    """And the message says what to type."""
+    with pytest.raises(NoVerdict, match=r"no run of serving in .* yet\. Make one: qualify run /.*/serving.yaml$"):
+        gate(store, path)
+
+
+def test_a_stale_run_is_no_verdict_and_a_stale_failure_is_one(store: Store, path: Path) -> None:
+    """--run with --max-age: an old success proves nothing; an old failure is still a failure."""
+    for outcome, code in ((PASSED, 5), (WRONG, 1)):
+        run = store_run(store, path, outcome, age=timedelta(days=3))
+        kernels = shipped_kernels()
+        assert code == judge(store, run.id, kernels, now=NOW, max_age=timedelta(days=2)).conclusion.exit_code
+        fresh = judge(store, run.id, kernels, now=NOW, max_age=timedelta(days=4)).conclusion.exit_code
+        assert {5: 0, 1: 1}[code] == fresh
+
+
+def test_the_text_says_the_verdict_then_what_to_do(store: Store, path: Path) -> None:
+    """First line: the verdict. Then the stack, then commands that can be typed as they stand."""
+    run = store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
+    lines = to_text(judge(store, run.id, shipped_kernels(), now=NOW), NOW).splitlines()
+    assert lines[0].startswith(
+        "serving: not qualified (2 of 2 production shapes have a proven path; 4 cases: 3 PASS, 1"
+    )
+    assert f"on: Test CPU, torch 2.11.0; stack {run.stack.fingerprint[:12]}; 60 min old" == lines[1]
+    assert "do: keep the release back" == lines[2]
+    assert f"do: repeat the worst failure: qualify repro {IDS[0]} --run {run.id}" == lines[3]
+    assert ["FAIL         " + IDS[0], "             census: row 3 sees key 9"] == lines[-2:]
+
+
+def test_a_hostile_name_stays_on_its_line(store: Store, path: Path) -> None:
+    """A kernel's message cannot fake a line of ours, or a command to a CI server."""
+    evil = "x\n::error::y\r\nserving: qualified\u2028z]]>%0A<b>"
+    run = store_run(store, path, Measured(evidence=make_evidence(make_finding("fail", evil))))
+    text = to_text(judge(store, run.id, shipped_kernels(), now=NOW), NOW)
+    assert [] == [line for line in text.splitlines() if line.startswith(("::", "serving: qualified", "z"))]

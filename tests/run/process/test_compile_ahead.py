@@ -1,0 +1,145 @@
+"""Compiling ahead, with real worker processes and a kernel that keeps what it compiles on disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli_process import call, write_card, write_cards, write_matrix
+
+from qualify.facts.case import Case
+from qualify.fleet.request import Asked, make_request
+from qualify.run.process.compile_ahead import Compiling, Queue, compile_ahead, specialisation
+from qualify.run.process.setup import Settings
+
+LIBRARY = """
+import os, pathlib, time
+import third_party
+
+def attend(call):
+    compiled = pathlib.Path(os.environ["JIT_CACHE"]) / f"{call.q.dtype}"
+    with (compiled.parent / "calls").open("a") as log:
+        log.write(f"{os.getpid()} {compiled.exists()}\\n")
+    if not compiled.exists():
+        time.sleep(0.2)
+        compiled.touch()
+    return third_party.attend(call)
+
+def dies(call):
+    os._exit(7)
+
+def fails(call):
+    raise MemoryError
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Cards of three just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
+    cards = write_cards(tmp_path / "cards", "correct")
+    (cards / "jit_library.py").write_text(LIBRARY)
+    for name in ("attend", "dies", "fails"):
+        write_card(cards, f"jit-{name}", "jit_library", name)
+        path = cards / f"jit-{name}.yaml"
+        path.write_text(path.read_text().replace("\nrequires:", "\njit: kernels\nrequires:"))
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("JIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def prepare(folder: Path, *kernels: str) -> tuple[Settings, list[Case]]:
+    """Settings and cases of a run of these kernels."""
+    matrix = write_matrix(folder / "m.yaml", *kernels, seqlens=(8, 9, 10), dtypes=("fp32", "bf16"))
+    request = make_request(Asked(matrix=str(matrix), cards=(folder / "cards",), device="cpu"))
+    names = {case.kernel for case in request.plan.cases}
+    settings = Settings(
+        device="cpu",
+        device_name="a CPU",
+        level="smoke",
+        reference="fp64",
+        timeout_s=60,
+        compile_timeout_s=60,
+        hash_cache=folder / "home" / "sha256.json",
+        cards={name: request.kernels[name].card for name in names},
+        import_paths=request.import_paths,
+        memory_bytes=8 << 30,
+    )
+    return settings, list(request.plan.cases)
+
+
+def compiled(settings: Settings, cases: list[Case]) -> list[Compiling]:
+    """Everything that was compiled."""
+    return [step for step in compile_ahead(settings, cases) if step is not None]
+
+
+def test_just_in_time_kernels_are_compiled_once(folder: Path) -> None:
+    """Each of their calls is made once, with its cost; the second run has nothing to do."""
+    settings, cases = prepare(folder, "correct", "jit-attend")
+    own = [case for case in cases if case.kernel == "jit-attend"]
+    steps = compiled(settings, cases)
+    assert {case.id for case in own} == {step.case_id for step in steps}
+    assert list(range(1, len(own) + 1)) == [step.done for step in steps]
+    assert {len(own)} == {step.total for step in steps}
+    slowest = max(step.first_call_us or 0 for step in steps)
+    assert slowest > 200_000
+    calls = (folder / "cache" / "calls").read_text().splitlines()
+    assert len({case.dtype for case in own}) == sum(line.endswith("False") for line in calls)
+    assert [] == compiled(settings, cases)
+
+
+def test_another_device_compiles_again(folder: Path) -> None:
+    """What was compiled for one card says nothing about another."""
+    settings, cases = prepare(folder, "jit-attend")
+    count = len(compiled(settings, cases))
+    assert count == len(compiled(replace(settings, device_name="another CPU"), cases))
+
+
+def test_runs_beside_each_other_remember_what_both_compiled(folder: Path) -> None:
+    """The one that ends last does not forget what the other wrote meanwhile."""
+    settings, cases = prepare(folder, "jit-attend")
+    slow = compile_ahead(settings, cases[:2])
+    next(slow)
+    compiled(settings, cases[2:])
+    assert [] != [step for step in slow if step is not None]
+    assert [] == compiled(settings, cases)
+
+
+def test_a_kernel_that_dies_is_left_to_the_run(folder: Path) -> None:
+    """Its calls have no cost, the others do, and nothing waits for ever."""
+    settings, cases = prepare(folder, "jit-attend", "jit-dies")
+    costs = {step.case_id: step.first_call_us for step in compiled(settings, cases)}
+    assert {case.id for case in cases} == set(costs)
+    assert {"jit-dies"} == {case.kernel for case in cases if costs[case.id] is None}
+
+
+def test_a_call_that_failed_is_tried_again(folder: Path) -> None:
+    """By the next run: it may have found the card full."""
+    settings, cases = prepare(folder, "jit-fails")
+    failed = [(step.case_id, step.first_call_us) for step in compiled(settings, cases)]
+    assert {(case.id, None) for case in cases} == set(failed)
+    assert len(cases) == len(compiled(settings, cases))
+
+
+def test_one_call_of_each_specialisation_comes_first(folder: Path) -> None:
+    """The other lengths wait until it is done: two processes must not compile the same kernel."""
+    _, cases = prepare(folder, "jit-attend")
+    queue = Queue(cases)
+    first = list(queue.ready)
+    assert len({specialisation(case) for case in cases}) == len(first)
+    queue.finish(first[0])
+    rest = [case for case in cases if specialisation(case) == specialisation(first[0]) and case != first[0]]
+    assert rest == list(queue.ready)[len(first) :]
+
+
+def test_a_run_counts_compilation_apart(folder: Path) -> None:
+    """The stored first call is the one that compiled; the log says how long compiling took."""
+    matrix = write_matrix(folder / "m.yaml", "jit-attend")
+    ended = call("run", matrix, "--cards", folder / "cards", "--device", "cpu", "--db", folder / "e.db", cwd=folder)
+    assert " of compiling ahead" in ended.err
+    with sqlite3.connect(folder / "e.db") as store:
+        ((slowest,),) = store.execute("SELECT max(first_call_us) FROM outcomes")
+    assert slowest > 200_000

@@ -1,0 +1,157 @@
+"""The supervisor with real worker processes: limits, failed starts, and what it does with a process that is stuck."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from cli_process import write_cards, write_matrix
+
+from qualify.errors import DeviceError
+from qualify.facts.outcome import Crashed, Measured
+from qualify.fleet.request import Asked, make_request
+from qualify.run.process.child import Child, Gone
+from qualify.run.process.repeats import Task
+from qualify.run.process.setup import Settings
+from qualify.run.process.supervisor import Done, Event, Started, Supervisor
+
+GIGABYTE = 1 << 30
+
+
+def make_settings(folder: Path, *functions: str) -> tuple[Settings, list[Task]]:
+    """Settings and tasks for one tiny prefill by each of these functions of third_party.py."""
+    cards = write_cards(folder / "cards", *functions)
+    matrix = write_matrix(folder / "m.yaml", *(function.replace("_", "-") for function in functions))
+    request = make_request(Asked(matrix=str(matrix), cards=(cards,), device="cpu"))
+    settings = Settings(
+        device="cpu",
+        device_name="a CPU",
+        level="smoke",
+        reference="fp64",
+        timeout_s=60,
+        compile_timeout_s=60,
+        hash_cache=folder / "sha256.json",
+        cards={name: request.kernels[name].card for name in {case.kernel for case in request.plan.cases}},
+        import_paths=request.import_paths,
+        memory_bytes=4 * GIGABYTE,
+    )
+    return settings, [Task(case=case) for case in request.plan.cases]
+
+
+def run(settings: Settings, tasks: list[Task]) -> list[Event]:
+    """All events of a run."""
+    return list(Supervisor(settings, tasks).events())
+
+
+def test_a_kernel_that_fills_memory_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page by page, so that no allocation fails: the watch ends it, alone too, and the next case is measured.
+
+    The working folder holds modules that would break the worker, if it imported from there.
+    """
+    settings, tasks = make_settings(tmp_path, "fills_memory", "correct")
+    for name in ("torch", "statistics", "qualify"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('imported from the working folder')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    events = run(replace(settings, memory_bytes=GIGABYTE), tasks)
+    records = [event.record for event in events if isinstance(event, Done) and event.final]
+    last = {record.case.kernel: record.outcome for record in records}
+    assert isinstance(last["correct"], Measured)
+    killed = last["fills-memory"]
+    assert isinstance(killed, Crashed)
+    assert "prepare" == killed.stage
+    assert killed.error.startswith("killed: it used 1.")
+    assert killed.error.endswith("GB of host memory, more than the 1.1 GB it may take")
+    ceilings = [event.ceilings for event in events if isinstance(event, Started)]
+    assert len(ceilings) >= 2
+    assert 1 == len({repr(measured) for measured in ceilings})
+
+
+def test_workers_for_repeats_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with cores to spare the repeats' processes start side by side; each case still has its own.
+
+    One of the processes is killed while it waits: its case runs in another.
+    """
+    names = ("wrong_numbers", "writes_inputs", "segfaults", "raises", "wrong_shape")
+    settings, tasks = make_settings(tmp_path, *names)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    supervisor = Supervisor(settings, tasks)
+    seen, victim, used = [], 0, set()
+    for event in supervisor.events():
+        if isinstance(event, Started):
+            seen.append("started")
+        if isinstance(event, Done):
+            seen.append("final" if event.final else "first")
+            used |= {supervisor.child.process.pid} if supervisor.child else set()
+            if supervisor.spares and not victim:
+                victim = supervisor.spares[0].process.pid
+                os.kill(victim, signal.SIGKILL)
+                supervisor.spares[0].process.wait()
+    assert "started started started started" in " ".join(seen)
+    assert victim
+    assert victim not in used
+    assert len(names) == seen.count("final")
+    assert not supervisor.spares
+
+
+def test_no_work_needs_no_process(tmp_path: Path) -> None:
+    """Without cases nothing is started."""
+    settings, _ = make_settings(tmp_path, "correct")
+    assert [] == run(settings, [])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a usable GPU")
+def test_a_device_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """The worker says why, and the supervisor passes it on."""
+    settings, tasks = make_settings(tmp_path, "correct")
+    with pytest.raises(DeviceError, match="no CUDA device: "):
+        run(replace(settings, device="cuda"), tasks)
+
+
+def test_a_worker_that_cannot_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken torch is the machine's fault: the message has the process's last words."""
+    settings, tasks = make_settings(tmp_path, "correct")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "torch.py").write_text("raise ImportError('libcuda_is_missing.so')\n")
+    monkeypatch.setenv("PYTHONPATH", str(broken))
+    with pytest.raises(DeviceError, match=r"could not start \(at its start: .*ImportError: libcuda_is_missing\.so"):
+        run(settings, tasks)
+
+
+@pytest.fixture
+def child(tmp_path: Path):
+    """A worker that waits for its setup."""
+    child = Child(GIGABYTE)
+    yield child
+    child.stop()
+
+
+def test_a_process_that_reads_nothing_is_given_up(child: Child) -> None:
+    """A message larger than a pipe does not block for ever when the other end is stopped."""
+    os.kill(child.process.pid, signal.SIGSTOP)
+    with pytest.raises(Gone, match=r"no sign of life for 0\.5 s"):
+        child.send({"filler": "x" * (1 << 20)}, 0.5)
+    assert -signal.SIGKILL == child.process.returncode
+
+
+def test_a_process_that_dies_says_how(child: Child) -> None:
+    """Whoever sends to it or waits for it learns the signal."""
+    child.process.send_signal(signal.SIGTERM)
+    child.process.wait()
+    with pytest.raises(Gone, match=r"killed by signal 15 \(SIGTERM\)"):
+        child.receive(10)
+
+
+def test_an_endless_log_is_cut(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that prints without end does not fill the disk."""
+    monkeypatch.setattr("qualify.run.process.child.LOG_BYTES", 1000)
+    os.write(child.log.fileno(), b"x" * 1001)
+    assert child.receive(10) is None
+    os.write(child.log.fileno(), b"y")
+    assert "y" == child.log_tail()
