@@ -50,7 +50,7 @@ lock: ## resolve all dependencies again around the torch that TORCH names, and w
 	$(MAKE) --no-print-directory $(BIN)/python
 	$(BIN)/python -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet torch==$(TORCH) -e '.[run,dev]'
-	$(VENV)/lock/bin/python docs/generate.py --lock
+	$(VENV)/lock/bin/python docs/lock.py
 	rm -rf $(VENV)/lock
 
 install: $(DEV) ## install everything into .venv

@@ -6,10 +6,10 @@ each specialisation are compiled once.
 
     python benchmarks/calibrate.py --out calibration.json                     every installed kernel, 1,000 calls
     python benchmarks/calibrate.py --kernel 'flash-attn-*' --dtype bf16 --out calibration.json
-    python benchmarks/calibrate.py --table calibration.json                   the table of docs/numerics.md
 
 The file is written after every dtype; kernels that are complete in it are not run again. A kernel that refuses a call
-skips it; one that raises is left out from there on, with its error.
+skips it; one that raises is left out from there on, with its error. `make docs` writes the table of docs/numerics.md
+from docs/evidence/calibration-h100.json.
 """
 
 from __future__ import annotations
@@ -302,32 +302,6 @@ def _complete(entry: dict[str, Any] | None, calls: int) -> bool:
     return entry is not None and not entry["error"] and int(entry["trials"]) >= calls
 
 
-def table(document: dict[str, Any]) -> str:
-    """Markdown: kernel and dtype against the statistics, median, 99 % and largest of each."""
-    lines = [
-        f"{document['device']}, torch {document['torch']}, head_dim {document['head_dim']}.",
-        "",
-        "| kernel | dtype | class | calls | E | R | G / limit | \\|β\\| / limit | LSE | over a limit |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for entry in document["kernels"]:
-        found = entry["quantiles"]["all"]
-        cells = [_cell(found.get(name), ".1e" if name == "lse_rel" else ".2f") for name in STATISTICS]
-        over = entry["error"] or f"{entry['over_count']}"
-        lines.append(
-            f"| {entry['kernel']} | {entry['dtype']} | {entry['declared']} | {entry['trials']:,} | "
-            f"{' | '.join(cells)} | {over} |"
-        )
-    return "\n".join(lines)
-
-
-def _cell(values: list[float | None] | None, form: str) -> str:
-    if not values:
-        return "–"
-    picked = (values[QUANTILES.index(share)] for share in (0.5, 0.99, 0.999, 1.0))
-    return " · ".join("∞" if value is None else format(value, form) for value in picked)
-
-
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -340,12 +314,8 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="where the figures go, and where complete kernels are looked up")
-    parser.add_argument("--table", type=Path, help="print the table of a written file")
     parser.add_argument("--small", action="store_true", help="20 calls: only shows that it works")
     arguments = parser.parse_args()
-    if arguments.table:
-        print(table(json.loads(arguments.table.read_text())))
-        return
     if arguments.small:
         arguments.calls = 20
     if arguments.out is None:

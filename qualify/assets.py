@@ -1,4 +1,4 @@
-"""Where what is shipped lives: in the checkout, in the wheel, or in folders given by --cards."""
+"""Where shipped data lives: inside the package, beside it in a checkout, or in folders given by --cards."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ def shipped(folder: str) -> Path:
 
 def released_selftest() -> Path:
     """The selftest's result that was measured for the release; it may not exist."""
-    package = Path(__file__).resolve().parent
-    inside = package / "_shipped"
-    return inside / "selftest.json" if inside.is_dir() else package.parent / "docs" / "evidence" / "selftest.json"
+    return Path(__file__).resolve().parent / "released" / "selftest.json"
 
 
 def extra(folder: str, cards: tuple[Path, ...]) -> list[Path]:

@@ -6,7 +6,6 @@ files (a block after ``<!-- file: PATH -->``), as it stands or in the cheap vari
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from generating.documents import documents
 from qualify import errors
 from qualify.cards.load import load_canary, load_matrix, load_model, matrix_names
 from qualify.fleet.local import new_run
@@ -31,14 +31,6 @@ FENCE = re.compile(
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 COMPLETE = {0, 1}
 """exit codes of a command that did what it shows: a verdict may be negative on this machine"""
-
-
-def generator():
-    """The module that writes the generated parts."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -112,96 +104,8 @@ def execute(command: list[str], folder: Path) -> subprocess.CompletedProcess[str
 
 def test_generated_parts():
     """Help texts, schemas and tables are what `make docs` writes."""
-    drifted = [str(path) for path, text in generator().documents() if not path.exists() or path.read_text() != text]
+    drifted = [str(path) for path, text in documents() if not path.exists() or path.read_text() != text]
     assert [] == drifted
-
-
-def incident_report(run, cases, versions=("2.11.0",)):
-    """What a report tells of one incident: (kernel, state) of its cases."""
-    parts = [{"kind": "distribution", "name": "torch", "version": version, "digest": ""} for version in versions]
-    told = [
-        {"id": f"i/{kernel}", "kernel": kernel, "state": state, "why": [f"{run}: {state}"]} for kernel, state in cases
-    ]
-    return {
-        "run": run,
-        "stack": {"device": {"name": "H100"}, "components": parts},
-        "parameters": {"level": "full", "kernel": "", "qualify_version": "0"},
-        "incidents": [{"incident": "flash-attention-1", "cases": told}],
-    }
-
-
-@pytest.mark.parametrize(
-    ("later", "state", "kernels"),
-    [
-        ([("a", "not reproduced")], "not reproduced", ["a", "b"]),
-        ([("a", "open")], "reproduced", ["a"]),
-        ([("a", "not applicable")], "reproduced", ["a"]),
-        ([("b", "fails otherwise")], "reproduced", ["a"]),
-        ([("c", "not reproduced")], "reproduced", ["a"]),
-    ],
-    ids=["ran again", "left open", "refused since", "another case", "a new case"],
-)
-def test_the_last_report_that_ran_an_incident_counts(later, state, kernels):
-    """A run that was cut off before a case, or cannot run it any more, leaves the earlier result standing."""
-    first = incident_report("first", [("a", "reproduced"), ("b", "not reproduced")])
-    evidence = json.loads(generator().incident_evidence([first, incident_report("second", later)]))
-    found = evidence["incidents"]["flash-attention-1"]
-    assert (state, kernels) == (found["state"], found["kernels"])
-    assert "first, second" == evidence["run"]
-
-
-@pytest.mark.parametrize(
-    ("later", "state"),
-    [
-        ([("a", "not reproduced")], "not reproduced"),
-        ([("a", "not reproduced"), ("b", "open")], "reproduced"),
-        ([("a", "not applicable")], "reproduced"),
-    ],
-    ids=["to the end", "cut off", "not run"],
-)
-def test_evidence_stands_until_an_incident_is_replayed_to_the_end(later, state):
-    """One incident can be run again alone; the others stay as they are."""
-    first = incident_report("first", [("a", "reproduced")])
-    first["incidents"].append({**first["incidents"][0], "incident": "flash-attention-2"})
-    evidence = json.loads(generator().incident_evidence([first]))
-    after = json.loads(generator().incident_evidence([evidence, incident_report("second", later)]))
-    assert state == after["incidents"]["flash-attention-1"]["state"]
-    assert evidence["incidents"]["flash-attention-2"] == after["incidents"]["flash-attention-2"]
-    assert "first, second" == after["run"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"parameters": {"level": "smoke", "kernel": ""}}, "level"),
-        ({"parameters": {"level": "full", "kernel": "torch-*"}}, "kernel"),
-        ({"stack": incident_report("", [], ["2.13.0"])["stack"]}, "stack"),
-        ({"stack": incident_report("", [])["stack"] | {"device": {"name": "A100"}}}, "stack"),
-    ],
-    ids=["other level", "some kernels", "other versions", "other device"],
-)
-def test_evidence_takes_only_what_is_like_it(changes, message):
-    """Whole incidents of the same level and stack."""
-    evidence = json.loads(generator().incident_evidence([incident_report("first", [("a", "reproduced")])]))
-    later = incident_report("second", [("a", "not reproduced")]) | changes
-    with pytest.raises(SystemExit, match=message):
-        generator().incident_evidence([evidence, later])
-
-
-def test_evidence_comes_before_the_reports():
-    """It is what they change."""
-    report = incident_report("first", [("a", "reproduced")])
-    evidence = json.loads(generator().incident_evidence([report]))
-    for wrong in ([evidence], [report, evidence]):
-        with pytest.raises(SystemExit, match="comes first"):
-            generator().incident_evidence(wrong)
-
-
-def test_incidents_of_two_stacks_are_not_mixed():
-    """Evidence is about one stack."""
-    reports = [incident_report(version, [("a", "reproduced")], [version]) for version in ("2.11.0", "2.13.0")]
-    with pytest.raises(SystemExit, match="several stacks"):
-        generator().incident_evidence(reports)
 
 
 @pytest.mark.parametrize("block", commands(), ids=" ; ".join)

@@ -29,7 +29,9 @@ def db_upgrade(db: DbOption = "", as_json: JsonOption = False) -> None:
 @app.command("export")
 def db_export(
     run_id: RunArgument,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file, for example run.jsonl.gz.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The file. Default: RUN.jsonl.gz, with the run's id.")
+    ] = None,
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -37,11 +39,13 @@ def db_export(
     from qualify.facts import codec
 
     with open_store(db, create=False) as store:
-        moved = store.export_run(store.resolve(run_id), out)
+        run = store.resolve(run_id)
+        file = out or Path(f"{run}.jsonl.gz")
+        moved = store.export_run(run, file)
     if as_json:
-        emit_json("db-export", codec.to_data(moved) | {"file": str(out)})
+        emit_json("db-export", codec.to_data(moved) | {"file": str(file)})
     else:
-        emit(f"{out}: run {moved.run}, {moved.cases} cases, {moved.outcomes} outcomes, sha256 {moved.sha256}")
+        emit(f"{file}: run {moved.run}, {moved.cases} cases, {moved.outcomes} outcomes, sha256 {moved.sha256}")
 
 
 @app.command("import")

@@ -34,7 +34,7 @@ FORMAT = f"qualify.export/{VERSION}"
 READ = ("qualify.export/2", "qualify.export/3", FORMAT)
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
 calls that were not made before"""
-_AGAIN = "Copy it again, or make it again: qualify db export RUN --out FILE"
+_AGAIN = "Copy it again, or make it again: qualify db export RUN"
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")

@@ -21,6 +21,7 @@ import store_examples as examples
 from sqlalchemy import Boolean, Connection, DateTime, Double, MetaData, Table, insert
 
 from qualify.facts.baseline import Baseline
+from qualify.facts.case import Case
 from qualify.facts.run import Record
 from qualify.store import Store
 
@@ -36,7 +37,17 @@ def fill(store: Store) -> None:
 
 
 def fill_runs(store: Store) -> None:
-    """A completed run with every kind of outcome, one of them repeated, and an interrupted run on another stack."""
+    """A completed run with every kind of outcome, and an interrupted run on another stack."""
+    plan = fill_run(store)
+    other = examples.run(2, select=examples.HOSTILE)
+    store.begin(other)
+    store.set_stack(other.id, examples.stack("GPU-2", driver="590.1"), None)
+    store.add_cases(other.id, plan[:2])
+    store.finish(other.id, "interrupted", examples.STARTED)
+
+
+def fill_run(store: Store) -> list[Case]:
+    """A completed run with every kind of outcome, one of them repeated; returns its plan."""
     run, outcomes = examples.run(1), examples.outcomes()
     plan = examples.cases(len(outcomes) + 1)
     store.begin(run)
@@ -45,11 +56,7 @@ def fill_runs(store: Store) -> None:
     store.add(run.id, [Record(case=case, outcome=outcome) for case, outcome in zip(plan, outcomes, strict=False)])
     store.add(run.id, [examples.simple(plan[0])])
     store.finish(run.id, "completed", examples.STARTED)
-    other = examples.run(2, select=examples.HOSTILE)
-    store.begin(other)
-    store.set_stack(other.id, examples.stack("GPU-2", driver="590.1"), None)
-    store.add_cases(other.id, plan[:2])
-    store.finish(other.id, "interrupted", examples.STARTED)
+    return plan
 
 
 def rows_of(path: Path) -> dict[str, Any]:

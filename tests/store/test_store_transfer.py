@@ -17,11 +17,15 @@ import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
+from sqlalchemy import create_engine, select
 
 from qualify.errors import InfrastructureError, StoreError, UsageError
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Run
-from qualify.store import Store
+from qualify.store import Store, tables
+from qualify.store.database import parse
+from qualify.store.retention import holds
+from qualify.store.tables import metadata
 from qualify.store.transfer import FORMAT, Evidence, Moved
 
 RUN = examples.run(1).id
@@ -89,6 +93,42 @@ def test_a_run_comes_back_through_both_databases(filled: Store, new_postgres: st
             assert repr(filled.records(RUN)) == repr(store.records(RUN))
             assert repr(filled.run(RUN)) == repr(store.run(RUN))
     assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
+
+
+def _rows(address: str) -> dict[str, list[str]]:
+    """Every row of every table, by the table's name."""
+    engine = create_engine(parse(address))
+    try:
+        with engine.connect() as connection:
+            ordered = {table: select(table).order_by(*table.primary_key.columns) for table in metadata.sorted_tables}
+            return {table.name: list(map(repr, connection.execute(rows))) for table, rows in ordered.items()}
+    finally:
+        engine.dispose()
+
+
+def _of_a_run() -> set[str]:
+    """The tables that hold something of a run: its own row, its parts, and its stack; not those that hold the run."""
+    holders = {column.table for column in holds()}
+    found = {tables.runs, tables.stacks}
+    for table in metadata.sorted_tables:  # a table comes after those that it refers to
+        if table not in holders and {key.column.table for key in table.foreign_keys} & found:
+            found.add(table)
+    return {table.name for table in found}
+
+
+def test_every_row_of_a_run_travels(new_postgres: str, tmp_path: Path) -> None:
+    """Plan, refusals, outcomes, findings, statistics, launches, samples, stack and ceilings: no table stays behind."""
+    source, file = str(tmp_path / "source.db"), tmp_path / "run.gz"
+    with Store.open(source) as store:
+        dumps.fill_run(store)
+        store.export_run(RUN, file)
+    left = _rows(source)
+    assert _of_a_run() == {table for table, rows in left.items() if rows}
+    for address in (new_postgres, str(tmp_path / "target.db")):
+        with Store.open(address) as store:
+            store.import_run(file)
+            store.export_run(RUN, file)
+        assert left == _rows(address)
 
 
 def test_replaced_attempts_travel_too(file: Path) -> None:
@@ -217,5 +257,9 @@ def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
     damaged = call("db", "import", "run.gz", cwd=tmp_path)
     assert (2, "") == (damaged.code, damaged.out)
     assert damaged.err.startswith("qualify: run.gz: it is no exported run, or it was cut off or damaged")
+    named = call("db", "export", RUN[:9], "--db", "filled.db", cwd=tmp_path)
+    assert (0, "") == (named.code, named.err)
+    assert named.out.startswith(f"{RUN}.jsonl.gz: run {RUN}, ")
+    assert {"sha256": out.data["sha256"]} == json.loads(_lines(tmp_path / f"{RUN}.jsonl.gz")[-1])
     unknown = call("db", "export", "2020", "--out", "x.gz", "--db", "filled.db", cwd=tmp_path)
     assert (2, "") == (unknown.code, unknown.out)

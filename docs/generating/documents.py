@@ -1,0 +1,54 @@
+"""Every document with generated content, and what it must hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from generating.accuracy import accuracy_table
+from generating.calibration import calibration_table
+from generating.cliffs import cliffs_table
+from generating.command_help import command_help
+from generating.coverage import coverage
+from generating.incidents import incidents_table
+from generating.kernels import kernels_table
+from generating.measured import measured_table
+from generating.models import families_table, models_table
+from generating.places import ROOT
+from generating.selftest import selftest_table
+from qualify.cards.schema import KINDS, schema
+from qualify.report.contract import gate_schema
+
+BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCKS = {
+    "accuracy": accuracy_table,
+    "calibration": calibration_table,
+    "cliffs": cliffs_table,
+    "coverage": coverage,
+    "families": families_table,
+    "incidents": incidents_table,
+    "kernels": kernels_table,
+    "measured": measured_table,
+    "models": models_table,
+    "selftest": selftest_table,
+}
+"""what a marked block holds, by its name; beside these, ``help`` with the words of a command"""
+
+
+def documents() -> Iterator[tuple[Path, str]]:
+    """The path and the text of every schema, and of every page that has marked blocks."""
+    schemas = {kind: schema(kind) for kind, _ in KINDS} | {"gate": gate_schema()}
+    for name, content in schemas.items():
+        yield ROOT / "docs" / "schema" / f"{name}.json", json.dumps(content, indent=2) + "\n"
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]):
+        text = path.read_text()
+        if BLOCK.search(text):
+            yield path, BLOCK.sub(lambda match: f"{match[1]}{block(match[2])}{match[3]}", text)
+
+
+def block(name: str) -> str:
+    """The content of a marked block: the help of a command, or one of BLOCKS."""
+    kind, *command = name.split()
+    return command_help(command) if kind == "help" else BLOCKS[name]()
