@@ -149,6 +149,7 @@ USUAL = make_statistics()
         (replace(USUAL, E=0.95), "suspicious", "E 0.62 became 0.95, on normal inputs"),
         (replace(USUAL, E=0.7), "none", "E 0.62 became 0.7"),
         (replace(USUAL, E=0.5), "none", "E 0.62 became 0.5"),
+        (replace(USUAL, E=0.6184), "none", "E 0.62 became 0.618"),
         (replace(USUAL, R=2.9), "suspicious", "R 1.7 became 2.9"),
         (replace(USUAL, beta=-5e-4), "suspicious", "beta 0.00011 became -0.0005"),
         (replace(USUAL, G=math.nan), "suspicious", "G 1.2 became nan"),
@@ -242,6 +243,19 @@ def test_the_worst_and_largest_stand_first() -> None:
     ]
     after = side(*records, make_record(NotRun(reason="x"), "c"))
     assert ["b", "a", "c"] == [change.id.rpartition("/")[2] for change in compare(before, after).verdicts]
+
+
+def test_the_impact_of_a_change_is_the_time_of_all_layers() -> None:
+    """A short call of many layers stands above a long one of a few."""
+    old = replace(timed(100.0).evidence, witness=launched(HOPPER).evidence.witness)
+    new = replace(old, witness=launched(AMPERE).evidence.witness, findings=(make_finding("fail", "x"),))
+    many, few = {"kernel": "many", "layers": 80}, {"kernel": "few", "layers": 2}
+    long = {"timing": make_timing(1000.0)}
+    before = side(make_record(Measured(evidence=replace(old, **long)), **few), make_record(Measured(evidence=old), **many))
+    after = side(make_record(Measured(evidence=replace(new, **long)), **few), make_record(Measured(evidence=new), **many))
+    found = compare(before, after)
+    for changes in (found.verdicts, found.kernels):
+        assert [("many", 8000.0), ("few", 2000.0)] == [(it.id.rpartition("/")[2], it.impact_us) for it in changes]
 
 
 @pytest.mark.parametrize(
