@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from builders import make_evidence, make_finding
-from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run
+from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_run, make_stack, shipped_kernels, store_run
 
 from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
@@ -20,6 +20,7 @@ from qualify.judge.gathered import Fresh, gather
 from qualify.judge.judged import Judged, judge
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
+from qualify.verdict.origin import taken_over
 
 OTHER = make_stack(torch="2.12.0")
 
@@ -93,6 +94,69 @@ def test_a_newer_failure_at_a_lower_level_counts(store: Store, path: Path) -> No
     assert [IDS[0]] == [item.case_id for item in found.conclusion.judgements if item.verdict == "FAIL"]
     store_run(store, path, level="full", age=timedelta(minutes=5))
     assert 0 == gate(store, path, level="full").conclusion.exit_code
+
+
+def test_a_failure_at_a_lower_level_counts_whichever_case_it_is_of(store: Store, path: Path) -> None:
+    """The passes of the same run before it do not hide it."""
+    store_run(store, path, level="full", age=timedelta(hours=3))
+    store_run(store, path, lambda case: WRONG if case.id == IDS[3] else PASSED)
+    assert 1 == gate(store, path, level="full").conclusion.exit_code
+
+
+def test_evidence_of_another_matrix_does_not_count(store: Store, path: Path, tmp_path: Path) -> None:
+    """Its cases may be the same; its policy and its owner are not."""
+    (tmp_path / "other.yaml").write_text(MATRIX.replace("serving", "other"))
+    store_run(store, tmp_path / "other.yaml")
+    with pytest.raises(NoVerdict, match="no run of serving in "):
+        gate(store, path)
+
+
+def test_taken_over_evidence_is_as_old_as_its_first_run(store: Store, path: Path) -> None:
+    """The case of which the evidence is too old is missing; the others of the same run count."""
+    old = make_run(started_at=NOW - timedelta(hours=30))
+    store_run(store, path, lambda case: taken_over(PASSED, old) if case.id == IDS[0] else PASSED)
+    found = gate(store, path)
+    assert (5, [IDS[0]]) == (
+        found.conclusion.exit_code,
+        [record.case.id for record in found.records if isinstance(record.outcome, NotRun)],
+    )
+    assert 0 == gate(store, path, max_age=timedelta(hours=31)).conclusion.exit_code
+
+
+def test_what_the_plan_refuses_needs_no_evidence(store: Store, path: Path) -> None:
+    """The gate names the reasons of today's plan, and asks for the other kernel alone."""
+    path.write_text(MATRIX.replace("head_dim: 32", "head_dim: 32, sinks: true"))
+    store_run(store, path)
+    found = gate(store, path)
+    assert ["PASS", "PASS", "NOT_REQUIRED", "NOT_REQUIRED"] == [it.verdict for it in found.conclusion.judgements]
+    assert ("sinks=true (torch-cpu-math does not claim sinks)",) == found.conclusion.judgements[-1].reasons
+    assert (0, ()) == (found.conclusion.exit_code, found.notes)
+
+
+def test_each_case_says_why_its_own_evidence_does_not_count(store: Store, path: Path) -> None:
+    """The newest run that has the case gives the reason; a run without the case gives none."""
+    store_run(store, path, age=timedelta(hours=27))
+    store_run(store, path, age=timedelta(hours=26))
+    path.write_text(MATRIX.replace("- 9\n", "- 9\n      - 10\n"))
+    never = "no evidence that counts: never run as it is planned today"
+    assert [True] * 4 + [False] * 2 == ["stale: begun 2026-11-20 01:00" in text for text in reasons(gate(store, path))]
+    assert [never] * 2 == reasons(gate(store, path))[4:]
+
+
+def test_the_judged_run_is_the_newest_with_evidence_under_the_matrix_of_today(store: Store, path: Path) -> None:
+    """A run of other checks is no source, and neither is one that adds nothing; a narrowed run is judged as a part."""
+    store_run(store, path, age=timedelta(hours=3))
+    source = store_run(store, path, age=timedelta(hours=2), select="*", state="interrupted")
+    store_run(store, path, check_version=1)
+    path.write_text(f"# reviewed\n{MATRIX}".replace("- 9\n", "- 9\n      - 10\n"))
+    matrix, found = load_matrix(str(path)), gate(store, path)
+    assert (source.id, (source.id,)) == (found.run.id, found.runs)
+    assert (matrix.source, matrix.content_hash, str(path)) == (
+        found.run.matrix_source,
+        found.run.matrix_hash,
+        found.run.matrix_path,
+    )
+    assert ("completed", False) == (found.run.state, found.run.narrowed)
 
 
 def test_a_case_that_the_matrix_gained_is_missing(store: Store, path: Path) -> None:

@@ -102,6 +102,7 @@ def test_a_refusal_of_the_expected_kernel_says_why() -> None:
         (MEASURED, "it ran, and passed every check"),
         (FAILED, "it ran: "),
         (CRASHED, "it crashed in "),
+        (TIMED_OUT, "it gave no sign of life for 60 s in witness"),
         (UNPROVEN, "it ran: UNPROVEN: "),
         (substituted("second_kernel"), "it was substituted: "),
         (Refused(by="library", reasons=("no head_dim 64",)), "the library refuses: no head_dim 64"),
