@@ -10,10 +10,23 @@ from typing import Any
 
 import pytest
 from builders import make_evidence, make_finding
-from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_run, make_stack, shipped_kernels, store_run
+from stored_runs import (
+    IDS,
+    MATRIX,
+    NOW,
+    OPEN,
+    PASSED,
+    WRONG,
+    make_run,
+    make_stack,
+    shipped_kernels,
+    store_run,
+    write_waivers,
+)
 
 from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
+from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Measured, NotRun
 from qualify.facts.stack import Component
 from qualify.judge.gathered import Fresh, gather
@@ -156,7 +169,55 @@ def test_the_judged_run_is_the_newest_with_evidence_under_the_matrix_of_today(st
         found.run.matrix_hash,
         found.run.matrix_path,
     )
-    assert ("completed", False) == (found.run.state, found.run.narrowed)
+    assert ("completed", False, matrix.card) == (found.run.state, found.run.narrowed, found.matrix)
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(PASSED, 5), (WRONG, 1)])
+@pytest.mark.parametrize("state", ["running", "interrupted"])
+def test_an_unfinished_run_never_qualifies(store: Store, path: Path, state: str, outcome: Any, code: int) -> None:
+    """Whatever it has measured so far; a failure stays one."""
+    run = store_run(store, path, outcome, state=state)
+    assert code == judge(store, run.id, shipped_kernels(), now=NOW).conclusion.exit_code
+
+
+def test_a_run_is_as_old_as_what_it_took_over(store: Store, path: Path) -> None:
+    """A run of today with evidence of last week is stale; at the last minute it is not."""
+    week = make_run(started_at=NOW - timedelta(days=7))
+    run = store_run(store, path, lambda case: taken_over(PASSED, week) if case.id == IDS[3] else PASSED)
+
+    def judged(**age: int) -> tuple[int, bool]:
+        found = judge(store, run.id, shipped_kernels(), now=NOW, max_age=timedelta(**age))
+        return found.conclusion.exit_code, found.stale
+
+    assert [(5, True), (0, False)] == [judged(days=6), judged(days=7)]
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    assert ((run.id, week.id), week.started_at) == (found.runs, found.evidence_since)
+    assert found.notes[0].startswith(
+        f"1 of 4 cases were not run again, but taken over from {week.id}, begun 2026-11-14"
+    )
+
+
+def test_a_narrowed_or_outdated_run_says_so(store: Store, path: Path) -> None:
+    """The rest of the matrix is not judged, and the checks have changed since."""
+    run = store_run(store, path, select="*/fp32/*", kernel="tiled*", check_version=1)
+    assert (
+        "the run was narrowed by --select '*/fp32/*' --kernel 'tiled*': the rest of the matrix is not judged",
+        f"the run was made with check version 1, this qualify has {CHECK_VERSION}: run it again",
+    ) == judge(store, run.id, shipped_kernels(), now=NOW).notes
+
+
+def test_waivers_that_are_not_here_are_not_applied(store: Store, path: Path) -> None:
+    """The file that the matrix names is looked for beside the matrix; another one may be given."""
+    path.write_text(f"{MATRIX}waivers: waivers.yaml\n")
+    file = write_waivers(path.parent / "waivers.yaml", {})
+    run = store_run(store, path, WRONG)
+    assert 0 == judge(store, run.id, shipped_kernels(), now=NOW).conclusion.exit_code
+    given = file.rename(path.parent / "moved.yaml")
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    assert (1, str(file)) == (found.conclusion.exit_code, found.waivers_path)
+    assert (f"no waiver was applied: {file} is not here; give the file with --waivers FILE",) == found.notes
+    found = judge(store, run.id, shipped_kernels(), now=NOW, waivers=given)
+    assert (0, str(given), ()) == (found.conclusion.exit_code, found.waivers_path, found.notes)
 
 
 def test_a_case_that_the_matrix_gained_is_missing(store: Store, path: Path) -> None:
@@ -230,12 +291,17 @@ def test_the_newest_stack_is_judged_and_others_are_named(store: Store, path: Pat
     assert f"fresh evidence lies also on {make_stack().fingerprint[:12]}" in found.notes[0]
     chosen = gate(store, path, stack=make_stack().fingerprint[:8])
     assert (0, (old.id,), ()) == (chosen.conclusion.exit_code, chosen.runs, chosen.notes)
+    assert () == gate(store, path, max_age=timedelta(hours=2)).notes
 
 
 def test_after_an_upgrade_old_evidence_does_not_count(store: Store, path: Path) -> None:
     """The stack of this machine was asked for, and nothing was run on it."""
     store_run(store, path)
-    with pytest.raises(NoVerdict, match=r"no run of serving on this machine's stack \(Test CPU, "):
+    told = (
+        rf"on this machine's stack \(Test CPU, {OTHER.fingerprint[:12]}\); there is one on "
+        rf"{make_stack().fingerprint[:12]}\. Run it there: qualify run /.*/serving.yaml$"
+    )
+    with pytest.raises(NoVerdict, match=told):
         gate(store, path, stack=OTHER)
     assert 0 == gate(store, path, stack=make_stack()).conclusion.exit_code
 

@@ -129,6 +129,7 @@ def test_what_the_card_does_not_claim_is_never_required(outcome: Outcome, seen: 
         ("second", ("third_kernel",), False, "FAIL"),
         ("second", ("second_kernel", "third_kernel"), False, "FAIL"),
         ("third", ("second_kernel",), False, "FAIL"),
+        ("without-a-card", ("second_kernel",), False, "FAIL"),
     ],
 )
 def test_substitutions_follow_the_expectation(

@@ -145,8 +145,23 @@ def test_an_expired_waiver_of_another_stack_fails_nothing() -> None:
 
 
 def test_the_last_day_counts() -> None:
-    """A waiver holds on the day that it names."""
+    """A waiver holds on the days that it names."""
     assert "WAIVED" == gate(make_record(CENSUS), waivers=[waiver(expires=TODAY)]).judgements[0].verdict
+    assert "WAIVED" == gate(make_record(CENSUS), waivers=[waiver(created=TODAY)]).judgements[0].verdict
+
+
+@pytest.mark.parametrize(("stack", "verdict", "state"), [(make_stack(), "WAIVED", "used"), (None, "FAIL", "elsewhere")])
+def test_a_waiver_with_conditions_holds_on_a_stack_that_meets_them(stack: Any, verdict: str, state: str) -> None:
+    """And on no other, and on none that is unknown."""
+    found = gate(make_record(CENSUS), waivers=[waiver(stack={"torch": "2.11.*", "device": "Test*"})], stack=stack)
+    assert (verdict, state) == (found.judgements[0].verdict, found.waivers[0].state)
+
+
+def test_a_waiver_of_another_check_has_nothing_to_do_with_a_failure() -> None:
+    """It is neither named in the reasons nor counted; a case that passes is counted by its id."""
+    failing, passing = gate(make_record(CENSUS), waivers=[waiver("lse")]), gate(make_record(), waivers=[waiver()])
+    assert (("census: sees key 9",), ()) == (failing.judgements[0].reasons, failing.waivers[0].failing)
+    assert (passing.judgements[0].case_id,) == passing.waivers[0].passing
 
 
 @pytest.mark.parametrize(

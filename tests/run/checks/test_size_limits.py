@@ -213,7 +213,7 @@ def test_the_batch_is_the_largest_that_the_card_claims() -> None:
 
 
 def test_one_query_at_the_top_left_has_no_late_keys() -> None:
-    """It sees the first key alone: another mask than the contract's. Nor is a prompt behind a context the contract's."""
+    """It sees the first key alone: another mask than the contract's. So is that of a prompt behind a context."""
     card = make_card(alignment="top_left")
     (finding,) = size_limits(changed(window=(-1, 0)), card=card, seqlens_q=(70,))
     assert ("pass", False) == (finding.verdict, "65600 keys" in finding.detail)
