@@ -232,6 +232,13 @@ def test_equal_numbers_are_no_change(same: Statistics) -> None:
     assert () == compared(counted(same), counted(same)).numbers
 
 
+def test_a_statistic_that_stays_nan_hides_no_other() -> None:
+    """E is NaN in both runs, and R comes near its limit."""
+    broken = replace(USUAL, E=math.nan)
+    found = compared(counted(broken), counted(replace(broken, R=2.9)))
+    assert ("suspicious", "R 1.7 became 2.9, on normal inputs") == only(found.numbers)
+
+
 def test_a_change_of_numbers_shows_both_sides() -> None:
     """A class that none holds is shown as None."""
     (change,) = compared(counted(USUAL), counted(replace(USUAL, measured_class=""))).numbers
