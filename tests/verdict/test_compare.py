@@ -381,6 +381,7 @@ def test_the_impact_of_a_change_is_the_time_of_all_layers() -> None:
         ({"numbers": "fail"}, launched(AMPERE), "PASS", 0),
         ({"kernels": "fail"}, launched(HOPPER), "PASS", 0),
         ({"kernels": "fail"}, launched(AMPERE, state="substituted"), "FAIL", 1),
+        ({"kernels": "fail"}, launched(AMPERE, state="unproven"), "INCONCLUSIVE", 0),
     ],
 )
 def test_the_matrix_may_forbid_drift(drift: dict[str, Any], after: Outcome, verdict: str, forbidden: int) -> None:
@@ -388,7 +389,25 @@ def test_the_matrix_may_forbid_drift(drift: dict[str, Any], after: Outcome, verd
     old, new = side(make_record(launched(HOPPER))), side(make_record(after))
     rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
     conclusion, changes = forbid_drift(conclude(new.records, rules), compare(old, new), Drift(**drift))
-    assert (verdict, forbidden) == (conclusion.verdict, len(changes))
+    exit_codes = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 5}
+    assert (verdict, exit_codes[verdict], forbidden) == (conclusion.verdict, conclusion.exit_code, len(changes))
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict", "exit_code"),
+    [
+        (replace(USUAL, E=0.5), "PASS", 0),
+        (replace(USUAL, E=0.95), "FAIL", 1),
+        (replace(USUAL, seed=9), "INCONCLUSIVE", 5),
+    ],
+    ids=["better", "worse", "other inputs"],
+)
+def test_only_numbers_that_got_worse_are_forbidden(after: Statistics, verdict: str, exit_code: int) -> None:
+    """Better ones pass, and ones that cannot be compared are no verdict."""
+    old, new = side(make_record(counted(USUAL))), side(make_record(counted(after)))
+    rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
+    conclusion, _ = forbid_drift(conclude(new.records, rules), compare(old, new), Drift(numbers="fail"))
+    assert (verdict, exit_code) == (conclusion.verdict, conclusion.exit_code)
 
 
 def test_forbidden_drift_that_cannot_be_decided_is_no_verdict() -> None:
