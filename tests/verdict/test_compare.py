@@ -23,7 +23,7 @@ from qualify.cards.matrix import Drift
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Change, Comparison
 from qualify.facts.outcome import Crashed, Launch, Measured, NotRun, Outcome, Refused, Statistics
-from qualify.facts.run import Judgement, Record
+from qualify.facts.run import Record
 from qualify.verdict.compare import Side, compare
 from qualify.verdict.gate import conclude, forbid_drift
 from qualify.verdict.policy import Rules
@@ -80,50 +80,6 @@ def test_verdicts(before: Outcome, after: Outcome, bucket: str, detail: str) -> 
     found = compared(before, after)
     assert (bucket, True) == (only(found.verdicts)[0], only(found.verdicts)[1].startswith(detail))
     assert 1 == found.cases[bucket]  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "bucket", "detail"),
-    [
-        ("PASS", "WAIVED", "suspicious", "new failure, and it is waived"),
-        ("PASS", "NOT_REQUIRED", "suspicious", "is refused now"),
-        ("WAIVED", "NOT_REQUIRED", "suspicious", "is refused now"),
-        ("WAIVED", "FAIL", "regression", "new failure"),
-        ("WAIVED", "PASS", "none", "changed"),
-        ("FAIL", "WAIVED", "none", "changed"),
-        ("FAIL", "NOT_REQUIRED", "none", "changed"),
-        ("FAIL", "INCONCLUSIVE", "insufficient data", "not decided any more"),
-        ("INCONCLUSIVE", "PASS", "none", "changed"),
-    ],
-)
-def test_a_verdict_that_became_another(before: Any, after: Any, bucket: str, detail: str) -> None:
-    """A failure that is waived now was one before or is a new one."""
-    records = [make_record(PASSED)]
-    one, other = (
-        Side(run=RUN, records=records, judgements=[Judgement(case_id=records[0].case.id, verdict=verdict, reasons=())])
-        for verdict in (before, after)
-    )
-    (change,) = compare(one, other).verdicts
-    assert (bucket, detail, before, after) == (change.bucket, change.detail, change.before, change.after)
-
-
-@pytest.mark.parametrize(
-    ("changes", "caveat"),
-    [
-        ({"matrix": "hopper"}, "the runs are of two matrices, serving and hopper: only cases with equal ids are"),
-        ({"matrix_hash": "cd" * 32}, "the matrix changed between the runs: "),
-        ({"level": "full"}, "the levels differ (smoke, full): fewer checks were asked of one side"),
-        ({"stack": None}, "the stack of one run is unknown: stacks and times are not compared"),
-        ({"state": "interrupted"}, "one of the runs did not complete"),
-    ],
-)
-def test_what_a_comparison_cannot_say_is_told(changes: dict[str, Any], caveat: str) -> None:
-    """Whichever of the two runs it is."""
-    one, other = side(make_record(PASSED)), side(make_record(PASSED), **changes)
-    found = compare(one, other).caveats
-    assert (1, True) == (len(found), found[0].startswith(caveat))
-    assert 1 == len(compare(other, one).caveats)
-    assert () == compare(one, one).caveats
 
 
 def test_equal_runs_differ_in_nothing() -> None:
