@@ -182,19 +182,27 @@ def test_a_partly_covered_failure_says_what_is_left() -> None:
 def test_a_shape_whose_only_kernel_is_waived_is_waived() -> None:
     """The exception reaches the production shape, which stays unproven in the counts."""
     found = gate(make_record(CENSUS), waivers=[waiver()])
-    assert ("PASS", 0, "WAIVED", ()) == (
-        found.verdict,
-        found.exit_code,
-        found.cells[0].verdict,
-        found.cells[0].proven_by,
-    )
+    (cell,) = found.cells
+    assert ("PASS", 0, "WAIVED", ()) == (found.verdict, found.exit_code, cell.verdict, cell.proven_by)
+    assert ("no kernel is proven, and the failure of under-test is waived",) == cell.reasons
+    assert (found.judgements[0].case_id,) == found.waivers[0].waived
+
+
+def test_a_pass_beside_a_waived_failure_qualifies() -> None:
+    """One case of each kind."""
+    found = gate(make_record(PASSED), make_record(CENSUS, "second"), waivers=[waiver()])
+    assert ("PASS", 0) == (found.verdict, found.exit_code)
 
 
 def test_the_expected_kernel_may_be_waived() -> None:
     """And only it: another waived kernel does not stand in for it."""
     expect = [{"select": "*", "kernel": "under-test"}]
     records = [make_record(CENSUS), make_record(PASSED, "second")]
-    assert "WAIVED" == gate(*records, waivers=[waiver()], expect=expect).cells[0].verdict
+    (cell,) = gate(*records, waivers=[waiver()], expect=expect).cells
+    assert ("WAIVED", ("the failure of under-test, which the matrix expects, is waived",)) == (
+        cell.verdict,
+        cell.reasons,
+    )
     narrow = waiver(select="*/second")
     assert "FAIL" == gate(*records, waivers=[narrow], expect=expect).cells[0].verdict
 
