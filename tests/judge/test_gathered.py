@@ -10,16 +10,30 @@ from typing import Any
 
 import pytest
 from builders import make_evidence, make_finding
-from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipped_kernels, store_run
+from stored_runs import (
+    IDS,
+    MATRIX,
+    NOW,
+    OPEN,
+    PASSED,
+    WRONG,
+    make_run,
+    make_stack,
+    shipped_kernels,
+    store_run,
+    write_waivers,
+)
 
 from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
+from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Measured, NotRun
 from qualify.facts.stack import Component
 from qualify.judge.gathered import Fresh, gather
 from qualify.judge.judged import Judged, judge
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
+from qualify.verdict.origin import taken_over
 
 OTHER = make_stack(torch="2.12.0")
 
@@ -95,6 +109,117 @@ def test_a_newer_failure_at_a_lower_level_counts(store: Store, path: Path) -> No
     assert 0 == gate(store, path, level="full").conclusion.exit_code
 
 
+def test_a_failure_at_a_lower_level_counts_whichever_case_it_is_of(store: Store, path: Path) -> None:
+    """The passes of the same run before it do not hide it."""
+    store_run(store, path, level="full", age=timedelta(hours=3))
+    store_run(store, path, lambda case: WRONG if case.id == IDS[3] else PASSED)
+    assert 1 == gate(store, path, level="full").conclusion.exit_code
+
+
+def test_evidence_of_another_matrix_does_not_count(store: Store, path: Path, tmp_path: Path) -> None:
+    """Its cases may be the same; its policy and its owner are not."""
+    (tmp_path / "other.yaml").write_text(MATRIX.replace("serving", "other"))
+    store_run(store, tmp_path / "other.yaml")
+    with pytest.raises(NoVerdict, match="no run of serving in "):
+        gate(store, path)
+
+
+def test_taken_over_evidence_is_as_old_as_its_first_run(store: Store, path: Path) -> None:
+    """The case of which the evidence is too old is missing; the others of the same run count."""
+    old = make_run(started_at=NOW - timedelta(hours=30))
+    store_run(store, path, lambda case: taken_over(PASSED, old) if case.id == IDS[0] else PASSED)
+    found = gate(store, path)
+    assert (5, [IDS[0]]) == (
+        found.conclusion.exit_code,
+        [record.case.id for record in found.records if isinstance(record.outcome, NotRun)],
+    )
+    assert 0 == gate(store, path, max_age=timedelta(hours=31)).conclusion.exit_code
+
+
+def test_what_the_plan_refuses_needs_no_evidence(store: Store, path: Path) -> None:
+    """The gate names the reasons of today's plan, and asks for the other kernel alone."""
+    path.write_text(MATRIX.replace("head_dim: 32", "head_dim: 32, sinks: true"))
+    store_run(store, path)
+    found = gate(store, path)
+    assert ["PASS", "PASS", "NOT_REQUIRED", "NOT_REQUIRED"] == [it.verdict for it in found.conclusion.judgements]
+    assert ("sinks=true (torch-cpu-math does not claim sinks)",) == found.conclusion.judgements[-1].reasons
+    assert (0, ()) == (found.conclusion.exit_code, found.notes)
+
+
+def test_each_case_says_why_its_own_evidence_does_not_count(store: Store, path: Path) -> None:
+    """The newest run that has the case gives the reason; a run without the case gives none."""
+    store_run(store, path, age=timedelta(hours=27))
+    store_run(store, path, age=timedelta(hours=26))
+    path.write_text(MATRIX.replace("- 9\n", "- 9\n      - 10\n"))
+    never = "no evidence that counts: never run as it is planned today"
+    assert [True] * 4 + [False] * 2 == ["stale: begun 2026-11-20 01:00" in text for text in reasons(gate(store, path))]
+    assert [never] * 2 == reasons(gate(store, path))[4:]
+
+
+def test_the_judged_run_is_the_newest_with_evidence_under_the_matrix_of_today(store: Store, path: Path) -> None:
+    """A run of other checks is no source, and neither is one that adds nothing; a narrowed run is judged as a part."""
+    store_run(store, path, age=timedelta(hours=3))
+    source = store_run(store, path, age=timedelta(hours=2), select="*", state="interrupted")
+    store_run(store, path, check_version=1)
+    path.write_text(f"# reviewed\n{MATRIX}".replace("- 9\n", "- 9\n      - 10\n"))
+    matrix, found = load_matrix(str(path)), gate(store, path)
+    assert (source.id, (source.id,)) == (found.run.id, found.runs)
+    assert (matrix.source, matrix.content_hash, str(path)) == (
+        found.run.matrix_source,
+        found.run.matrix_hash,
+        found.run.matrix_path,
+    )
+    assert ("completed", False, matrix.card) == (found.run.state, found.run.narrowed, found.matrix)
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(PASSED, 5), (WRONG, 1)])
+@pytest.mark.parametrize("state", ["running", "interrupted"])
+def test_an_unfinished_run_never_qualifies(store: Store, path: Path, state: str, outcome: Any, code: int) -> None:
+    """Whatever it has measured so far; a failure stays one."""
+    run = store_run(store, path, outcome, state=state)
+    assert code == judge(store, run.id, shipped_kernels(), now=NOW).conclusion.exit_code
+
+
+def test_a_run_is_as_old_as_what_it_took_over(store: Store, path: Path) -> None:
+    """A run of today with evidence of last week is stale; at the last minute it is not."""
+    week = make_run(started_at=NOW - timedelta(days=7))
+    run = store_run(store, path, lambda case: taken_over(PASSED, week) if case.id == IDS[3] else PASSED)
+
+    def judged(**age: int) -> tuple[int, bool]:
+        found = judge(store, run.id, shipped_kernels(), now=NOW, max_age=timedelta(**age))
+        return found.conclusion.exit_code, found.stale
+
+    assert [(5, True), (0, False)] == [judged(days=6), judged(days=7)]
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    assert ((run.id, week.id), week.started_at) == (found.runs, found.evidence_since)
+    assert found.notes[0].startswith(
+        f"1 of 4 cases were not run again, but taken over from {week.id}, begun 2026-11-14"
+    )
+
+
+def test_a_narrowed_or_outdated_run_says_so(store: Store, path: Path) -> None:
+    """The rest of the matrix is not judged, and the checks have changed since."""
+    run = store_run(store, path, select="*/fp32/*", kernel="tiled*", check_version=1)
+    assert (
+        "the run was narrowed by --select '*/fp32/*' --kernel 'tiled*': the rest of the matrix is not judged",
+        f"the run was made with check version 1, this qualify has {CHECK_VERSION}: run it again",
+    ) == judge(store, run.id, shipped_kernels(), now=NOW).notes
+
+
+def test_waivers_that_are_not_here_are_not_applied(store: Store, path: Path) -> None:
+    """The file that the matrix names is looked for beside the matrix; another one may be given."""
+    path.write_text(f"{MATRIX}waivers: waivers.yaml\n")
+    file = write_waivers(path.parent / "waivers.yaml", {})
+    run = store_run(store, path, WRONG)
+    assert 0 == judge(store, run.id, shipped_kernels(), now=NOW).conclusion.exit_code
+    given = file.rename(path.parent / "moved.yaml")
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    assert (1, str(file)) == (found.conclusion.exit_code, found.waivers_path)
+    assert (f"no waiver was applied: {file} is not here; give the file with --waivers FILE",) == found.notes
+    found = judge(store, run.id, shipped_kernels(), now=NOW, waivers=given)
+    assert (0, str(given), ()) == (found.conclusion.exit_code, found.waivers_path, found.notes)
+
+
 def test_a_case_that_the_matrix_gained_is_missing(store: Store, path: Path) -> None:
     """Coverage is that of today's matrix, and evidence of the unchanged cases still counts."""
     store_run(store, path)
@@ -166,12 +291,17 @@ def test_the_newest_stack_is_judged_and_others_are_named(store: Store, path: Pat
     assert f"fresh evidence lies also on {make_stack().fingerprint[:12]}" in found.notes[0]
     chosen = gate(store, path, stack=make_stack().fingerprint[:8])
     assert (0, (old.id,), ()) == (chosen.conclusion.exit_code, chosen.runs, chosen.notes)
+    assert () == gate(store, path, max_age=timedelta(hours=2)).notes
 
 
 def test_after_an_upgrade_old_evidence_does_not_count(store: Store, path: Path) -> None:
     """The stack of this machine was asked for, and nothing was run on it."""
     store_run(store, path)
-    with pytest.raises(NoVerdict, match=r"no run of serving on this machine's stack \(Test CPU, "):
+    told = (
+        rf"on this machine's stack \(Test CPU, {OTHER.fingerprint[:12]}\); there is one on "
+        rf"{make_stack().fingerprint[:12]}\. Run it there: qualify run /.*/serving.yaml$"
+    )
+    with pytest.raises(NoVerdict, match=told):
         gate(store, path, stack=OTHER)
     assert 0 == gate(store, path, stack=make_stack()).conclusion.exit_code
 

@@ -90,6 +90,49 @@ def test_everything_else_is_taken_over() -> None:
     assert "small.tp1" == found.model
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"heads_q": 16},
+        {"heads_kv": 4},
+        {"head_dim": 128, "scale": 0.125},
+        {"head_dim_v": 32},
+        {"mask": "full"},
+        {"mask": "window", "window": 64},
+        {"mask": "band", "window": 65},
+        {"mask": "chunked", "chunk": 64},
+        {"softcap": 30.0},
+        {"sinks": True},
+        {"scale": 0.5},
+        {"heads_kv": 1, "head_dim_v": 32, "latent": True},
+    ],
+)
+def test_whatever_a_kernel_sees_is_part_of_the_content(change: dict[str, Any]) -> None:
+    """Evidence of one call never stands for another; how many layers make it does not matter."""
+    assert divided(1).canonical != divided(1, **change).canonical
+    assert divided(1, **change).canonical == divided(1, **change, layers=[3, 4]).canonical
+
+
+def test_chunks_of_two_sizes_and_latents_are_told_apart() -> None:
+    """By the size of the chunks, and latent values from values of their own."""
+    one, other = (divided(1, mask="chunked", chunk=chunk) for chunk in (64, 128))
+    assert (64, 128, True) == (one.chunk, other.chunk, one.canonical != other.canonical)
+    latent: dict[str, Any] = {"heads_kv": 1, "head_dim_v": 32}
+    assert divided(1, **latent).canonical != divided(1, **latent, latent=True).canonical
+
+
+def test_a_band_is_half_on_each_side() -> None:
+    """And the query itself between them."""
+    (found,) = geometries({"mask": "band", "window": 129})
+    assert ("band129", False, (64, 64)) == (found.mask, found.causal, found.window)
+
+
+def test_another_mask_leaves_the_chunks_behind() -> None:
+    """A model with chunked layers, asked for a causal mask, sees all keys to the left."""
+    own, causal = geometries({"mask": "chunked", "chunk": 64}, masks=["model", "causal"])
+    assert [("chunked64", True, 64), ("causal", True, 0)] == [(it.mask, it.causal, it.chunk) for it in (own, causal)]
+
+
 def test_equal_groups_become_one_and_their_layers_add_up() -> None:
     """Layers 0 to 2 and 4 make the same call as layer 3."""
     found = geometries({"layers": [0, 1, 2, 4]}, {"layers": [3]})

@@ -40,7 +40,7 @@ def test_the_id_of_a_case() -> None:
     """incidents/name/shape/dtype/mask/kernel; everything but the name is what the call is."""
     case = case_of()
     assert "incidents/pytorch-195910/b1.q64.k64/bf16/causal.h4x4.d64/alpha" == case.id
-    assert ("pytorch-195910", INCIDENTS, "prefill") == (case.incident, case.model, case.phase)
+    assert ("pytorch-195910", INCIDENTS, "prefill", 1) == (case.incident, case.model, case.phase, case.layers)
     assert make_workload(heads_q=4, heads_kv=4, seqlens_q=(64,)) == case.workload
 
 
@@ -49,6 +49,7 @@ def test_the_id_of_a_case() -> None:
     [
         ({"causal": False}, "b1.q64.k64/bf16/full.h4x4.d64"),
         ({"window": [63, 0]}, "b1.q64.k64/bf16/window64.h4x4.d64"),
+        ({"window": [0, 0]}, "b1.q64.k64/bf16/window1.h4x4.d64"),
         ({"causal": False, "window": [16, 16]}, "b1.q64.k64/bf16/full.window16.16.h4x4.d64"),
         ({"causal": False, "window": [16, -1]}, "b1.q64.k64/bf16/full.window16.all.h4x4.d64"),
         ({"heads_kv": 2, "head_dim_v": 32}, "b1.q64.k64/bf16/causal.h4x2.d64x32"),
@@ -71,6 +72,7 @@ def test_labels_tell_calls_apart(call, label) -> None:
         (((8,), (20,)), "chunked"),
         (((20,), (8,)), "chunked"),
         (((1, 1), (20, 3)), "decode"),
+        (((1,), (2,)), "decode"),
         (((1, 0), (20, 3)), "chunked"),
         (((1,), (1,)), "prefill"),
     ],
@@ -124,3 +126,25 @@ def test_the_claims_of_a_workload() -> None:
     refused = workload_refusals(card, make_workload(dtype="fp16", page_size=16, seqlens_q=(3,), seqlens_k=(9,)))
     assert ["dtype=fp16", "layout=paged", "seqlen_q=3 ≠ seqlen_k=9"] == [text.partition(" (")[0] for text in refused]
     assert geometry_of(IncidentCall(**CALL)).canonical
+
+
+@pytest.mark.parametrize(
+    ("claims", "workload", "reason"),
+    [
+        ({"masks": ["causal"]}, {"window": (20, 0)}, "mask=window"),
+        ({"masks": ["causal"]}, {"chunk": 16}, "mask=chunked"),
+        ({"masks": ["causal"]}, {"causal": False}, "mask=full"),
+        ({"masks": ["causal"]}, {"spans": ((0, 3, 9),)}, "1 image spans"),
+        ({"features": ["gqa"]}, {"sinks": True}, "sinks=true"),
+        ({"features": ["gqa"]}, {"softcap": 5.0}, "softcap=5"),
+        ({"head_dim_v": "same"}, {"head_dim_v": 32}, "head_dim_v=32 ≠ head_dim=64"),
+        ({"head_dim_v": "latent"}, {}, "values of their own"),
+        ({"head_dim_v": "latent"}, {"latent": True, "heads_kv": 1, "head_dim_v": 32}, ""),
+    ],
+)
+def test_every_property_of_a_workload_needs_a_claim(
+    claims: dict[str, Any], workload: dict[str, Any], reason: str
+) -> None:
+    """A call that no matrix made is refused for the same reasons as a case."""
+    found = [text.partition(" (")[0] for text in workload_refusals(make_card(**claims), make_workload(**workload))]
+    assert ([reason] if reason else []) == found

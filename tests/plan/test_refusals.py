@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,6 +175,21 @@ def test_more_queries_than_keys_are_refused_under_masks_that_do_not_claim_them()
         make_card(masks=["causal"], longer_queries=["band"])
 
 
+def test_chunks_are_a_mask_of_their_own_for_longer_queries() -> None:
+    """A card that claims more queries than keys under a causal mask has not claimed them under chunks."""
+    card = make_card(longer_queries=["causal"])
+    expected = ["mask=chunked, seqlen_q=9 > seqlen_k=4 (under-test claims more queries than keys under causal)"]
+    assert expected == length_refusals(card, replace(causal(), chunk=16), lengths((9,), (4,)))
+
+
+@pytest.mark.parametrize(("fewer", "refused"), [(0, False), (1, True)])
+def test_a_tensor_may_have_as_many_elements_as_the_card_claims(fewer: int, refused: bool) -> None:
+    """Packed keys are not rounded up to pages."""
+    call, tokens = replace(causal(), heads_kv=8), (1 << 22) + 1
+    card = make_card(elements={"max": tokens * call.heads_kv * call.head_dim - fewer})
+    assert refused == bool(length_refusals(card, call, lengths((tokens,), (tokens,))))
+
+
 @pytest.mark.parametrize(("queries", "keys"), [((0, 0), (5, 9)), ((3, 4), (0, 0))])
 def test_a_call_of_nothing_is_refused_where_it_is_not_claimed(queries: tuple[int, ...], keys: tuple[int, ...]) -> None:
     """Neither of no query nor of no key."""
@@ -237,6 +253,16 @@ TORCH = installed_version("torch")
 def test_what_carries_the_kernel_must_be_installed(shipped_by: list[str], expected: list[str]) -> None:
     """Any one of the distributions, new enough; otherwise what is there, or what to install."""
     assert expected == install_refusals(make_card(shipped_by=shipped_by))
+
+
+def test_a_nightly_build_is_a_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Release engineers qualify what is not released yet."""
+    (tmp_path / "kernels_of_tonight-3.1.0.dev20261101.dist-info").mkdir()
+    (tmp_path / "kernels_of_tonight-3.1.0.dev20261101.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: kernels-of-tonight\nVersion: 3.1.0.dev20261101\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [] == install_refusals(make_card(shipped_by=["kernels-of-tonight>=3"]))
 
 
 def test_a_third_partys_function_needs_no_distribution() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualify.cards.matrix import Phases
-from qualify.plan.shapes import LONGEST_LABEL, against, count_shapes, expand_shapes, varlen_label
+from qualify.plan.shapes import LONGEST_LABEL, Shape, against, count_shapes, expand_shapes, varlen_label, with_images
 
 AXIS = st.lists(st.integers(1, 5000), min_size=1, max_size=3, unique=True)
 LENGTHS = st.lists(st.integers(0, 9000), min_size=1, max_size=12).filter(any)
@@ -84,6 +85,34 @@ def test_a_shape_knows_its_lengths_and_its_place_in_the_file() -> None:
     first, second = expand_shapes(Phases.model_validate({"varlen": {"lengths": [[1, 2], [3]]}}))
     assert ("phases", "varlen", "lengths", 1) == second.where
     assert (first.seqlens_q, first.seqlens_q) == ((1, 2), first.seqlens_k)
+
+
+def one_shape(**phases: Any) -> Shape:
+    """The only shape."""
+    (shape,) = expand_shapes(Phases.model_validate(phases))
+    return shape
+
+
+@pytest.mark.parametrize(
+    ("phases", "spans"),
+    [
+        ({"prefill": {"seqlen": 100}}, ((0, 42, 58),)),
+        ({"chunked": {"batch": 2, "chunk": 65, "context": 192}}, ((0, 216, 232), (1, 216, 232))),
+        ({"varlen": {"lengths": [[3, 16, 15, 40]]}}, ((1, 0, 16), (3, 12, 28))),
+    ],
+)
+def test_an_image_lies_in_the_middle_of_the_new_tokens(
+    phases: dict[str, Any], spans: tuple[tuple[int, int, int], ...]
+) -> None:
+    """It lies behind the history, and a sequence with fewer new tokens than the image has none."""
+    shape = with_images(one_shape(**phases), 16)
+    assert shape is not None
+    assert spans == shape.spans
+
+
+def test_a_shape_without_room_has_no_image() -> None:
+    """A decode step is too short for one."""
+    assert with_images(one_shape(decode={"context": 4096}), 2) is None
 
 
 def test_long_batches_are_labelled_by_a_digest() -> None:

@@ -151,6 +151,7 @@ def test_stored_runs_rule_out(tested: list[Any], candidates: tuple[str, ...]) ->
     """Bad: among the upgraded. Good: not among them. Contradictions leave nobody."""
     made = bisected(*tested)
     assert candidates == made.candidates
+    assert [item[1] for item in tested] == [item.result for item in made.tested]
     assert len(made.tests) == max(0, len(candidates) - 1).bit_length()
 
 
@@ -163,9 +164,10 @@ def test_the_worst_topic_is_the_symptom() -> None:
     assert symptom_of(whole, ["other"]) is None
     assert (None, (), ()) == (
         symptom_of(comparison(OLD, NEW, (WRONG, PASSED)), ["k0"]),
-        bisect(whole, None, (), ()).candidates,
-        bisect(whole, None, (), ()).tests,
+        bisect(whole, None, parts_of(whole.stack), ()).candidates,
+        bisect(whole, None, parts_of(whole.stack), ()).tests,
     )
+    assert symptom == bisect(whole, symptom, (), ()).symptom
 
 
 @pytest.mark.parametrize("states", list(product((True, False), repeat=2)))

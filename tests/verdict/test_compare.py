@@ -96,7 +96,9 @@ def test_cases_of_one_side_only() -> None:
     assert ("none", "a new case") == only(came.verdicts)
     assert ("insufficient data", "the case is gone") == only(went.verdicts)
     failing = compare(side(one), side(one, make_record(WRONG, "second")))
-    assert "suspicious" == only(failing.verdicts)[0]
+    assert ("suspicious", "a new case, and it fails: census: sees key 9") == only(failing.verdicts)
+    open_case = compare(side(one), side(one, make_record(OPEN, "second")))
+    assert ("insufficient data", "a new case, not decided: census: no sample") == only(open_case.verdicts)
 
 
 def launched(*launches: Launch, state: Any = "proven") -> Measured:
@@ -115,14 +117,31 @@ AMPERE = make_launch("flash_fwd_kernel<x>", family="flash-attention-2", generati
         (launched(AMPERE), launched(HOPPER), "suspicious", "another kernel serves the shape"),
         (launched(HOPPER), launched(replace(HOPPER, name="FlashAttnFwdSm90<y>")), "suspicious", "another instance of"),
         (launched(HOPPER), launched(replace(HOPPER, grid=(64, 1, 1))), "suspicious", "the same kernel is launched in"),
+        (
+            launched(HOPPER),
+            launched(replace(HOPPER, block=(256, 1, 1))),
+            "suspicious",
+            "the same kernel is launched in",
+        ),
         (launched(HOPPER), launched(replace(HOPPER, count=2)), "suspicious", "the same kernel is launched in"),
         (launched(HOPPER), launched(AMPERE, state="unproven"), "insufficient data", "other kernels were seen, and one"),
+        (launched(HOPPER, state="unproven"), launched(AMPERE), "insufficient data", "other kernels were seen, and one"),
+        (launched(HOPPER), launched(make_launch("gemm")), "suspicious", "another kernel serves the shape"),
+        (launched(AMPERE, HOPPER), launched(AMPERE), "regression", "fell back from hopper to ampere"),
+        (launched(HOPPER), launched(AMPERE, HOPPER), "suspicious", "another kernel serves the shape"),
     ],
 )
 def test_dispatch_drift(before: Outcome, after: Outcome, bucket: str, detail: str) -> None:
     """Another kernel, an older generation, another grid."""
     found = only(compared(before, after).kernels)
     assert (bucket, True) == (found[0], found[1].startswith(detail))
+
+
+def test_another_grid_is_shown_before_and_after() -> None:
+    """A trace may lack the size of a launch."""
+    (change,) = compared(launched(HOPPER), launched(replace(HOPPER, grid=None))).kernels
+    assert ("1 x grid 132x1x1 block 128x1x1",) == change.before
+    assert ("1 x grid unknown block 128x1x1",) == change.after
 
 
 def test_auxiliary_kernels_are_no_drift() -> None:
@@ -149,6 +168,8 @@ USUAL = make_statistics()
         (replace(USUAL, E=0.95), "suspicious", "E 0.62 became 0.95, on normal inputs"),
         (replace(USUAL, E=0.7), "none", "E 0.62 became 0.7"),
         (replace(USUAL, E=0.5), "none", "E 0.62 became 0.5"),
+        (replace(USUAL, E=0.6184), "none", "E 0.62 became 0.618"),
+        (replace(USUAL, R=1.2), "none", "R 1.7 became 1.2"),
         (replace(USUAL, R=2.9), "suspicious", "R 1.7 became 2.9"),
         (replace(USUAL, beta=-5e-4), "suspicious", "beta 0.00011 became -0.0005"),
         (replace(USUAL, G=math.nan), "suspicious", "G 1.2 became nan"),
@@ -159,6 +180,34 @@ def test_numbers(after: Statistics, bucket: str, detail: str) -> None:
     """Measured class, then the statistic that came nearest to its limit."""
     found = only(compared(counted(USUAL), counted(after)).numbers)
     assert (bucket, True) == (found[0], found[1].startswith(detail))
+
+
+@pytest.mark.parametrize("same", [USUAL, replace(USUAL, G=math.nan), replace(USUAL, beta_limit=0.0)])
+def test_equal_numbers_are_no_change(same: Statistics) -> None:
+    """Not even where a statistic is NaN, or its limit is 0."""
+    assert () == compared(counted(same), counted(same)).numbers
+
+
+def test_a_statistic_that_stays_nan_hides_no_other() -> None:
+    """E is NaN in both runs, and R comes near its limit."""
+    broken = replace(USUAL, E=math.nan)
+    found = compared(counted(broken), counted(replace(broken, R=2.9)))
+    assert ("suspicious", "R 1.7 became 2.9, on normal inputs") == only(found.numbers)
+
+
+def test_a_change_of_numbers_shows_both_sides() -> None:
+    """A class that none holds is shown as None."""
+    (change,) = compared(counted(USUAL), counted(replace(USUAL, measured_class=""))).numbers
+    shown = {"inputs": "normal", "measured_class": "bf16", "E": 0.62, "R": 1.7, "G": 1.2, "beta": 1.1e-4}
+    assert (shown, shown | {"measured_class": None}) == (change.before, change.after)
+
+
+@pytest.mark.parametrize("normal", [USUAL, replace(USUAL, E=0.5)], ids=["unchanged", "better"])
+def test_a_statistic_that_grew_is_told_before_one_that_shrank(normal: Statistics) -> None:
+    """Whatever the order of the inputs."""
+    peaked = make_statistics("peaked")
+    found = compared(counted(USUAL, peaked), counted(normal, replace(peaked, E=0.7)))
+    assert ("none", "E 0.62 became 0.7, on peaked inputs") == only(found.numbers)
 
 
 def test_the_worst_input_kind_counts() -> None:
@@ -193,10 +242,22 @@ def timed(latency_us: float, **changes: Any) -> Measured:
             "insufficient data",
             "+10.0 %: the card itself changed by +10.0 %",
         ),
+        (
+            timed(100.0),
+            timed(110.0, roofline_us=54.5),
+            "insufficient data",
+            "+10.0 %: the card itself changed by +9.0 %",
+        ),
+        (timed(100.0), timed(110.0, roofline_us=60.0), "insufficient data", "+10.0 %: the card itself changed by +20"),
+        (timed(100.0, roofline_us=0.0), timed(110.0), "suspicious", "+10.0 %: slower"),
+        (timed(100.0), timed(110.0, roofline_us=math.inf), "suspicious", "+10.0 %: slower"),
+        (timed(100.0, samples_us=(100.0,)), timed(110.0), "insufficient data", "+10.0 %: too few samples"),
         (timed(100.0), timed(110.0, cold=False), "insufficient data", "+10.0 %: one was measured with a cold cache"),
         (timed(100.0), timed(110.0, samples_us=(110.0,)), "insufficient data", "+10.0 %: too few samples"),
         (timed(100.0), timed(103.0, samples_us=(90.0, 100.0, 103.0, 130.0)), "insufficient data", "+3.0 %: the middle"),
         (timed(8.0), timed(9.0), "insufficient data", "+12.5 %: shorter than 10 µs"),
+        (timed(0.5), timed(0.8), "insufficient data", "+60.0 %: shorter than 10 µs"),
+        (timed(10.0), timed(11.0), "suspicious", "+10.0 %: slower"),
     ],
 )
 def test_times(before: Outcome, after: Outcome, bucket: str, detail: str) -> None:
@@ -209,6 +270,13 @@ def test_times(before: Outcome, after: Outcome, bucket: str, detail: str) -> Non
 def test_times_below_the_least_effect_are_unchanged(before: float, after: float) -> None:
     """2 % from 50 µs on, 3 % from 10 µs on."""
     assert () == compared(timed(before), timed(after)).times
+
+
+@pytest.mark.parametrize("latency_us", [0.0, -1.0, math.inf, math.nan])
+def test_a_time_that_is_none_is_not_compared(latency_us: float) -> None:
+    """On either side; it has no weight either."""
+    broken = evidence(timing=replace(make_timing(100.0), latency_us=latency_us))
+    assert [(), ()] == [compared(broken, timed(100.0)).times, compared(timed(100.0), broken).times]
 
 
 def test_times_of_two_cards_are_not_compared() -> None:
@@ -244,6 +312,23 @@ def test_the_worst_and_largest_stand_first() -> None:
     assert ["b", "a", "c"] == [change.id.rpartition("/")[2] for change in compare(before, after).verdicts]
 
 
+def test_the_impact_of_a_change_is_the_time_of_all_layers() -> None:
+    """A short call of many layers stands above a long one of a few."""
+    old = replace(timed(100.0).evidence, witness=launched(HOPPER).evidence.witness)
+    new = replace(old, witness=launched(AMPERE).evidence.witness, findings=(make_finding("fail", "x"),))
+    many, few = {"kernel": "many", "layers": 80}, {"kernel": "few", "layers": 2}
+    long = {"timing": make_timing(1000.0)}
+    before = side(
+        make_record(Measured(evidence=replace(old, **long)), **few), make_record(Measured(evidence=old), **many)
+    )
+    after = side(
+        make_record(Measured(evidence=replace(new, **long)), **few), make_record(Measured(evidence=new), **many)
+    )
+    found = compare(before, after)
+    for changes in (found.verdicts, found.kernels):
+        assert [("many", 8000.0), ("few", 2000.0)] == [(it.id.rpartition("/")[2], it.impact_us) for it in changes]
+
+
 @pytest.mark.parametrize(
     ("drift", "after", "verdict", "forbidden"),
     [
@@ -252,6 +337,7 @@ def test_the_worst_and_largest_stand_first() -> None:
         ({"numbers": "fail"}, launched(AMPERE), "PASS", 0),
         ({"kernels": "fail"}, launched(HOPPER), "PASS", 0),
         ({"kernels": "fail"}, launched(AMPERE, state="substituted"), "FAIL", 1),
+        ({"kernels": "fail"}, launched(AMPERE, state="unproven"), "INCONCLUSIVE", 0),
     ],
 )
 def test_the_matrix_may_forbid_drift(drift: dict[str, Any], after: Outcome, verdict: str, forbidden: int) -> None:
@@ -259,7 +345,25 @@ def test_the_matrix_may_forbid_drift(drift: dict[str, Any], after: Outcome, verd
     old, new = side(make_record(launched(HOPPER))), side(make_record(after))
     rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
     conclusion, changes = forbid_drift(conclude(new.records, rules), compare(old, new), Drift(**drift))
-    assert (verdict, forbidden) == (conclusion.verdict, len(changes))
+    exit_codes = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 5}
+    assert (verdict, exit_codes[verdict], forbidden) == (conclusion.verdict, conclusion.exit_code, len(changes))
+
+
+@pytest.mark.parametrize(
+    ("after", "verdict", "exit_code"),
+    [
+        (replace(USUAL, E=0.5), "PASS", 0),
+        (replace(USUAL, E=0.95), "FAIL", 1),
+        (replace(USUAL, seed=9), "INCONCLUSIVE", 5),
+    ],
+    ids=["better", "worse", "other inputs"],
+)
+def test_only_numbers_that_got_worse_are_forbidden(after: Statistics, verdict: str, exit_code: int) -> None:
+    """Better ones pass, and ones that cannot be compared are no verdict."""
+    old, new = side(make_record(counted(USUAL))), side(make_record(counted(after)))
+    rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
+    conclusion, _ = forbid_drift(conclude(new.records, rules), compare(old, new), Drift(numbers="fail"))
+    assert (verdict, exit_code) == (conclusion.verdict, conclusion.exit_code)
 
 
 def test_forbidden_drift_that_cannot_be_decided_is_no_verdict() -> None:

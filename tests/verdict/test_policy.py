@@ -14,12 +14,18 @@ from qualify.verdict.policy import Rules, judge_case, judge_cell
 
 PATTERNS = {"under-test": ("under_test",), "second": ("second_kernel",), "third": ("third_kernel",)}
 CELL = "small.tp1/prefill/b1.q70.k70/bf16/causal"
+INCIDENT = "incidents/pytorch-1/b1.q70.k70/bf16/causal.h8x2.d64"
 
 MEASURED = Measured(evidence=make_evidence())
 FAILED = Measured(evidence=make_evidence(make_finding(), make_finding("fail", "row 3 sees key 9")))
 OPEN = Measured(evidence=make_evidence(make_finding("inconclusive", "no baseline")))
 NOTED = Measured(evidence=make_evidence(make_finding("note", "not asked")))
 UNPROVEN = Measured(evidence=make_evidence(witness=make_witness("unproven", reason="no operator ran")))
+UNPROVEN_AND_OPEN = Measured(
+    evidence=make_evidence(
+        make_finding("inconclusive", "no baseline"), witness=make_witness("unproven", reason="no operator ran")
+    )
+)
 UNPROVEN_AND_FAILED = Measured(
     evidence=make_evidence(make_finding("fail", "wrong"), witness=make_witness("unproven", reason="no operator ran"))
 )
@@ -55,6 +61,7 @@ def expects(kernel: str = "under-test", select: str = "*", **more: str) -> list[
         (FAILED, "FAIL", ("census: row 3 sees key 9",)),
         (OPEN, "INCONCLUSIVE", ("census: no baseline",)),
         (UNPROVEN, "INCONCLUSIVE", ("UNPROVEN: no operator ran",)),
+        (UNPROVEN_AND_OPEN, "INCONCLUSIVE", ("UNPROVEN: no operator ran", "census: no baseline")),
         (UNPROVEN_AND_FAILED, "FAIL", ("census: wrong",)),
         (REFUSED, "NOT_REQUIRED", ("head_dim=320 > 256", "softcap=5")),
         (REFUSED_BY_LIBRARY, "FAIL", ("the card claims it and the library refuses: invalid argument",)),
@@ -102,6 +109,7 @@ def test_a_refusal_of_the_expected_kernel_says_why() -> None:
         (MEASURED, "it ran, and passed every check"),
         (FAILED, "it ran: "),
         (CRASHED, "it crashed in "),
+        (TIMED_OUT, "it gave no sign of life for 60 s in witness"),
         (UNPROVEN, "it ran: UNPROVEN: "),
         (substituted("second_kernel"), "it was substituted: "),
         (Refused(by="library", reasons=("no head_dim 64",)), "the library refuses: no head_dim 64"),
@@ -128,6 +136,7 @@ def test_what_the_card_does_not_claim_is_never_required(outcome: Outcome, seen: 
         ("second", ("third_kernel",), False, "FAIL"),
         ("second", ("second_kernel", "third_kernel"), False, "FAIL"),
         ("third", ("second_kernel",), False, "FAIL"),
+        ("without-a-card", ("second_kernel",), False, "FAIL"),
     ],
 )
 def test_substitutions_follow_the_expectation(
@@ -232,6 +241,15 @@ def test_a_shape_without_a_path_says_so() -> None:
         rules(), make_record(REFUSED), make_record(CRASHED, "second")
     ).reasons
     assert ("no proven path: none of 1 kernel was measured and passed",) == cell(rules(), make_record(REFUSED)).reasons
+    assert ("no kernel is proven, and not every one was judged",) == cell(rules(), make_record(UNPROVEN)).reasons
+
+
+def test_an_incident_that_every_kernel_refuses_is_not_required() -> None:
+    """Nobody serves it; one that a kernel claims and gets wrong fails."""
+    found = cell(rules(), make_record(REFUSED, cell=INCIDENT))
+    reason = "not applicable here: every kernel is refused, and nobody serves an incident"
+    assert ("NOT_REQUIRED", (reason,)) == (found.verdict, found.reasons)
+    assert "FAIL" == cell(rules(), make_record(FAILED, cell=INCIDENT)).verdict
 
 
 @pytest.mark.parametrize(

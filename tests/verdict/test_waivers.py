@@ -145,8 +145,23 @@ def test_an_expired_waiver_of_another_stack_fails_nothing() -> None:
 
 
 def test_the_last_day_counts() -> None:
-    """A waiver holds on the day that it names."""
+    """A waiver holds on the days that it names."""
     assert "WAIVED" == gate(make_record(CENSUS), waivers=[waiver(expires=TODAY)]).judgements[0].verdict
+    assert "WAIVED" == gate(make_record(CENSUS), waivers=[waiver(created=TODAY)]).judgements[0].verdict
+
+
+@pytest.mark.parametrize(("stack", "verdict", "state"), [(make_stack(), "WAIVED", "used"), (None, "FAIL", "elsewhere")])
+def test_a_waiver_with_conditions_holds_on_a_stack_that_meets_them(stack: Any, verdict: str, state: str) -> None:
+    """And on no other, and on none that is unknown."""
+    found = gate(make_record(CENSUS), waivers=[waiver(stack={"torch": "2.11.*", "device": "Test*"})], stack=stack)
+    assert (verdict, state) == (found.judgements[0].verdict, found.waivers[0].state)
+
+
+def test_a_waiver_of_another_check_has_nothing_to_do_with_a_failure() -> None:
+    """It is neither named in the reasons nor counted; a case that passes is counted by its id."""
+    failing, passing = gate(make_record(CENSUS), waivers=[waiver("lse")]), gate(make_record(), waivers=[waiver()])
+    assert (("census: sees key 9",), ()) == (failing.judgements[0].reasons, failing.waivers[0].failing)
+    assert (passing.judgements[0].case_id,) == passing.waivers[0].passing
 
 
 @pytest.mark.parametrize(
@@ -159,27 +174,35 @@ def test_what_became_of_a_waiver(outcome: Outcome, select: str, state: str) -> N
 
 
 def test_a_partly_covered_failure_says_what_is_left() -> None:
-    """Whoever reads it sees which check the waiver does not name."""
-    (judgement,) = gate(make_record(CENSUS_AND_LSE), waivers=[waiver()]).judgements
+    """Whoever reads it sees which check the waiver does not name; what did not fail is not listed."""
+    (judgement,) = gate(make_record(CENSUS_AND_LSE), waivers=[waiver("census", "nan")]).judgements
     assert "waived by known (waivers.yaml:4) is only census, not lse" == judgement.reasons[-1]
 
 
 def test_a_shape_whose_only_kernel_is_waived_is_waived() -> None:
     """The exception reaches the production shape, which stays unproven in the counts."""
     found = gate(make_record(CENSUS), waivers=[waiver()])
-    assert ("PASS", 0, "WAIVED", ()) == (
-        found.verdict,
-        found.exit_code,
-        found.cells[0].verdict,
-        found.cells[0].proven_by,
-    )
+    (cell,) = found.cells
+    assert ("PASS", 0, "WAIVED", ()) == (found.verdict, found.exit_code, cell.verdict, cell.proven_by)
+    assert ("no kernel is proven, and the failure of under-test is waived",) == cell.reasons
+    assert (found.judgements[0].case_id,) == found.waivers[0].waived
+
+
+def test_a_pass_beside_a_waived_failure_qualifies() -> None:
+    """One case of each kind."""
+    found = gate(make_record(PASSED), make_record(CENSUS, "second"), waivers=[waiver()])
+    assert ("PASS", 0) == (found.verdict, found.exit_code)
 
 
 def test_the_expected_kernel_may_be_waived() -> None:
     """And only it: another waived kernel does not stand in for it."""
     expect = [{"select": "*", "kernel": "under-test"}]
     records = [make_record(CENSUS), make_record(PASSED, "second")]
-    assert "WAIVED" == gate(*records, waivers=[waiver()], expect=expect).cells[0].verdict
+    (cell,) = gate(*records, waivers=[waiver()], expect=expect).cells
+    assert ("WAIVED", ("the failure of under-test, which the matrix expects, is waived",)) == (
+        cell.verdict,
+        cell.reasons,
+    )
     narrow = waiver(select="*/second")
     assert "FAIL" == gate(*records, waivers=[narrow], expect=expect).cells[0].verdict
 
@@ -197,6 +220,12 @@ def test_one_failure_beside_a_waived_one_still_fails() -> None:
         ({"torch": "2.11.*"}, True),
         ({"torch": ">=2.11,<2.12"}, True),
         ({"torch": ">2.11"}, False),
+        ({"torch": ">2.10"}, True),
+        ({"torch": "*"}, True),
+        ({"nightly": ">=3.0,<3.2"}, True),
+        ({"nightly": "==3.1.0.dev20261101"}, True),
+        ({"branch": ">=0"}, False),
+        ({"branch": "main-*"}, True),
         ({"torch": "2.11.*", "triton": "3.7.*"}, False),
         ({"device": "Test*"}, True),
         ({"device": "NVIDIA H100*"}, False),
@@ -205,6 +234,6 @@ def test_one_failure_beside_a_waived_one_still_fails() -> None:
     ],
 )
 def test_conditions_on_the_stack(conditions: dict[str, str], expected: bool) -> None:
-    """All must be met; what the stack lacks meets nothing, and neither does an unknown stack."""
-    assert expected == fits(conditions, make_stack())
+    """All must be met, by nightly builds too; what the stack lacks, or has no version of, meets no specifier."""
+    assert expected == fits(conditions, make_stack(nightly="3.1.0.dev20261101", branch="main-1a2b"))
     assert fits(conditions, None) == (not conditions)

@@ -120,11 +120,24 @@ def shared_from_the_first(table: Tensor, call: AttentionCall) -> Tensor:
     return torch.stack(rows)
 
 
+def ascending_is_consecutive(table: Tensor, call: AttentionCall) -> Tensor:
+    """The pages of a table that ascends from entry to entry are taken to have no gaps."""
+    used = (-(-call.seqused_k // call.k.shape[1])).tolist()
+    pages = torch.cat([row[:count] for row, count in zip(table, used, strict=True)])
+    return consecutive(table, call) if (pages.diff() > 0).all() else table
+
+
 @pytest.mark.parametrize(
-    ("edit", "order"), [(zero_is_absent, "ascending"), (shared_from_the_first, "shared")], ids=["page 0", "first page"]
+    ("edit", "order"),
+    [
+        (zero_is_absent, "ascending"),
+        (ascending_is_consecutive, "interleaved"),
+        (shared_from_the_first, "shared"),
+    ],
+    ids=["page 0", "gaps", "first page"],
 )
 def test_numbers_and_owners_of_pages_have_no_meaning(edit: Any, order: str) -> None:
-    """Page 0 is one, and a shared page says nothing about the next."""
+    """Page 0 is one, pages in order may have gaps, and a shared page says nothing about the next."""
     lengths = {"seqlens_q": (1,) * 4, "seqlens_k": (90, 70, 60, 50)}
     finding = permuted(with_table(edit), level="full", **lengths)
     assert ("fail", order) == (finding.verdict, finding.values["order"])

@@ -39,6 +39,7 @@ def uncapped_lse(call: AttentionCall, out: torch.Tensor, lse: torch.Tensor) -> t
 FAULTS: dict[str, tuple[Any, dict[str, Any], str | None]] = {
     "scale ignored": (changed(scale=1 / 8), {"scale": 0.1}, "the scale of the call is ignored"),
     "scale padded": (changed(scale=1 / 8), {"head_dim": 40}, "the scale is that of a head_dim padded"),
+    "scale of another head_dim": (changed(scale=128**-0.5), {}, None),
     "no scale": (changed(scale=1.0), {}, "no scale at all"),
     "scale a tenth off": (changed(scale=0.11), {"scale": 0.1}, None),
     "softcap ignored": (changed(softcap=0.0), {"softcap": 50.0}, "the softcap is ignored"),
