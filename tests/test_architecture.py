@@ -31,8 +31,8 @@ REGISTRIES = (
     ("qualify.selftest.workloads", "SHAPES"),
     ("qualify.report.questions", "QUESTIONS"),
 )
-BROAD = {"cli/entry.py", "run/process/worker.py", "run/execute.py"}
-"""modules that may catch any exception: what a kernel or a user's card raises is a result there"""
+BROAD = {"cards/options.py", "cli/entry.py", "run/process/worker.py", "run/execute.py"}
+"""modules that may catch any exception: what a kernel, a card's entry or a third party's module raises is a result"""
 
 
 def name_of(path: Path) -> str:
