@@ -39,14 +39,17 @@ class Exporter:
         """Take what a module calls by a name, and all that it uses; False where the module has no such name.
 
         Raises:
-            CannotExport: the module has no source, or another definition has the name.
+            CannotExport: the module has no source, or renames what it imports, or another definition has the name.
         """
         found = _statements(module).get(name)
         if found is None:
             return False
         node, text = found
         if isinstance(node, ast.ImportFrom) and self._is_copied(node.module or ""):
-            return self.add(str(node.module), next(item.name for item in node.names if _bound(item) == name))
+            (item,) = (item for item in node.names if _bound(item) == name)
+            if item.asname:
+                raise CannotExport(f"{module} calls {item.name} of {node.module} {name}")
+            return self.add(str(node.module), name)
         if isinstance(node, ast.Import | ast.ImportFrom):
             self._imports[text] = None
             return True
@@ -144,7 +147,7 @@ def _statements(module: str) -> dict[str, tuple[ast.stmt, str]]:
         source = inspect.getsource(importlib.import_module(module))
     except (OSError, TypeError) as error:
         raise CannotExport(f"{module} has no source: {error}") from error
-    lines, body = source.splitlines(), ast.parse(source).body
+    lines, body = source.splitlines(), list(_top_level(ast.parse(source).body))
     found: dict[str, tuple[ast.stmt, str]] = {}
     for index, node in enumerate(body):
         first, last = node.lineno, node.end_lineno
@@ -163,6 +166,15 @@ def _statements(module: str) -> dict[str, tuple[ast.stmt, str]]:
                 continue
         found[name] = (node, "\n".join(lines[first - 1 : last]))
     return found
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a module, those that it tries included."""
+    for node in body:
+        if isinstance(node, ast.Try):
+            yield from _top_level(node.body)
+        else:
+            yield node
 
 
 def _bound(item: ast.alias) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import sys
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -161,6 +164,34 @@ def test_a_library_is_imported_by_its_name() -> None:
     script = whole_script(SimpleNamespace(bind=partial(FlashAttn2(library=None).bind.func, library=library)))
     assert "\nimport acme.kernels\n" in script
     assert "\nkernel = partial(bind, library=acme.kernels)\n" in script
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch) -> Iterator[Any]:
+    """The adapter that docs/cards.md shows, as a module of its own, with a library under it."""
+    page = (Path(__file__).parents[3] / "docs" / "cards.md").read_text()
+    (example,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "acme" in text]
+    (tmp_path / "acme_qualify.py").write_text(example)
+    (tmp_path / "acme.py").write_text("def attention(q, k, v, tile):\n    return q + tile\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("acme_qualify").Acme
+    for name in ("acme_qualify", "acme"):
+        sys.modules.pop(name, None)
+
+
+def test_another_distributions_adapter_is_exported(acme) -> None:
+    """The documented one: its function is copied with what it takes from qualify.api, its library is imported."""
+    assert ("tile",) == tuple(option.name for option in acme.declared_options)
+    adapter, made = acme({"tile": 32}), make_call(seqlens_q=(4,))
+    prepared = adapter.prepare(made)
+    expected, lse = prepared.result(prepared.launch())
+    again = exported(adapter)["kernel"](made)
+    assert torch.equal(expected, again.result(again.launch())[0])
+    assert torch.equal(made.q + 32, expected)
+    assert lse is None
+    script = whole_script(adapter)
+    assert inspect.getsource(adapter.bind.func).rstrip() in script
+    assert "qualify" not in script.replace("as qualify calls it", "").replace("acme_qualify", "").partition("import")[2]
 
 
 def test_what_has_no_name_of_its_own_cannot_be_exported() -> None:
