@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from qualify import assets
 from qualify.cards.load import load_kernels
-from qualify.run.adapters.registry import ADAPTERS
+from qualify.facts.adapters import ADAPTERS
 from qualify.run.checks.registry import CHECKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +23,7 @@ REGISTRIES = (
     ("qualify.cli.entry", "COMMANDS"),
     ("qualify.cli.entry", "GROUPS"),
     ("qualify.run.golden.accuracy", "CLASSES"),
-    ("qualify.run.adapters.registry", "ADAPTERS"),
+    ("qualify.facts.adapters", "ADAPTERS"),
     ("qualify.run.checks.registry", "CHECKS"),
     ("qualify.run.measure.kernel_names", "TABLE"),
     ("qualify.selftest.faults.registry", "FAULTS"),
@@ -30,8 +31,8 @@ REGISTRIES = (
     ("qualify.selftest.workloads", "SHAPES"),
     ("qualify.report.questions", "QUESTIONS"),
 )
-BROAD = {"cli/entry.py", "run/process/worker.py", "run/execute.py"}
-"""modules that may catch any exception: what a kernel or a user's card raises is a result there"""
+BROAD = {"cards/options.py", "cli/entry.py", "run/process/worker.py", "run/execute.py"}
+"""modules that may catch any exception: what a kernel, a card's entry or a third party's module raises is a result"""
 
 
 def name_of(path: Path) -> str:
@@ -61,6 +62,34 @@ def broad_handlers(tree: ast.Module) -> list[int]:
     return [line for line, what in caught if what in {"", "Exception"}]
 
 
+def code_in_strings(tree: ast.Module) -> list[int]:
+    """Lines of string constants that are Python with an import or a definition."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or "\n" not in node.value:
+            continue
+        try:
+            inner = ast.parse(textwrap.dedent(node.value))
+        except SyntaxError:
+            continue
+        kinds = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+        if any(isinstance(part, kinds) for part in ast.walk(inner)):
+            found.append(node.lineno)
+    return found
+
+
+def bodies(tree: ast.Module) -> list[tuple[str, str]]:
+    """(body without docstring, name) of each function of more than three statements."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+        if sum(isinstance(part, ast.stmt) for statement in body for part in ast.walk(statement)) > 3:
+            found.append(("\n".join(ast.dump(statement) for statement in body), node.name))
+    return found
+
+
 @pytest.mark.parametrize("folder", ["kernels", "matrices", "canaries", "reports"])
 def test_no_code_in_folders_of_cards(folder):
     """A folder of cards holds no Python: a top-level package called kernels would shadow another library."""
@@ -80,13 +109,35 @@ def test_docstrings(path):
     assert [] == public_without_docstring(tree.body)
 
 
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_code_in_strings(path):
+    """What a script holds is the source of real functions, which linters read and tests run."""
+    assert [] == code_in_strings(ast.parse(path.read_text()))
+
+
+def test_code_in_a_string_is_seen():
+    """A definition or an import within a string, but no docstring's words and no YAML."""
+    text = 'a = """\\\nimport math\n"""\nb = """\\\n    def f(x):\n        return x\n"""\n'
+    text += 'c = """\\\nmatrix: x\nb: [1]\n"""\n'
+    assert [1, 4] == code_in_strings(ast.parse(text))
+
+
+def test_no_function_exists_twice():
+    """Equal bodies have one home."""
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for body, name in bodies(ast.parse(path.read_text())):
+            homes.setdefault(body, []).append(f"{name_of(path)}:{name}")
+    assert [] == [places for places in homes.values() if len(places) > 1]
+
+
 @pytest.mark.parametrize("path", [path for path in MODULES if name_of(path) not in BROAD], ids=name_of)
 def test_no_broad_except(path):
     """Only the places that turn an exception into a result catch every exception."""
     assert [] == broad_handlers(ast.parse(path.read_text()))
 
 
-@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("name", [known.name for known in ADAPTERS])
 def test_every_adapter_has_a_factory(name):
     """An adapter's module has a ``create`` with a docstring; libraries are imported only when it is called."""
     module = importlib.import_module(f"qualify.run.adapters.{name}")
@@ -96,7 +147,7 @@ def test_every_adapter_has_a_factory(name):
 
 def test_every_card_has_an_adapter():
     """A shipped card names an adapter that exists, and every adapter serves a shipped card."""
-    assert set(ADAPTERS) == {loaded.card.adapter for loaded in load_kernels().values()}
+    assert {known.name for known in ADAPTERS} == {loaded.card.adapter for loaded in load_kernels().values()}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

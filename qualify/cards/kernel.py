@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
@@ -24,12 +24,14 @@ from qualify.cards.words import (
     Where,
     refuse,
 )
+from qualify.facts.adapters import ADAPTERS, AdapterFacts
 from qualify.facts.case import Dtype
 
 Generation = Literal["ampere", "hopper", "blackwell", "portable", "cpu"]
 Layout = Literal["packed", "paged"]
 Feature = Literal["gqa", "softcap", "sinks", "lse", "ragged", "empty", "empty_batch", "graph"]
 CALL = "call"
+JSON_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def _requirement(text: str) -> str:
@@ -237,6 +239,21 @@ class Witness(Card):
     """regular expressions of auxiliary kernels that may run beside it"""
 
 
+def _options_schema(known: AdapterFacts) -> dict[str, Any]:
+    """JSON Schema of the options of cards with this adapter."""
+    properties: dict[str, Any] = {}
+    for option in known.options:
+        rule: dict[str, Any] = {"type": JSON_TYPES[type(option.default)]}
+        if option.choices:
+            rule["enum"] = list(option.choices)
+        if option.at_least is not None:
+            rule["minimum"] = option.at_least
+        properties[option.name] = {**rule, "default": option.default, "description": option.meaning}
+    options = {"properties": properties, "additionalProperties": False}
+    chosen = {"properties": {"adapter": {"const": known.name}}}
+    return {"if": chosen, "then": {"properties": {"options": options}}}
+
+
 class KernelCard(Card):
     """A claim about one shipped attention kernel."""
 
@@ -245,6 +262,7 @@ class KernelCard(Card):
             "if": {"properties": {"adapter": {"const": CALL}}},
             "then": {"required": ["entry"]},
             "else": {"required": ["shipped_by"], "not": {"required": ["entry"]}},
+            "allOf": [_options_schema(known) for known in ADAPTERS],
         }
     )
 

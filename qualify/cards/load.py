@@ -17,6 +17,7 @@ from qualify import assets
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
+from qualify.cards.options import option_problems
 from qualify.cards.problems import Problem, in_order, meant, validate
 from qualify.cards.references import reference_problems
 from qualify.cards.source import LIMIT_BYTES, Source, parse, read
@@ -247,6 +248,8 @@ def _kernel(path: Path) -> LoadedKernel:
     source = read(path)
     card = validate(source, KernelCard)
     _check_stem(source, "kernel", card.kernel)
+    if problems := option_problems(card, source):
+        raise CardError(in_order(problems))
     return LoadedKernel(card=card, path=path, content_hash=content_hash(card))
 
 

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,25 +25,14 @@ from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Attempt, Bench
 from qualify.plan.workloads import workload_refusals
+from qualify.run.repro import rerun
+from qualify.run.repro.export import Exporter, call_of
 from qualify.store.store import Store
 
 MEMORY_SHARE = 0.85
 """share of the machine's free memory that a worker may take"""
 HANGS = 15
 """trials at most where each may have to be waited for"""
-FALLBACK = '''\
-"""{title}
-
-{text}
-"""
-
-# {why}
-# So this repeats it under qualify; the exit code is the gate's: 1 while it still fails.
-import subprocess
-import sys
-
-sys.exit(subprocess.run([sys.executable, "-m", {command}], check=False).returncode)
-'''
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,10 +209,7 @@ def _written(wanted: Wanted, attempt: Attempt, shrunk: Shrunk | None, say: Say) 
     script = attempt.script
     if why:
         say(f"{why} The script runs qualify instead.")
-        command = ", ".join(map(repr, wanted.command(alone=alone)))
-        title = f"{wanted.finding}: {wanted.case.id}"
-        text = _text(wanted, None).replace("\\", "\\\\").replace('"""', "'''")
-        script = FALLBACK.format(title=title, text=text, why=why, command=command)
+        script = _fallback(wanted, why, wanted.command(alone=alone))
     return Repro(
         run=wanted.run.id,
         case=wanted.case.id,
@@ -233,6 +219,16 @@ def _written(wanted: Wanted, attempt: Attempt, shrunk: Shrunk | None, say: Say) 
         standalone=not why,
         script=script,
     )
+
+
+def _fallback(wanted: Wanted, why: str, command: Sequence[str]) -> str:
+    """A script that runs qualify, and says why."""
+    said = f"# {why}\n# So this repeats it under qualify; the exit code is the gate's: 1 while it still fails.\n"
+    body = f"{said}{call_of('rerun', *map(repr, command))}\n"
+    exporter = Exporter()
+    exporter.add_names_of(body, rerun.__name__)
+    title = f"{wanted.finding}: {wanted.case.id}"
+    return exporter.script(title=title, text=_text(wanted, None), body=body)
 
 
 def _shows(script: str, wanted: Wanted) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from importlib.util import find_spec
 
 from packaging.requirements import Requirement
 
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.cards.load import parse_matrix
+from qualify.facts.adapters import options_of
 from qualify.facts.clock import is_future
 from qualify.facts.code import Code
 from qualify.facts.outcome import Measured, NotRun
@@ -89,6 +89,6 @@ def _fresh(moment: datetime, run: Run) -> bool:
 
 def is_observed(card: KernelCard, stack: Stack) -> bool:
     """Whether a change of the kernel's code would show in the stack, or in qualify's version."""
-    if card.adapter == CALL or find_spec(f"qualify.run.adapters.{card.adapter}") is None:
+    if card.adapter == CALL or options_of(card.adapter) is None:
         return False
     return any(stack.version(Requirement(text).name) for text in card.shipped_by)

@@ -31,6 +31,7 @@ from packaging.requirements import Requirement
 
 import qualify
 from qualify.cards.kernel import CALL, KernelCard
+from qualify.facts.adapters import ENTRY_POINTS
 from qualify.facts.code import Code
 from qualify.plan.digests import digests_of
 
@@ -39,8 +40,6 @@ SUFFIXES = (
     *(".ptx", ".cubin", ".fatbin", ".hsaco"),
 )
 """what runs, or is compiled to run, in a user's folder; cards and reports lie there too, and do not count"""
-ENTRY_POINTS = "qualify.adapters"
-"""entry-point group in which other distributions offer adapters: the name on a card, and their ``create``"""
 _NOT_RUN = ("../", "/", "torch/include/")
 """what belongs to a distribution and not to its kernels: commands, and the headers for extensions of others, which are
 three quarters of torch's files"""

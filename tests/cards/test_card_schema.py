@@ -88,6 +88,10 @@ def test_every_key_has_a_description() -> None:
         {"accuracy.fp8": "bf16"},
         {"witness": ...},
         {"options": {"a": [1]}},
+        {"options": {"fa_version": 4}},
+        {"options": {"fa_versoin": 3}},
+        {"adapter": "tiled_torch", "options": {"tile_q": 0}},
+        {"adapter": "torch_sdpa", "options": {"backend": "autoo"}},
         {"requires.compute_capability": [9.0]},
     ],
 )

@@ -16,6 +16,7 @@ from qualify.run.adapters import flashinfer_mla, flashmla
 from qualify.run.adapters.flashinfer_mla import FlashInferMla, cache_of
 from qualify.run.adapters.flashmla import FlashMla
 from qualify.run.adapters.interface import Adapter, LibraryRefusal
+from qualify.run.adapters.packing import from_batch
 from qualify.run.checks.layout import LAYOUTS
 from qualify.run.checks.page_permutation import move_pages, shared_prefix
 from qualify.run.checks.parameters import make_probe
@@ -196,7 +197,7 @@ def test_flashinfers_cache_holds_the_keys_of_each_sequence(page_size: int) -> No
 def test_results_are_brought_into_the_packed_form() -> None:
     """FlashMLA's (batch, heads, queries) and FlashInfer's (rows, heads) LSE become (heads, rows)."""
     out, lse = torch.randn(3, 2, 4, 8), torch.randn(3, 4, 2)
-    packed, packed_lse = flashmla.to_contract((out, lse))
+    packed, packed_lse = from_batch((out, lse))
     assert torch.equal(out[1, 0], packed[2])
     assert ((6, 4, 8), (4, 6)) == (packed.shape, packed_lse.shape)
     assert torch.equal(lse[1, :, 0], packed_lse[:, 2])

@@ -15,46 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import refusals, refuse
-from qualify.run.adapters.source import source_of
+from qualify.run.adapters.packing import from_batch, refusals, refuse
 
 LIBRARY = "flash-attn 2"
 PAGE_MULTIPLE = 256
-
-SOURCE = """\
-from flash_attn.flash_attn_interface import flash_attn_varlen_func, flash_attn_with_kvcache
-
-
-def attend(call):
-    shared = dict(softmax_scale=call.scale, causal=call.causal, window_size=tuple(call.window), softcap=call.softcap)
-    lengths = call.cu_seqlens_q.diff().tolist()
-    if call.block_table is None or len(set(lengths)) > 1:
-        returned = flash_attn_varlen_func(
-            call.q,
-            call.k,
-            call.v,
-            cu_seqlens_q=call.cu_seqlens_q,
-            cu_seqlens_k=cumulative_keys(call),
-            max_seqlen_q=call.max_seqlen_q,
-            max_seqlen_k=call.max_seqlen_k,
-            return_attn_probs=True,
-            block_table=call.block_table,
-            **shared,
-        )
-        return returned[0], returned[1]
-    out, lse = flash_attn_with_kvcache(
-        call.q.view(len(lengths), lengths[0], *call.q.shape[1:]),
-        call.k,
-        call.v,
-        cache_seqlens=call.seqused_k,
-        block_table=call.block_table,
-        return_softmax_lse=True,
-        **shared,
-    )
-    return out.flatten(0, 1), lse.transpose(0, 1).flatten(1)
-"""
-"""``FlashAttn2.prepare`` and its launch, for a script."""
 
 
 def create(options: dict[str, Any]) -> Adapter:
@@ -64,8 +30,7 @@ def create(options: dict[str, Any]) -> Adapter:
         ImportError: flash_attn is not installed, or does not fit the installed torch.
         ValueError: unknown option.
     """
-    if options:
-        raise ValueError(f"flash_attn: unknown options {options}")
+    settle("flash_attn", options)
     return FlashAttn2(library=import_module("flash_attn.flash_attn_interface"))
 
 
@@ -73,7 +38,7 @@ class FlashAttn2:
     """The two public functions of the library."""
 
     def __init__(self, *, library: Any) -> None:
-        self._library = library
+        self.bind = partial(bind, library=library)
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Bind the arguments and make one call to hear whether the library takes it.
@@ -82,22 +47,49 @@ class FlashAttn2:
             LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
         """
         refuse(call, LIBRARY, paged=True, window=True, softcap=True)
-        if call.block_table is not None and call.k.shape[1] % PAGE_MULTIPLE:
-            raise LibraryRefusal(f"{LIBRARY}: page_size={call.k.shape[1]} is not a multiple of {PAGE_MULTIPLE}")
-        lengths = call.cu_seqlens_q.diff().tolist()
-        dense = call.block_table is not None and len(set(lengths)) == 1
-        prepared = self._with_cache(call, lengths) if dense else self._varlen(call)
+        if call.block_table is not None:
+            _refuse_pages(call)
+        prepared = self.bind(call)
         with refusals(LIBRARY):
             prepared.launch()
         return prepared
 
-    def source(self) -> str:
-        """The call of the function that serves the layout."""
-        return f"{source_of(cumulative_keys)}\n\n{SOURCE}"
 
-    def _varlen(self, call: AttentionCall) -> Prepared:
+def _refuse_pages(call: AttentionCall) -> None:
+    """Refuse what the paged functions cannot honour.
+
+    A block of queries that sees no key writes its LSE at the place of a padded result: beyond the packed one, into
+    memory of others. That spoiled other tensors of the process (docs/findings.md), so such a call is never made.
+    """
+    page_size = call.k.shape[1]
+    if page_size % PAGE_MULTIPLE:
+        raise LibraryRefusal(f"{LIBRARY}: page_size={page_size} is not a multiple of {PAGE_MULTIPLE}")
+    assert call.seqused_k is not None, "a paged call has seqused_k"
+    queries = call.cu_seqlens_q.diff()
+    longer = int((queries > call.seqused_k).sum())
+    if longer and len(set(queries.tolist())) > 1:
+        raise LibraryRefusal(
+            f"{LIBRARY}: {longer} sequences on pages have more queries than keys, in a batch of unequal ones: its LSE "
+            "would be written out of bounds"
+        )
+
+
+def bind(call: AttentionCall, *, library: Any) -> Prepared:
+    """The function that serves the layout, with its arguments.
+
+    Args:
+        library: ``flash_attn.flash_attn_interface``.
+    """
+    shared = {
+        "softmax_scale": call.scale,
+        "causal": call.causal,
+        "window_size": call.window,
+        "softcap": call.softcap,
+    }
+    batch = len(call.cu_seqlens_q) - 1
+    if call.block_table is None or len(set(call.cu_seqlens_q.diff().tolist())) > 1:
         launch = partial(
-            self._library.flash_attn_varlen_func,
+            library.flash_attn_varlen_func,
             call.q,
             call.k,
             call.v,
@@ -105,30 +97,22 @@ class FlashAttn2:
             cu_seqlens_k=cumulative_keys(call),
             max_seqlen_q=call.max_seqlen_q,
             max_seqlen_k=call.max_seqlen_k,
-            softmax_scale=call.scale,
-            causal=call.causal,
-            window_size=call.window,
-            softcap=call.softcap,
             return_attn_probs=True,  # adds the LSE; the probabilities exist only under dropout
             block_table=call.block_table,
+            **shared,
         )
         return Prepared(launch=launch, result=itemgetter(0, 1))
-
-    def _with_cache(self, call: AttentionCall, lengths: list[int]) -> Prepared:
-        launch = partial(
-            self._library.flash_attn_with_kvcache,
-            call.q.view(len(lengths), lengths[0], *call.q.shape[1:]),
-            call.k,
-            call.v,
-            cache_seqlens=call.seqused_k,
-            block_table=call.block_table,
-            softmax_scale=call.scale,
-            causal=call.causal,
-            window_size=call.window,
-            softcap=call.softcap,
-            return_softmax_lse=True,
-        )
-        return Prepared(launch=launch, result=_from_batch)
+    launch = partial(
+        library.flash_attn_with_kvcache,
+        call.q.view(batch, call.q.shape[0] // batch, *call.q.shape[1:]),
+        call.k,
+        call.v,
+        cache_seqlens=call.seqused_k,
+        block_table=call.block_table,
+        return_softmax_lse=True,
+        **shared,
+    )
+    return Prepared(launch=launch, result=from_batch)
 
 
 def cumulative_keys(call: AttentionCall) -> Tensor:
@@ -137,9 +121,3 @@ def cumulative_keys(call: AttentionCall) -> Tensor:
         return call.cu_seqlens_k
     assert call.seqused_k is not None, "a paged call has seqused_k"
     return torch.nn.functional.pad(call.seqused_k.cumsum(0), (1, 0)).int()
-
-
-def _from_batch(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Packed results from (batch, seqlen, heads, dim) and (batch, heads, seqlen)."""
-    out, lse = native
-    return out.flatten(0, 1), lse.transpose(0, 1).flatten(1)

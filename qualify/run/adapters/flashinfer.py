@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import PageList, left_window, page_list, refusals, refuse, tensor_scale
-from qualify.run.adapters.source import constants, source_of
+from qualify.run.adapters.packing import left_window, page_list, refusals, refuse, tensor_scale
 
 WORKSPACE_BYTES = 1 << 30
 """scratch of all wrappers: Falcon 7B's splits fill 614 MB of it (8 sequences, 5 queries of 71 heads, 8196 keys), and
@@ -37,76 +37,27 @@ HEAD_DIMS = {
 DECODE_GROUPS = (1, 2, 3, 4, 8)
 """query heads on a KV head for which decode is written without tensor cores; others need the kernel with them"""
 
-ATTEND = """\
-def attend(call):
-    causal = call.causal or call.window[1] == 0
-    heads = dict(num_qo_heads=call.q.shape[1], num_kv_heads=call.k.shape[-2])
-    shared = dict(
-        window_left=call.window[0],
-        logits_soft_cap=call.softcap,
-        sm_scale=call.scale,
-        q_data_type=call.q.dtype,
-        kv_data_type=call.k.dtype,
-        o_data_type=call.out_dtype,
-    )
-    scales, factors = (), {}
-    if call.q_descale is None and call.k_descale is not None:  # one for all keys, one for all values
-        factors = dict(k_scale=float(call.k_descale[0, 0]), v_scale=float(call.v_descale[0, 0]))
-    elif call.q_descale is not None:  # one for each head; the same for every sequence
-        group = call.q.shape[1] // call.k.shape[-2]
-        scales = (call.q_descale[0].repeat_interleave(group), call.k_descale[0], call.v_descale[0])
-    if WORKSPACE.get("scratch") is None:
-        WORKSPACE["scratch"] = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=call.q.device)
-    scratch = WORKSPACE["scratch"]
-    if call.block_table is None:
-        wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
-        dims = dict(head_dim_qk=call.q.shape[-1], head_dim_vo=call.v.shape[-1], causal=causal)
-        wrapper.plan(call.cu_seqlens_q, call.cu_seqlens_k, **heads, **dims, **shared)
-        out, lse = wrapper.run(call.q, call.k, call.v, *scales, return_lse=True)
-    else:
-        pages, heads["page_size"] = page_list(call), call.k.shape[1]
-        lists = (pages.indptr, pages.indices, pages.last_page_len)
-        if BACKEND == "fa2" and call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1:
-            tensor_cores = TENSOR_CORES or call.q.shape[1] // call.k.shape[-2] not in DECODE_GROUPS
-            wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(scratch, "NHD", use_tensor_cores=tensor_cores)
-            wrapper.plan(*lists, head_dim=call.q.shape[-1], **heads, **shared)
-        else:
-            wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "NHD", backend=BACKEND)
-            wrapper.plan(call.cu_seqlens_q, *lists, head_dim_qk=call.q.shape[-1], causal=causal, **heads, **shared)
-        out, lse = wrapper.run(call.q, (call.k, call.v), *scales, **factors, return_lse=True)
-    return out, (lse * math.log(2)).transpose(0, 1).contiguous()
-"""
-"""``FlashInfer.prepare`` and its launch, for a script."""
-
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card.
-
-    Args:
-        options: ``backend``: fa2 (default) or fa3. ``use_tensor_cores``: false (default: only where
-            there is no other decode kernel for the group) or true, for paged decode with fa2.
 
     Raises:
         ImportError: flashinfer is not installed.
         ValueError: unknown option or backend.
     """
-    backend = options.get("backend", "fa2")
-    if options.keys() - {"backend", "use_tensor_cores"} or backend not in HEAD_DIMS:
-        raise ValueError(f"flashinfer: options {options}; backend is one of {list(HEAD_DIMS)}")
-    return FlashInfer(
-        library=import_module("flashinfer"), backend=backend, use_tensor_cores=options.get("use_tensor_cores", False)
-    )
+    settings = settle("flashinfer", options)
+    return FlashInfer(library=import_module("flashinfer"), **settings)
 
 
 class FlashInfer:
     """Three wrappers over one scratch buffer."""
 
     def __init__(self, *, library: Any, backend: str, use_tensor_cores: bool) -> None:
-        self._library = library
         self._backend = backend
-        self._use_tensor_cores = use_tensor_cores
         self._name = f"FlashInfer {backend}"
-        self._scratch = Scratch()
+        self.bind = partial(
+            bind, library=library, backend=backend, use_tensor_cores=use_tensor_cores, scratch=Scratch()
+        )
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Plan the call and run it once.
@@ -116,7 +67,6 @@ class FlashInfer:
         """
         paged = call.block_table is not None
         fp8 = call.q.dtype.itemsize == 1
-        fp8_cache = not fp8 and call.k.dtype.itemsize == 1
         refuse(
             call,
             self._name,
@@ -127,95 +77,14 @@ class FlashInfer:
             fp8=self._backend == "fa3",
             fp8_cache=self._backend == "fa2" and paged,
         )
-        scales = head_scales(call, self._name) if fp8 else ()
-        factors = {}
-        if fp8_cache:
-            factors = {f"{which}_scale": tensor_scale(call, f"{which}_descale", self._name) for which in "kv"}
         dims = (call.q.shape[-1], call.v.shape[-1])
         if dims not in HEAD_DIMS[self._backend]:
             raise LibraryRefusal(f"{self._name}: (head_dim, head_dim_v)={dims} not in {HEAD_DIMS[self._backend]}")
         left_window(call, self._name)
         with refusals(self._name):
-            launch = self._paged(call, scales, factors) if paged else self._ragged(call, scales)
-            launch()
-        return Prepared(launch=launch, result=_natural_lse)
-
-    def source(self) -> str:
-        """The list of pages, and ``attend(call)`` on the wrapper that serves the layout."""
-        imports = "from dataclasses import dataclass\n\nimport flashinfer\n\n"
-        chosen = constants(
-            BACKEND=self._backend,
-            TENSOR_CORES=self._use_tensor_cores,
-            DECODE_GROUPS=DECODE_GROUPS,
-            WORKSPACE_BYTES=WORKSPACE_BYTES,
-            WORKSPACE={},
-        )
-        return f"{imports}{chosen}\n\n{source_of(PageList, page_list)}\n\n{ATTEND}"
-
-    def _ragged(self, call: AttentionCall, scales: tuple[Tensor, ...]) -> partial[Any]:
-        wrapper = self._library.BatchPrefillWithRaggedKVCacheWrapper(
-            self._scratch.on(call.q.device), "NHD", backend=self._backend
-        )
-        causal, _ = left_window(call, self._name)
-        wrapper.plan(
-            call.cu_seqlens_q,
-            call.cu_seqlens_k,
-            num_qo_heads=call.q.shape[1],
-            num_kv_heads=call.k.shape[1],
-            head_dim_qk=call.q.shape[-1],
-            head_dim_vo=call.v.shape[-1],
-            causal=causal,
-            **self._parameters(call),
-        )
-        return partial(wrapper.run, call.q, call.k, call.v, *scales, return_lse=True)
-
-    def _paged(self, call: AttentionCall, scales: tuple[Tensor, ...], factors: dict[str, float]) -> partial[Any]:
-        pages = page_list(call)
-        one_query = call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1
-        _, page_size, heads_kv, _ = call.k.shape
-        heads = {"num_qo_heads": call.q.shape[1], "num_kv_heads": heads_kv, "page_size": page_size}
-        wrapper: Any
-        if one_query and self._backend == "fa2":
-            tensor_cores = self._use_tensor_cores or call.q.shape[1] // heads_kv not in DECODE_GROUPS
-            wrapper = self._library.BatchDecodeWithPagedKVCacheWrapper(
-                self._scratch.on(call.q.device), "NHD", use_tensor_cores=tensor_cores
-            )
-            wrapper.plan(
-                pages.indptr,
-                pages.indices,
-                pages.last_page_len,
-                head_dim=call.q.shape[-1],
-                **heads,
-                **self._parameters(call),
-            )
-        else:
-            wrapper = self._library.BatchPrefillWithPagedKVCacheWrapper(
-                self._scratch.on(call.q.device), "NHD", backend=self._backend
-            )
-            causal, _ = left_window(call, self._name)
-            wrapper.plan(
-                call.cu_seqlens_q,
-                pages.indptr,
-                pages.indices,
-                pages.last_page_len,
-                head_dim_qk=call.q.shape[-1],
-                causal=causal,
-                **heads,
-                **self._parameters(call),
-            )
-        return partial(wrapper.run, call.q, (call.k, call.v), *scales, **factors, return_lse=True)
-
-    def _parameters(self, call: AttentionCall) -> dict[str, Any]:
-        """The keywords that the three ``plan`` methods share."""
-        _, left = left_window(call, self._name)
-        return {
-            "window_left": left,
-            "logits_soft_cap": call.softcap,
-            "sm_scale": call.scale,
-            "q_data_type": call.q.dtype,
-            "kv_data_type": call.k.dtype,
-            "o_data_type": call.out_dtype,
-        }
+            prepared = self.bind(call)
+            prepared.launch()
+        return prepared
 
 
 class Scratch:
@@ -224,6 +93,9 @@ class Scratch:
     def __init__(self) -> None:
         self._buffer: Tensor | None = None
 
+    def __repr__(self) -> str:
+        return "Scratch()"
+
     def on(self, device: torch.device) -> Tensor:
         """(WORKSPACE_BYTES,) uint8; the first call says where."""
         if self._buffer is None:
@@ -231,8 +103,69 @@ class Scratch:
         return self._buffer
 
 
+def bind(call: AttentionCall, *, library: Any, backend: str, use_tensor_cores: bool, scratch: Scratch) -> Prepared:
+    """The wrapper that serves the layout, when it has planned the call.
+
+    Args:
+        library: ``flashinfer``.
+        backend: fa2 or fa3.
+        use_tensor_cores: paged decode takes the kernel with tensor cores for every head group.
+        scratch: buffer of all wrappers.
+
+    Raises:
+        LibraryRefusal: descale factors or a window that FlashInfer has no word for.
+    """
+    name = f"FlashInfer {backend}"
+    scales = head_scales(call, name) if call.q.dtype.itemsize == 1 else ()
+    if call.block_table is None:
+        wrapper = library.BatchPrefillWithRaggedKVCacheWrapper(scratch.on(call.q.device), "NHD", backend=backend)
+        lengths = (call.cu_seqlens_q, call.cu_seqlens_k)
+        wrapper.plan(*lengths, **_prefill_words(call, name), head_dim_vo=call.v.shape[-1], **_plan_words(call, name))
+        launch = partial(wrapper.run, call.q, call.k, call.v, *scales, return_lse=True)
+        return Prepared(launch=launch, result=natural_lse)
+    factors = {}
+    if call.q.dtype.itemsize > 1 and call.k.dtype.itemsize == 1:
+        factors = {f"{which}_scale": tensor_scale(call, f"{which}_descale", name) for which in "kv"}
+    pages = page_list(call)
+    lists = (pages.indptr, pages.indices, pages.last_page_len)
+    words = {"page_size": call.k.shape[1], **_plan_words(call, name)}
+    one_query = call.max_seqlen_q == 1 and call.q.shape[0] == len(call.cu_seqlens_q) - 1
+    if one_query and backend == "fa2":
+        tensor_cores = use_tensor_cores or call.q.shape[1] // call.k.shape[2] not in DECODE_GROUPS
+        wrapper = library.BatchDecodeWithPagedKVCacheWrapper(
+            scratch.on(call.q.device), "NHD", use_tensor_cores=tensor_cores
+        )
+        wrapper.plan(*lists, head_dim=call.q.shape[-1], **words)
+    else:
+        wrapper = library.BatchPrefillWithPagedKVCacheWrapper(scratch.on(call.q.device), "NHD", backend=backend)
+        wrapper.plan(call.cu_seqlens_q, *lists, **_prefill_words(call, name), **words)
+    launch = partial(wrapper.run, call.q, (call.k, call.v), *scales, **factors, return_lse=True)
+    return Prepared(launch=launch, result=natural_lse)
+
+
+def _plan_words(call: AttentionCall, library: str) -> dict[str, Any]:
+    """The keywords that the three ``plan`` methods share."""
+    _, left = left_window(call, library)
+    return {
+        "num_qo_heads": call.q.shape[1],
+        "num_kv_heads": call.k.shape[-2],
+        "window_left": left,
+        "logits_soft_cap": call.softcap,
+        "sm_scale": call.scale,
+        "q_data_type": call.q.dtype,
+        "kv_data_type": call.k.dtype,
+        "o_data_type": call.out_dtype,
+    }
+
+
+def _prefill_words(call: AttentionCall, library: str) -> dict[str, Any]:
+    """The keywords that only the ``plan`` methods of prefill have."""
+    causal, _ = left_window(call, library)
+    return {"head_dim_qk": call.q.shape[-1], "causal": causal}
+
+
 def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tensor]:
-    """(q, k, v) descale factors for a library that has one for each head and none for each sequence.
+    """(q, k, v) descale factors as FlashInfer takes them: one for each head and none for each sequence.
 
     Returns:
         q's (heads_q,), k's and v's (heads_kv,), float32; factors that the call leaves out are 1.
@@ -253,7 +186,7 @@ def head_scales(call: AttentionCall, library: str) -> tuple[Tensor, Tensor, Tens
     return found[0].repeat_interleave(heads_q // heads_kv), found[1], found[2]
 
 
-def _natural_lse(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def natural_lse(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """``lse`` from (total_q, heads_q) in base 2 to (heads_q, total_q) in base e."""
     out, lse = native
     return out, (lse * math.log(2)).transpose(0, 1).contiguous()

@@ -15,41 +15,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.run.adapters.flashinfer import WORKSPACE_BYTES, Scratch
+from qualify.facts.adapters import settle
+from qualify.run.adapters.flashinfer import Scratch
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.adapters.packing import PageList, latent_keys, page_list, refusals, refuse
-from qualify.run.adapters.source import constants, source_of
+from qualify.run.adapters.packing import latent_keys, page_list, refusals, refuse
 
-BACKENDS = ("fa2", "fa3")
 HEAD_DIMS = (576, 512)
 """(head_dim, head_dim_v), and so a rotated part of 64"""
-
-ATTEND = """\
-def attend(call):
-    cache = cache_of(call)
-    if WORKSPACE.get("scratch") is None:
-        WORKSPACE["scratch"] = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=call.q.device)
-    wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(WORKSPACE["scratch"], backend=BACKEND)
-    wrapper.plan(*planned(call, cache))
-    return to_contract(wrapper.run(*parts_of(call, cache), return_lse=True, return_lse_base_on_e=True))
-"""
-"""``FlashInferMla.prepare`` and its launch, for a script."""
 
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card.
 
-    Args:
-        options: ``backend``: fa2 (default) or fa3.
-
     Raises:
         ImportError: flashinfer is not installed.
         ValueError: unknown option or backend.
     """
-    backend = options.get("backend", "fa2")
-    if options.keys() - {"backend"} or backend not in BACKENDS:
-        raise ValueError(f"flashinfer_mla: options {options}; backend is one of {BACKENDS}")
-    return FlashInferMla(library=import_module("flashinfer.mla"), backend=backend)
+    settings = settle("flashinfer_mla", options)
+    return FlashInferMla(library=import_module("flashinfer.mla"), **settings)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +78,8 @@ class FlashInferMla:
     """One wrapper for each call, over one scratch buffer."""
 
     def __init__(self, *, library: Any, backend: str) -> None:
-        self._library = library
-        self._backend = backend
         self._name = f"FlashInfer MLA {backend}"
-        self._scratch = Scratch()
+        self.bind = partial(bind, library=library, backend=backend, scratch=Scratch())
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Plan the call and run it once.
@@ -108,20 +89,25 @@ class FlashInferMla:
         """
         refuse(call, self._name, paged=True, head_dim_v=True)
         latent_keys(call, self._name, HEAD_DIMS)
-        cache = cache_of(call)
-        wrapper = self._library.BatchMLAPagedAttentionWrapper(self._scratch.on(call.q.device), backend=self._backend)
-        launch = partial(wrapper.run, *parts_of(call, cache), return_lse=True, return_lse_base_on_e=True)
         with refusals(self._name):
-            wrapper.plan(*planned(call, cache))
-            launch()
-        return Prepared(launch=launch, result=to_contract)
+            prepared = self.bind(call)
+            prepared.launch()
+        return prepared
 
-    def source(self) -> str:
-        """The cache in pages, and ``attend(call)`` on the wrapper."""
-        imports = "from dataclasses import dataclass\n\nimport flashinfer.mla\n\n"
-        chosen = constants(BACKEND=self._backend, WORKSPACE_BYTES=WORKSPACE_BYTES, WORKSPACE={})
-        parts = source_of(PageList, page_list, Cache, cache_of, planned, parts_of, to_contract)
-        return f"{imports}{chosen}\n\n{parts}\n\n{ATTEND}"
+
+def bind(call: AttentionCall, *, library: Any, backend: str, scratch: Scratch) -> Prepared:
+    """A wrapper that has planned the call.
+
+    Args:
+        library: ``flashinfer.mla``.
+        backend: fa2 or fa3.
+        scratch: buffer of all wrappers.
+    """
+    cache = cache_of(call)
+    wrapper = library.BatchMLAPagedAttentionWrapper(scratch.on(call.q.device), backend=backend)
+    wrapper.plan(*planned(call, cache))
+    launch = partial(wrapper.run, *parts_of(call, cache), return_lse=True, return_lse_base_on_e=True)
+    return Prepared(launch=launch, result=to_contract)
 
 
 def to_contract(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

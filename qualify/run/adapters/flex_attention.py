@@ -16,10 +16,10 @@ from torch import Tensor
 from torch._dynamo import config as dynamo
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
+from qualify.facts.adapters import settle
 from qualify.masks import UNBOUNDED, visible
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.adapters.packing import refusals, refuse
-from qualify.run.adapters.source import constants, source_of
 
 LIBRARY = "FlexAttention"
 EAGER_MASK_CELLS = 2**30
@@ -27,38 +27,8 @@ EAGER_MASK_CELLS = 2**30
 PREFILL_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
 """for several queries: below 128 of them torch 2.11 takes its decode template, and fails on 65 queries with
 NoValidChoicesError"""
-ATTEND = """\
-compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
-
-
-def attend(call):
-    if not call.q.shape[0] or not call.k.shape[0]:
-        lse = torch.full((call.q.shape[1], call.q.shape[0]), float("-inf"), device=call.q.device)
-        return call.q.new_zeros(*call.q.shape[:2], call.v.shape[-1]), lse
-    count, seqlen_q, seqlen_k = _dense_shape(call)
-    q = _to_batch(call.q, count, seqlen_q)
-    k, v = (_to_batch(tensor, count, seqlen_k) for tensor in (call.k, call.v))
-    mask_mod = mask_of(call)
-    with dynamo.patch(recompile_limit=2**20, accumulated_recompile_limit=2**20):
-        native = compiled(
-            q,
-            k,
-            v,
-            score_mod=_softcap(call.softcap) if call.softcap else None,
-            block_mask=None if mask_mod is None else _block_mask(mask_mod, seqlen_q, seqlen_k, call.q.device),
-            scale=call.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-            kernel_options=PREFILL_KERNEL if seqlen_q > 1 else None,
-            return_aux=AuxRequest(lse=True),
-        )
-    return _from_dense(native)
-"""
-"""``FlexAttention.prepare`` and its launch, for a script."""
-IMPORTS = """\
-from torch._dynamo import config as dynamo
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
-
-"""
+COMPILED: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+"""each new shape or mask compiles a kernel"""
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -68,16 +38,15 @@ def create(options: dict[str, Any]) -> Adapter:
     Raises:
         ValueError: unknown option.
     """
-    if options:
-        raise ValueError(f"flex_attention: unknown options {options}")
+    settle("flex_attention", options)
     return FlexAttention()
 
 
 class FlexAttention:
-    """One compiled ``flex_attention``; each new shape or mask compiles a kernel."""
+    """The compiled ``flex_attention``."""
 
     def __init__(self) -> None:
-        self._compiled: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+        self.bind = partial(bind)
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Build the block mask and compile.
@@ -86,35 +55,34 @@ class FlexAttention:
             LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
         """
         refuse(call, LIBRARY, window=True, chunk=True, softcap=True, head_dim_v=True, fp32=True)
-        if not call.q.shape[0] or not call.k.shape[0]:
-            return _nothing_visible(call)
-        count, seqlen_q, seqlen_k = _dense_shape(call)
-        q = _to_batch(call.q, count, seqlen_q)
-        k, v = (_to_batch(tensor, count, seqlen_k) for tensor in (call.k, call.v))
-        mask_mod = mask_of(call)
-        launch = partial(
-            self._compiled,
-            q,
-            k,
-            v,
-            score_mod=_softcap(call.softcap) if call.softcap else None,
-            block_mask=None if mask_mod is None else _block_mask(mask_mod, seqlen_q, seqlen_k, call.q.device),
-            scale=call.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-            kernel_options=PREFILL_KERNEL if seqlen_q > 1 else None,
-            return_aux=AuxRequest(lse=True),
-        )
-        # Every shape is compiled on purpose, so dynamo's guard against endless recompilation is off here.
-        limits = dynamo.patch(recompile_limit=2**20, accumulated_recompile_limit=2**20)
-        with limits, refusals(LIBRARY):
-            launch()
-        return Prepared(launch=launch, result=_from_dense)
+        with refusals(LIBRARY):
+            return self.bind(call)
 
-    def source(self) -> str:
-        """The helpers that make the dense form and the mask, and ``attend(call)``."""
-        chosen = constants(UNBOUNDED=UNBOUNDED, EAGER_MASK_CELLS=EAGER_MASK_CELLS, PREFILL_KERNEL=PREFILL_KERNEL)
-        shapes = source_of(visible, mask_of, _dense_shape, _to_batch, _dense_mask, _document_mask)
-        return f"{IMPORTS}{chosen}\n\n{shapes}\n\n{source_of(_block_mask, _softcap, _from_dense)}\n\n{ATTEND}"
+
+def bind(call: AttentionCall) -> Prepared:
+    """The dense form, its block mask, and the kernel that one launch has compiled for them."""
+    if not call.q.shape[0] or not call.k.shape[0]:
+        return _nothing_visible(call)
+    count, seqlen_q, seqlen_k = _dense_shape(call)
+    q = _to_batch(call.q, count, seqlen_q)
+    k, v = (_to_batch(tensor, count, seqlen_k) for tensor in (call.k, call.v))
+    mask_mod = mask_of(call)
+    launch = partial(
+        COMPILED,
+        q,
+        k,
+        v,
+        score_mod=_softcap(call.softcap) if call.softcap else None,
+        block_mask=None if mask_mod is None else _block_mask(mask_mod, seqlen_q, seqlen_k, call.q.device),
+        scale=call.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        kernel_options=PREFILL_KERNEL if seqlen_q > 1 else None,
+        return_aux=AuxRequest(lse=True),
+    )
+    # Every shape is compiled on purpose, so dynamo's guard against endless recompilation is off here.
+    with dynamo.patch(recompile_limit=2**20, accumulated_recompile_limit=2**20):
+        launch()
+    return Prepared(launch=launch, result=_from_dense)
 
 
 def mask_of(call: AttentionCall) -> MaskMod | None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -104,8 +105,21 @@ class Adapter(Protocol):
         ...
 
 
+@runtime_checkable
+class Scripted(Protocol):
+    """An adapter whose calls ``qualify repro`` can write into a script that does without qualify."""
+
+    bind: partial[Prepared]
+    """what ``prepare`` gets its ``Prepared`` from: a module-level function of the call, with keywords that are modules,
+    plain values, or objects whose ``repr`` is the Python that makes them"""
+
+
 class AdapterFactory(Protocol):
-    """Module-level ``create`` of an adapter module: imports the library and binds the card's options."""
+    """Module-level ``create`` of an adapter module: imports the library and binds the card's options.
+
+    An attribute ``declared_options``, a tuple of :class:`~qualify.facts.adapters.Option`, has the options of every card
+    checked when the card is loaded; without it they are not checked.
+    """
 
     def __call__(self, options: dict[str, Any]) -> Adapter:
         """Raises ImportError where the library cannot be imported, ValueError on an unknown option."""

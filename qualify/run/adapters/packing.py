@@ -105,6 +105,12 @@ def boolean_mask(
     return torch.stack([mask.expand(i.shape[0], j.shape[1]) for mask in masks])[:, None]
 
 
+def from_batch(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Packed ``(out, lse)`` from (batch, queries, heads, dim) and (batch, heads, queries)."""
+    out, lse = native
+    return out.flatten(0, 1), lse.transpose(0, 1).flatten(1).contiguous()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PageList:
     """A block table as FlashInfer wants it: the used pages of all sequences, one after another."""

@@ -4,69 +4,54 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from qualify.cards.kernel import KernelCard
-from qualify.plan.code import ENTRY_POINTS
+from qualify.facts.adapters import ADAPTERS, ENTRY_POINTS, options_of
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.adapters.source import constants
-
-ADAPTERS = (
-    "flash_attn",
-    "flash_attn_cute",
-    "flashinfer",
-    "flashinfer_mla",
-    "flashmla",
-    "flex_attention",
-    "tiled_torch",
-    "torch_sdpa",
-    "vllm_flash_attn",
-    "vllm_triton",
-)
-"""modules of this package with a ``create(options)``"""
-
-ENTRY_SOURCE = """\
-import importlib
-import sys
-
-{chosen}
-sys.path.append(FOLDER)
-entry = importlib.import_module("{module}").{path}
-
-
-def attend(call):
-    returned = entry(call, **OPTIONS)
-    return returned if isinstance(returned, tuple) else (returned, None)
-"""
 
 
 class EntryAdapter:
     """A third party's function, called with the canonical layout as it is (``adapter: call``)."""
 
-    def __init__(self, function: Any, options: dict[str, Any], entry: str = "") -> None:
-        self.function = function
-        self.options = options
-        self.entry = entry
+    def __init__(self, entry: str, options: dict[str, Any]) -> None:
+        load_entry(entry)
+        self.bind = partial(bind_entry, entry=entry, folder=_folder(entry), options=options)
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Nothing to convert."""
+        return self.bind(call)
 
-        def result(native: Any) -> tuple[Tensor, Tensor | None]:
-            return native if isinstance(native, tuple) else (native, None)
 
-        return Prepared(launch=lambda: self.function(call, **self.options), result=result)
+def bind_entry(call: AttentionCall, *, entry: str, folder: str, options: dict[str, Any]) -> Prepared:
+    """A third party's function with its options.
 
-    def source(self) -> str:
-        """The import of the entry from the folder in which its module lies, and its call."""
-        module_name, _, path = self.entry.partition(":")
-        file = Path(str(getattr(sys.modules[module_name], "__file__", "")))
-        levels = module_name.count(".") + (file.stem == "__init__")
-        chosen = constants(FOLDER=str(file.resolve().parents[levels]), OPTIONS=self.options)
-        return ENTRY_SOURCE.format(chosen=chosen, module=module_name, path=path)
+    Args:
+        entry: ``package.module:function``.
+        folder: where the package lies; empty where it has no file.
+        options: keyword arguments of the function.
+    """
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+    return Prepared(launch=partial(load_entry(entry), call, **options), result=as_pair)
+
+
+def as_pair(native: Any) -> Any:
+    """``(out, lse)`` of a function that may return ``out`` alone."""
+    return native if isinstance(native, tuple) else (native, None)
+
+
+def _folder(entry: str) -> str:
+    """The folder in which the package of an imported entry lies."""
+    module_name = entry.partition(":")[0]
+    text = getattr(sys.modules[module_name], "__file__", None)
+    if text is None:
+        return ""
+    file = Path(text).resolve()
+    return str(file.parents[module_name.count(".") + (file.stem == "__init__")])
 
 
 def create_adapter(card: KernelCard) -> Adapter:
@@ -77,17 +62,18 @@ def create_adapter(card: KernelCard) -> Adapter:
     """
     options = dict(card.options)
     if card.adapter == "call":
-        return EntryAdapter(load_entry(str(card.entry)), options, str(card.entry))
-    if card.adapter in ADAPTERS:
+        return EntryAdapter(str(card.entry), options)
+    if options_of(card.adapter) is not None:
         module = importlib.import_module(f"qualify.run.adapters.{card.adapter}")
         adapter: Adapter = module.create(options)
         return adapter
     for entry in metadata.entry_points(group=ENTRY_POINTS, name=card.adapter):
         offered: Adapter = entry.load()(options)
         return offered
+    shipped = ", ".join(known.name for known in ADAPTERS)
     raise ImportError(
-        f"no adapter named {card.adapter!r}: built in are {', '.join(ADAPTERS)}; other distributions offer theirs in "
-        f"the entry-point group {ENTRY_POINTS}"
+        f"no adapter named {card.adapter!r}: built in are {shipped}; other distributions offer theirs in the "
+        f"entry-point group {ENTRY_POINTS}"
     )
 
 

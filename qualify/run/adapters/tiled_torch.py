@@ -18,27 +18,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qualify.masks import UNBOUNDED, key_range, visible
+from qualify.facts.adapters import settle
+from qualify.masks import key_range, visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.adapters.source import source_of
-
-SOURCE = """\
-from dataclasses import dataclass
-
-UNBOUNDED = {unbounded}
-
-
-{parts}
-
-def attend(call):
-    prepared = TiledTorch({tiles}).prepare(call)
-    return prepared.result(prepared.launch())
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,103 +91,106 @@ class TiledTorch:
     """The adapter; ``tile_q`` and ``tile_k`` are the tile edges in rows."""
 
     def __init__(self, tile_q: int = 256, tile_k: int = 512) -> None:
-        self.tile_q = tile_q
-        self.tile_k = tile_k
+        self.bind = partial(bind, tile_q=tile_q, tile_k=tile_k)
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Nothing to convert: the canonical layout is read as it is."""
-        bounds = bounds_of(call)
+        return self.bind(call)
 
-        def launch() -> tuple[Tensor, Tensor]:
-            with torch.profiler.record_function("qualify::tiled_attention"):
-                return self._attend(call, *bounds)
 
-        return Prepared(launch=launch, result=lambda native: native)
+def bind(call: AttentionCall, *, tile_q: int, tile_k: int) -> Prepared:
+    """The algorithm on a call; the lengths are read beforehand."""
+    bounds = bounds_of(call)
 
-    def source(self) -> str:
-        """This module, which is the library itself, and ``attend(call)``."""
-        tiles = f"tile_q={self.tile_q}, tile_k={self.tile_k}"
-        parts = source_of(visible, key_range, Prepared, Sequence, gather_paged, sequence_of, bounds_of, TiledTorch)
-        parts = parts.replace(source_of(TiledTorch.source), "")
-        return SOURCE.format(unbounded=UNBOUNDED, parts=parts, tiles=tiles)
+    def launch() -> tuple[Tensor, Tensor]:
+        with torch.profiler.record_function("qualify::tiled_attention"):
+            return attend_tiled(call, *bounds, tile_q=tile_q, tile_k=tile_k)
 
-    def _attend(self, call: AttentionCall, bounds_q: list[int], bounds_k: list[int]) -> tuple[Tensor, Tensor]:
-        total_q, heads_q, _ = call.q.shape
-        out = torch.zeros(total_q, heads_q, call.v.shape[-1], dtype=call.out_dtype, device=call.q.device)
-        lse = torch.full((heads_q, total_q), -math.inf, dtype=torch.float32, device=call.q.device)
-        for index in range(len(bounds_q) - 1):
-            first, last = bounds_q[index], bounds_q[index + 1]
-            if first == last or bounds_k[index] == bounds_k[index + 1]:
-                continue
-            sequence = sequence_of(call, index, bounds_q, bounds_k)
-            for start in range(0, last - first, self.tile_q):
-                stop = min(start + self.tile_q, last - first)
-                rows = slice(first + start, first + stop)
-                tile_out, tile_lse = self._attend_tile(call, sequence, start, stop)
-                out[rows] = tile_out.flatten(0, 1).transpose(0, 1).to(call.out_dtype)
-                lse[:, rows] = tile_lse.flatten(0, 1)
-        return out, lse
+    return Prepared(launch=launch, result=lambda native: native)
 
-    def _attend_tile(self, call: AttentionCall, sequence: Sequence, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """One tile of queries against all keys that any of its rows sees."""
-        seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
-        q = sequence.q[:, :, start:stop]
-        shape = q.shape[:3]
-        m = torch.full(shape, -math.inf, device=q.device)
-        l = torch.zeros(shape, device=q.device)
-        acc = torch.zeros(*shape, sequence.v.shape[-1], device=q.device)
-        weights = call.out_dtype if call.v.dtype.itemsize == 1 else call.v.dtype
-        low, high = self._keys_of_tile(call, sequence, start, stop)
-        for first in range(low - low % self.tile_k, high, self.tile_k):
-            keys = slice(first, min(first + self.tile_k, seqlen_k))
-            scores = torch.matmul(q, sequence.k[:, None, keys].transpose(-1, -2)) * call.scale
-            if call.softcap:
-                scores = call.softcap * torch.tanh(scores / call.softcap)
-            i = torch.arange(start, stop, device=q.device).view(-1, 1)
-            j = torch.arange(keys.start, keys.stop, device=q.device).view(1, -1)
-            seen = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
-            for begin, end in sequence.spans:
-                position = i + (seqlen_k - seqlen_q)
-                seen = seen | ((position >= begin) & (position < end) & (j >= begin) & (j < end))
-            scores = scores.masked_fill(~seen, -math.inf)
-            new_m = torch.maximum(m, scores.amax(-1))
-            base = torch.where(new_m == -math.inf, 0.0, new_m)
-            p = torch.exp(scores - base.unsqueeze(-1))
-            shrink = torch.exp(m - base)
-            weighted = torch.matmul(p.to(weights).float(), sequence.v[:, None, keys])
-            acc = acc * shrink.unsqueeze(-1) + weighted
-            l = l * shrink + p.sum(-1)
-            m = new_m
-        return self._finish(call, sequence.index, m, l, acc)
 
-    def _keys_of_tile(self, call: AttentionCall, sequence: Sequence, start: int, stop: int) -> tuple[int, int]:
-        """First and one past the last key that a row of the tile may see."""
-        seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
-        if sequence.spans:
-            return 0, seqlen_k
-        mask: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
-        low, _ = key_range(start, seqlen_q, seqlen_k, **mask)
-        _, high = key_range(stop - 1, seqlen_q, seqlen_k, **mask)
-        return low, high
+def attend_tiled(
+    call: AttentionCall, bounds_q: list[int], bounds_k: list[int], *, tile_q: int, tile_k: int
+) -> tuple[Tensor, Tensor]:
+    """Out and LSE of all sequences, one tile of queries after another."""
+    total_q, heads_q, _ = call.q.shape
+    out = torch.zeros(total_q, heads_q, call.v.shape[-1], dtype=call.out_dtype, device=call.q.device)
+    lse = torch.full((heads_q, total_q), -math.inf, dtype=torch.float32, device=call.q.device)
+    for index in range(len(bounds_q) - 1):
+        first, last = bounds_q[index], bounds_q[index + 1]
+        if first == last or bounds_k[index] == bounds_k[index + 1]:
+            continue
+        sequence = sequence_of(call, index, bounds_q, bounds_k)
+        for start in range(0, last - first, tile_q):
+            stop = min(start + tile_q, last - first)
+            rows = slice(first + start, first + stop)
+            tile_out, tile_lse = attend_tile(call, sequence, start, stop, tile_k)
+            out[rows] = tile_out.flatten(0, 1).transpose(0, 1).to(call.out_dtype)
+            lse[:, rows] = tile_lse.flatten(0, 1)
+    return out, lse
 
-    @staticmethod
-    def _finish(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the sink to the denominator, divide, and leave rows without keys at 0 and -inf."""
-        empty = l == 0
-        if call.sinks is not None:
-            sink = call.sinks.float().view(m.shape[0], m.shape[1], 1)
-            base = torch.maximum(m, sink)
-            shrink = torch.exp(m - base)
-            l = l * shrink + torch.exp(sink - base)
-            acc = acc * shrink.unsqueeze(-1)
-            m = base
-        out = acc / torch.where(empty, 1.0, l).unsqueeze(-1)
-        if call.v_descale is not None:
-            out = out * call.v_descale[index].view(-1, 1, 1, 1)
-        lse = torch.where(empty, -math.inf, m + torch.log(l))
-        return torch.where(empty.unsqueeze(-1), 0.0, out), lse
+
+def attend_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, tile_k: int) -> tuple[Tensor, Tensor]:
+    """One tile of queries against all keys that any of its rows sees."""
+    seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
+    q = sequence.q[:, :, start:stop]
+    shape = q.shape[:3]
+    m = torch.full(shape, -math.inf, device=q.device)
+    l = torch.zeros(shape, device=q.device)
+    acc = torch.zeros(*shape, sequence.v.shape[-1], device=q.device)
+    weights = call.out_dtype if call.v.dtype.itemsize == 1 else call.v.dtype
+    low, high = keys_of_tile(call, sequence, start, stop)
+    for first in range(low - low % tile_k, high, tile_k):
+        keys = slice(first, min(first + tile_k, seqlen_k))
+        scores = torch.matmul(q, sequence.k[:, None, keys].transpose(-1, -2)) * call.scale
+        if call.softcap:
+            scores = call.softcap * torch.tanh(scores / call.softcap)
+        i = torch.arange(start, stop, device=q.device).view(-1, 1)
+        j = torch.arange(keys.start, keys.stop, device=q.device).view(1, -1)
+        seen = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
+        for begin, end in sequence.spans:
+            position = i + (seqlen_k - seqlen_q)
+            seen = seen | ((position >= begin) & (position < end) & (j >= begin) & (j < end))
+        scores = scores.masked_fill(~seen, -math.inf)
+        new_m = torch.maximum(m, scores.amax(-1))
+        base = torch.where(new_m == -math.inf, 0.0, new_m)
+        p = torch.exp(scores - base.unsqueeze(-1))
+        shrink = torch.exp(m - base)
+        weighted = torch.matmul(p.to(weights).float(), sequence.v[:, None, keys])
+        acc = acc * shrink.unsqueeze(-1) + weighted
+        l = l * shrink + p.sum(-1)
+        m = new_m
+    return finish_tile(call, sequence.index, m, l, acc)
+
+
+def keys_of_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int) -> tuple[int, int]:
+    """First and one past the last key that a row of the tile may see."""
+    seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
+    if sequence.spans:
+        return 0, seqlen_k
+    mask: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
+    low, _ = key_range(start, seqlen_q, seqlen_k, **mask)
+    _, high = key_range(stop - 1, seqlen_q, seqlen_k, **mask)
+    return low, high
+
+
+def finish_tile(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tensor) -> tuple[Tensor, Tensor]:
+    """Add the sink to the denominator, divide, and leave rows without keys at 0 and -inf."""
+    empty = l == 0
+    if call.sinks is not None:
+        sink = call.sinks.float().view(m.shape[0], m.shape[1], 1)
+        base = torch.maximum(m, sink)
+        shrink = torch.exp(m - base)
+        l = l * shrink + torch.exp(sink - base)
+        acc = acc * shrink.unsqueeze(-1)
+        m = base
+    out = acc / torch.where(empty, 1.0, l).unsqueeze(-1)
+    if call.v_descale is not None:
+        out = out * call.v_descale[index].view(-1, 1, 1, 1)
+    lse = torch.where(empty, -math.inf, m + torch.log(l))
+    return torch.where(empty.unsqueeze(-1), 0.0, out), lse
 
 
 def create(options: dict[str, Any]) -> TiledTorch:
-    """The adapter for a card; options ``tile_q`` and ``tile_k``."""
-    return TiledTorch(**options)
+    """The adapter for a card; options ``tile_q`` and ``tile_k``. Raises ValueError for others."""
+    return TiledTorch(**settle("tiled_torch", options))

@@ -8,15 +8,16 @@ a second kernel merges; its buffers are those that vLLM's backend allots. There 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from qualify.facts.adapters import settle
 from qualify.masks import UNBOUNDED
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import refusals, refuse, tensor_scale
-from qualify.run.adapters.source import constants, source_of
 from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "vLLM Triton"
@@ -31,14 +32,6 @@ FP8_PER_TENSOR = 1
 SEGMENTS = 16
 """``NUM_PAR_SOFTMAX_SEGMENTS`` of vLLM's backend"""
 
-ATTEND = """\
-def attend(call):
-    out = torch.empty(call.q.shape, dtype=call.out_dtype, device=call.q.device)
-    unified_attention(out=out, **arguments_of(call))
-    return out, None
-"""
-"""``VllmTriton.prepare`` and its launch, for a script."""
-
 
 def create(options: dict[str, Any]) -> Adapter:
     """The adapter of a card; there are no options.
@@ -47,19 +40,18 @@ def create(options: dict[str, Any]) -> Adapter:
         ImportError: the kernel cannot be imported, or vLLM switched Triton off; names the cause.
         ValueError: unknown option.
     """
-    if options:
-        raise ValueError(f"vllm_triton: unknown options {options}")
-    function = import_vllm("vllm.v1.attention.ops.triton_unified_attention").unified_attention
+    settle("vllm_triton", options)
+    library = import_vllm("vllm.v1.attention.ops.triton_unified_attention")
     if not import_vllm("vllm.triton_utils").HAS_TRITON:
         raise ImportError("vLLM switched Triton off: it is not installed, or finds no driver of a GPU")
-    return VllmTriton(function=function)
+    return VllmTriton(library=library)
 
 
 class VllmTriton:
     """``unified_attention`` of ``vllm.v1.attention.ops.triton_unified_attention``."""
 
-    def __init__(self, *, function: Any) -> None:
-        self._function = function
+    def __init__(self, *, library: Any) -> None:
+        self.bind = partial(bind, library=library)
 
     def prepare(self, call: AttentionCall) -> Prepared:
         """Lay the keys out in pages and make one call, which compiles the kernel.
@@ -72,29 +64,26 @@ class VllmTriton:
         refuse_mask(call)
         for name in ("q_descale", "k_descale", "v_descale"):
             tensor_scale(call, name, LIBRARY)
-        arguments = arguments_of(call)
-
-        def launch() -> Tensor:
-            out = torch.empty(call.q.shape, dtype=call.out_dtype, device=call.q.device)
-            self._function(out=out, **arguments)
-            return out
-
+        prepared = self.bind(call)
         with refusals(LIBRARY):
-            launch()
-        return Prepared(launch=launch, result=_without_lse)
+            prepared.launch()
+        return prepared
 
-    def source(self) -> str:
-        """The pages, the arguments, and ``attend(call)``."""
-        imports = "from vllm.v1.attention.ops.triton_unified_attention import unified_attention\n\n"
-        chosen = constants(
-            UNBOUNDED=UNBOUNDED,
-            PAGE_SIZE=PAGE_SIZE,
-            TABLE_MARGIN=TABLE_MARGIN,
-            LEAST_BLOCKS=LEAST_BLOCKS,
-            SEGMENTS=SEGMENTS,
-            FP8_PER_TENSOR=FP8_PER_TENSOR,
-        )
-        return f"{imports}{chosen}\n\n{source_of(arguments_of, segments_of, ranges_of, in_pages, widened)}\n\n{ATTEND}"
+
+def bind(call: AttentionCall, *, library: Any) -> Prepared:
+    """The keys in pages, and the kernel that reads them.
+
+    Args:
+        library: ``vllm.v1.attention.ops.triton_unified_attention``.
+    """
+    unified_attention, arguments = library.unified_attention, arguments_of(call)
+
+    def launch() -> Tensor:
+        out = torch.empty(call.q.shape, dtype=call.out_dtype, device=call.q.device)
+        unified_attention(out=out, **arguments)
+        return out
+
+    return Prepared(launch=launch, result=without_lse)
 
 
 def refuse_mask(call: AttentionCall) -> None:
@@ -196,5 +185,6 @@ def widened(table: Tensor, page_size: int) -> Tensor:
     return torch.nn.functional.pad(table, (0, -(-TABLE_MARGIN // page_size)))
 
 
-def _without_lse(native: Tensor) -> tuple[Tensor, None]:
+def without_lse(native: Tensor) -> tuple[Tensor, None]:
+    """The library returns no LSE."""
     return native, None

@@ -22,7 +22,8 @@ from torch import Tensor
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Subject, failing, paged_or_ragged, passed
-from qualify.run.checks.rows import Rows, key_positions, rows_of
+from qualify.run.checks.rows import Rows, rows_of
+from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
 
 DENSITY = 32

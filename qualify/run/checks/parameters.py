@@ -24,8 +24,9 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject, failing, paged_or_ragged, passed
-from qualify.run.checks.rows import key_positions, rows_of
+from qualify.run.checks.rows import rows_of
 from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, SIGNIFICANT_BITS, declared_class
+from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, fitted, make_inputs, replace_keys, with_tensors
 
 STEP = 1.5

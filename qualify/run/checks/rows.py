@@ -76,11 +76,3 @@ def rows_of(workload: Workload, device: torch.device) -> Rows:
         chunk=workload.chunk,
         span=span,
     )
-
-
-def key_positions(workload: Workload, device: torch.device) -> Tensor:
-    """(total_k,) position of each packed key within its sequence."""
-    lengths = torch.tensor(workload.seqlens_k, device=device)
-    total = sum(workload.seqlens_k)
-    starts = (torch.cumsum(lengths, 0) - lengths).repeat_interleave(lengths, output_size=total)
-    return torch.arange(total, device=device) - starts

@@ -74,7 +74,7 @@ def shape_logits(q: Tensor, k: Tensor, v: Tensor, slots: Tensor, kind: InputKind
         if kind == "positive":
             q[..., -1] *= _every_second(q)
     elif kind == "sink" and len(slots):
-        first = _positions(workload, q.device) % _period(workload) == 0
+        first = key_positions(workload, q.device) % _period(workload) == 0
         logit = torch.where(first, _below(SINK_LOGIT, workload.softcap), 0.0)
         _set_logits(q, k, logit[:, None], workload.scale, slots)
         v[slots[first]] *= SINK_VALUE
@@ -114,7 +114,7 @@ def _every_second(q: Tensor) -> Tensor:
     return (rows[:, None] + heads + 1) % 2
 
 
-def _positions(workload: Workload, device: torch.device) -> Tensor:
+def key_positions(workload: Workload, device: torch.device) -> Tensor:
     """(total_k,) position of each packed key within its sequence."""
     lengths = torch.tensor(workload.seqlens_k, device=device)
     total = sum(workload.seqlens_k)
@@ -130,7 +130,7 @@ def _period(workload: Workload) -> int:
 
 def _rise(workload: Workload, device: torch.device) -> Tensor:
     """(total_k, heads_kv) logits: in steps up to 0 at the sequence's last key, or down from 0 at its first one."""
-    position = _positions(workload, device)
+    position = key_positions(workload, device)
     lengths = torch.tensor(workload.seqlens_k, device=device)
     last = lengths.repeat_interleave(lengths, output_size=len(position)) - 1
     up = position // TILE - last // TILE

@@ -7,7 +7,9 @@ first, is compared with the golden result of its call, and the first element tha
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,9 +21,12 @@ from qualify.run.checks.interface import Subject, steps_of
 from qualify.run.golden.accuracy import E_LIMIT, R_LIMIT, declared_class, judge
 from qualify.run.golden.reference import Golden
 from qualify.run.inputs.tensors import TORCH_DTYPES
+from qualify.run.repro import standalone
 from qualify.run.repro.recording import Launch
 from qualify.run.repro.script import Claim
 
+Found = tuple[Callable[..., standalone.Claimed], dict[str, Any]]
+"""a function of ``standalone`` and its keywords, with ``row``, a row of the golden result, for sequence and query"""
 STATELESS = ("poison", "suffix", "page_permutation", "heads", "layout", "powers_of_two")
 """checks whose two calls do not depend on what was launched between them"""
 STATEFUL = ("history", "repeat")
@@ -34,9 +39,10 @@ def claim_of(subject: Subject, finding: Finding, launches: list[Launch]) -> Clai
     if last < 0:
         return None
     if finding.check == "contract" and "tensors" in finding.values:
-        return Claim(kind="written", after=last, launches=(last,), values={})
+        given = ("kernel", f"call{last}")
+        return Claim(shows=standalone.writes_inputs, given=given, launches=(last,), values={}, launched=False)
     if finding.check == "contract":
-        return Claim(kind="contract", after=last, launches=(last,), values={})
+        return Claim(shows=standalone.breaks_contract, given=results_of(last), launches=(last,), values={})
     if "before" in finding.values and "after" in finding.values:
         found = _same(subject, finding, launches)
         if found:
@@ -46,6 +52,11 @@ def claim_of(subject: Subject, finding: Finding, launches: list[Launch]) -> Clai
         if found:
             return found
     return None
+
+
+def results_of(number: int) -> tuple[str, str, str]:
+    """What a program calls a call and what came back."""
+    return f"call{number}", f"out{number}", f"lse{number}"
 
 
 def _same(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim | None:
@@ -69,26 +80,18 @@ def _same(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim |
     after = next((number for number in range(len(launches) - 1, -1, -1) if is_value(number, "after")), None)
     if before is None or after is None or before == after:
         return None
-    exact = subject.card.claims.deterministic
-    wide = f"max(abs(out{before}[row, HEAD].float()).max(), abs(out{after}[row, HEAD].float()).max())"
-    steps = steps_of(TORCH_DTYPES[subject.workload.out_format])
-    near = f"not abs(float(after) - float(before)) <= {steps} * torch.finfo(out{after}.dtype).eps * float({wide})"
-    between = (before, after) if finding.check in STATELESS else tuple(range(after + 1))
-    place = "(HEAD, row)" if tensor == "lse" else "(row, HEAD, ELEMENT)"
+    every_bit = subject.card.claims.deterministic or finding.check == "repeat"
     return Claim(
-        kind="same",
-        after=after,
-        launches=between,
+        shows=standalone.results_differ,
+        given=(f"call{after}", f"(out{before}, lse{before})", f"(out{after}, lse{after})"),
+        launches=(before, after) if finding.check in STATELESS else tuple(range(after + 1)),
         values={
+            "tensor": tensor,
             "sequence": sequence,
             "query": query,
             "head": head,
             "element": element,
-            "tensor": tensor,
-            "place": place,
-            "before": before,
-            "wrong": "not torch.equal(*bits)" if exact or finding.check == "repeat" else near,
-            "exact": "out[1]" if tensor == "lse" else "out[0][ELEMENT]",
+            "steps": 0.0 if every_bit else steps_of(TORCH_DTYPES[subject.workload.out_format]),
             "change": _change(finding),
         },
     )
@@ -121,7 +124,7 @@ def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: in
         return None
     out = launch.out[golden.rows]
     lse = launch.lse.T[golden.rows] if isinstance(launch.lse, Tensor) else None
-    found: tuple[str, dict[str, Any]] | None
+    found: Found | None
     if meant == "empty_row":
         found = _empty(subject, golden, out, lse)
     elif meant == "lse" or (meant == "census" and "lse" in finding.values):
@@ -134,12 +137,14 @@ def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: in
         found = _lse(subject, golden, lse) or _budget(subject, golden, out) or _element(finding, golden, out, launch)
     if found is None:
         return None
-    kind, values = found
+    shows, values = found
     if "row" in values:
-        row = int(golden.rows[values.pop("row")])
-        values["sequence"], values["query"] = _locate(launch.call.cu_seqlens_q, row)
+        sequence, query = _locate(launch.call.cu_seqlens_q, int(golden.rows[values.pop("row")]))
+        values = {"sequence": sequence, "query": query, **values}
     launches = tuple(range(number + 1)) if finding.check in STATEFUL else (number,)
-    return Claim(kind=kind, after=number, launches=launches, values=values)
+    names = dict(zip(("call", "out", "lse"), results_of(number), strict=True))
+    given = tuple(names[name] for name in inspect.signature(shows).parameters if name in names)
+    return Claim(shows=shows, given=given, launches=launches, values=values)
 
 
 def _locate(bounds: Tensor, row: int) -> tuple[int, int]:
@@ -153,79 +158,83 @@ def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
     return tuple(int(index) for index in torch.unravel_index(torch.tensor(flat), tuple(shape)))
 
 
-def _empty(subject: Subject, golden: Golden, out: Tensor, lse: Tensor | None) -> tuple[str, dict[str, Any]] | None:
+def _empty(subject: Subject, golden: Golden, out: Tensor, lse: Tensor | None) -> Found | None:
     """A row without keys that gives something else than the card says."""
     policy = subject.card.claims.empty_row
     wrong = torch.zeros(out.shape[:2], dtype=torch.bool, device=out.device)
-    tests = []
     if policy.out in ("0", "nan"):
         wrong |= ~((out == 0) if policy.out == "0" else out.isnan()).all(-1)
-        tests.append("not bool((out == 0).all())" if policy.out == "0" else "not bool(out.isnan().all())")
     if lse is not None and policy.lse in ("-inf", "inf"):
         wrong |= lse != float(policy.lse)
-        tests.append(f'(lse is not None and float(lse[HEAD, row]) != float("{policy.lse}"))')
     wrong &= (golden.keys == 0)[:, None]
     if not bool(wrong.any()):
         return None
     row, head = (int(index) for index in wrong.nonzero()[0])
-    policy_text = f"{policy.out}, lse {policy.lse}"
-    return "empty", {"row": row, "head": head, "wrong": " or ".join(tests), "policy": policy_text}
+    values = {"row": row, "head": head, "out_policy": policy.out, "lse_policy": policy.lse}
+    return standalone.empty_row_is_off, values
 
 
-def _lse(subject: Subject, golden: Golden, lse: Tensor | None) -> tuple[str, dict[str, Any]] | None:
+def _lse(subject: Subject, golden: Golden, lse: Tensor | None) -> Found | None:
     """The worst LSE beyond what the card claims."""
     limit = subject.card.claims.lse.rel
     if lse is None:
         claimed = "lse" in subject.card.claims.features
-        return ("lse", {"row": 0, "head": 0, "allowed": limit}) if claimed else None
+        return (standalone.lse_is_off, {"row": 0, "head": 0, "allowed": limit}) if claimed else None
     error = (lse.to(golden.lse.dtype) - golden.lse).abs() / golden.lse.abs().clamp(min=1)
     error = error.nan_to_num(nan=math.inf)
     if float(error.max()) <= limit:
         return None
     row, head = _place(int(error.argmax()), error.shape)
-    return "lse", {"row": row, "head": head, "allowed": limit}
+    return standalone.lse_is_off, {"row": row, "head": head, "allowed": limit}
 
 
-def _budget(subject: Subject, golden: Golden, out: Tensor) -> tuple[str, dict[str, Any]] | None:
+def _budget(subject: Subject, golden: Golden, out: Tensor) -> Found | None:
     """The statistic that breaks its limit, as an error in numbers: an element's, a row's, or that of all rows."""
     broken = ~out.isfinite()
     if bool(broken.any()):
         row, head, element = (int(index) for index in broken.nonzero()[0])
-        return "element", {"row": row, "head": head, "element": element, "allowed": "1e-2 * max(1.0, abs(expected))"}
+        return standalone.element_is_off, _at(row, head, element) | {"absolute": 1e-2, "of_value": 1e-2}
     errors = judge(golden, out, declared_class(subject.card, subject.workload.dtype))
     error = out.to(golden.out.dtype) - golden.out
     if not errors.E <= E_LIMIT:
         row, head, element = errors.worst
         allowed = float(error[row, head, element].abs()) / errors.E * E_LIMIT
-        return "element", {"row": row, "head": head, "element": element, "allowed": f"{allowed:.6g}"}
+        return standalone.element_is_off, _at(row, head, element) | {"absolute": _short(allowed)}
     if not errors.R <= R_LIMIT:
         row, head = errors.worst_row
         allowed = float(error[row, head].square().mean().sqrt()) / errors.R * R_LIMIT
-        return "row", {"row": row, "head": head, "allowed": f"{allowed:.6g}"}
+        return standalone.row_is_off, {"row": row, "head": head, "allowed": _short(allowed)}
     if not abs(errors.beta) <= errors.beta_limit:
-        gain = "float(((error * exacts).sum() / exacts.square().sum()).abs())"
-        return "overall", {"name": "gain", "statistic": gain, "allowed": f"{errors.beta_limit:.6g}"}
+        return standalone.rows_are_off, {"statistic": "gain", "allowed": _short(errors.beta_limit)}
     if not errors.G <= errors.G_limit:
         allowed = float(error.square().mean().sqrt()) / errors.G * errors.G_limit
-        rms = "float(error.square().mean().sqrt())"
-        return "overall", {"name": "rms error", "statistic": rms, "allowed": f"{allowed:.6g}"}
+        return standalone.rows_are_off, {"statistic": "rms error", "allowed": _short(allowed)}
     return None
 
 
-def _element(finding: Finding, golden: Golden, out: Tensor, launch: Launch) -> tuple[str, dict[str, Any]] | None:
+def _at(row: int, head: int, element: int) -> dict[str, Any]:
+    return {"row": row, "head": head, "element": element}
+
+
+def _short(value: float) -> float:
+    """Six digits, as a reader wants them."""
+    return float(f"{value:.6g}")
+
+
+def _element(finding: Finding, golden: Golden, out: Tensor, launch: Launch) -> Found | None:
     """The worst element against a bound that fits the check: half a key in a census, the bits of a needle."""
     eps = torch.finfo(out.dtype).eps
     if finding.check == "needle":
-        limit, text = golden.out.abs() * eps / 2 + 1e-10, f"abs(expected) * {eps / 2!r} + 1e-10"
+        limit, allowed = golden.out.abs() * eps / 2 + 1e-10, {"absolute": 1e-10, "of_value": eps / 2}
     elif finding.check == "census":
         values = launch.call.v[launch.call.v.isfinite()]
         largest = float(values.abs().max())
         limit = 0.5 * largest * torch.exp(-golden.lse).unsqueeze(-1).expand_as(golden.out)
-        text = f"0.5 * {largest!r} / math.exp(float(lse))"
+        allowed = {"of_key": 0.5 * largest}
     else:
-        limit, text = 2 * eps * golden.A + 1e-10, f"{2 * eps!r} * float(weighted[ELEMENT]) + 1e-10"
+        limit, allowed = 2 * eps * golden.A + 1e-10, {"absolute": 1e-10, "of_weights": 2 * eps}
     over = ((out.to(golden.out.dtype) - golden.out).abs() / limit).nan_to_num(nan=math.inf)
     if float(over.max()) <= 1:
         return None
     row, head, element = _place(int(over.argmax()), over.shape)
-    return "element", {"row": row, "head": head, "element": element, "allowed": text}
+    return standalone.element_is_off, _at(row, head, element) | allowed

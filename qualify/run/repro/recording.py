@@ -47,7 +47,7 @@ class Step:
     generator: str = ""
     """generator that it draws from"""
     launch: int | None = None
-    """number of the launch that this is"""
+    """number of the launch whose call this makes"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -196,7 +196,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         tensors = [getattr(call, item.name) for item in fields(call) if isinstance(getattr(call, item.name), Tensor)]
         values = {item.name: self._shown(getattr(call, item.name), Step(text="")) for item in fields(call)}
         shown = "".join(f"    {name}={value},\n" for name, value in values.items())
-        text = f"call{number} = SimpleNamespace(\n{shown})\nout{number}, lse{number} = run(call{number})"
+        text = f"call{number} = AttentionCall(\n{shown})"
         reads, storages = {self.name(tensor) for tensor in tensors}, {self._storage(tensor) for tensor in tensors}
         self._step_of.append(Step(text=text, reads=reads, storages=storages, launch=number))
         self.steps.append(self._step_of[number])
@@ -210,8 +210,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
                 self._names.setdefault(self._key(value), f"{name}{number}")
                 self._step_of[number].makes.add(f"{name}{number}")
 
-    def program(self, wanted: Iterable[int]) -> list[str]:
-        """The lines that the wanted launches need, in their order."""
+    def program(self, wanted: Iterable[int], *, launched: bool = True) -> list[str]:
+        """The lines that the wanted launches need, in their order.
+
+        Args:
+            wanted: numbers of launches.
+            launched: False makes the calls that are wanted, and launches only others that they need.
+        """
         chosen = set(wanted)
         names: set[str] = set()
         storages: set[int] = set()
@@ -225,6 +230,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
             names |= step.reads
             storages |= step.storages
             generators |= {step.generator} if step.generator else set()
+            if step.launch is not None and (launched or step.launch not in chosen):
+                kept.append(f"out{step.launch}, lse{step.launch} = run(kernel, call{step.launch})")
             kept.append(step.text)
         return kept[::-1]
 

@@ -22,13 +22,14 @@ import torch
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Case
 from qualify.facts.outcome import Finding
-from qualify.run.adapters.interface import Adapter, LibraryRefusal
-from qualify.run.adapters.source import Sourced
+from qualify.run.adapters.interface import Adapter, LibraryRefusal, Scripted
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.measure.tracing import trace
 from qualify.run.process.setup import LAUNCHES_OF
+from qualify.run.repro import standalone
 from qualify.run.repro.claims import claim_of
+from qualify.run.repro.export import CannotExport
 from qualify.run.repro.recording import Recorder, RecordingAdapter
 from qualify.run.repro.script import Claim, render
 
@@ -143,7 +144,10 @@ class Trial:
 
     def _runs(self, what: str, number: int | None = None) -> Claim | None:
         last = len(self.recorder.launches) - 1 if number is None else number
-        return Claim(kind="runs", after=last, launches=(last,), values={"what": what}) if last >= 0 else None
+        if last < 0:
+            return None
+        given = ("kernel", f"call{last}")
+        return Claim(shows=standalone.returns, given=given, launches=(last,), values={"what": what})
 
     def _shown(self) -> Claim | None:
         """One value of a case that passes, beside the exact one."""
@@ -153,26 +157,27 @@ class Trial:
         if sequence is None or not self.recorder.launches:
             return self._runs("returned")
         eps = torch.finfo(self.recorder.launches[0].call.out_dtype).eps
-        allowed = f"{4 * eps!r} * float(weighted[ELEMENT]) + 1e-6"
-        query = lengths[sequence][0] - 1
-        values = {"sequence": sequence, "query": query, "head": 0, "element": 0, "allowed": allowed}
-        return Claim(kind="element", after=0, launches=(0,), values=values)
+        place = {"sequence": sequence, "query": lengths[sequence][0] - 1, "head": 0, "element": 0}
+        values = {**place, "absolute": 1e-6, "of_weights": 4 * eps}
+        return Claim(shows=standalone.element_is_off, given=("call0", "out0"), launches=(0,), values=values)
 
     def _ended(self, ended: str, detail: str, claim: Claim | None) -> dict[str, str]:
         script = self._render(claim) if self.asked.script and claim is not None else ""
         return {"ended": ended, "detail": detail, "script": script}
 
     def _render(self, claim: Claim | None) -> str:
-        """The script of a claim; empty where the adapter has no source to give."""
+        """The script of a claim; empty where the adapter's function has no source to give."""
         adapter = self.plain.adapter
-        if claim is None or not isinstance(adapter, Sourced):
+        if claim is None or not isinstance(adapter, Scripted):
             return ""
-        where = self.plain.device
-        return render(
-            title=f"{self.asked.finding}: {self.asked.case.id}",
-            text=self.asked.text,
-            device=f'"{where.type}", {where.index}' if where.index is not None else f'"{where.type}"',
-            attend=adapter.source(),
-            program=self.recorder.program(claim.launches),
-            claim=claim,
-        )
+        try:
+            return render(
+                title=f"{self.asked.finding}: {self.asked.case.id}",
+                text=self.asked.text,
+                device=self.plain.device,
+                bind=adapter.bind,
+                program=self.recorder.program(claim.launches, launched=claim.launched),
+                claim=claim,
+            )
+        except CannotExport:
+            return ""

@@ -214,10 +214,10 @@ def test_a_failure_of_the_device_is_not_a_refusal(error: RuntimeError) -> None:
 # None stands for the library: a refusal must come before anything of it is touched.
 ADAPTERS: dict[str, Adapter] = {
     "flash-attn 2": FlashAttn2(library=None),
-    "flash-attn 4": FlashAttn4(function=None),
+    "flash-attn 4": FlashAttn4(library=None),
     "vLLM 2": VllmFlashAttn(library=None, version=2),
     "vLLM 3": VllmFlashAttn(library=None, version=3),
-    "vLLM Triton": VllmTriton(function=None),
+    "vLLM Triton": VllmTriton(library=None),
     "FlashInfer": FlashInfer(library=None, backend="fa2", use_tensor_cores=False),
     "FlexAttention": FlexAttention(),
 }

@@ -143,5 +143,5 @@ def test_rows_without_a_key_are_zero_even_with_a_sink() -> None:
 
 def test_an_unknown_option_is_refused() -> None:
     """A misspelt option on a card does not pass silently."""
-    with pytest.raises(TypeError, match="tile_m"):
+    with pytest.raises(ValueError, match="tile_m"):
         create({"tile_m": 64})

@@ -119,7 +119,7 @@ def test_several_factors_of_a_tensor_are_refused(name: str) -> None:
     factors = getattr(call, name).clone()
     factors[1, 1] *= 2
     with pytest.raises(LibraryRefusal, match=f"one {name} for the whole tensor, not 2 different ones"):
-        VllmTriton(function=None).prepare(replace(call, **{name: factors}))
+        VllmTriton(library=None).prepare(replace(call, **{name: factors}))
 
 
 @pytest.fixture

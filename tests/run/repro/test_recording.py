@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.registry import CHECKS
-from qualify.run.repro import script
+from qualify.run.repro import standalone
 from qualify.run.repro.recording import Recorder, RecordingAdapter, literal
 
 WORKLOADS: dict[str, dict[str, Any]] = {
@@ -42,11 +41,9 @@ def recorded(check: Any, level: str = "smoke", **workload: Any) -> Recorder:
 
 
 def repeated(lines: list[str]) -> dict[str, Any]:
-    """The names that a program defines, in a namespace that has torch and no qualify."""
-    unpack = script.HEAD[script.HEAD.index("def unpack") :].partition("\n\n\n")[0]
-    names: dict[str, Any] = {}
-    exec("import base64, zlib, torch\nfrom types import SimpleNamespace\naten = torch.ops.aten\n" + unpack, names)
-    names |= {"device": CPU, "run": lambda call: (None, None), "SimpleNamespace": SimpleNamespace}
+    """The names that a program defines, in a namespace that has torch and what every script is made of."""
+    names: dict[str, Any] = {name: getattr(standalone, name) for name in ("aten", "torch", "unpack")}
+    names |= {"device": CPU, "kernel": None, "run": lambda kernel, call: (None, None), "AttentionCall": AttentionCall}
     exec("\n".join(lines), names)
     return names
 
@@ -82,7 +79,7 @@ def test_only_what_a_launch_needs_is_kept() -> None:
     (suffix,) = [check for check in CHECKS if check.name == "suffix"]
     recorder = recorded(suffix, seqlens_q=(30, 30))
     lines = recorder.program([0])
-    assert 1 == sum("run(call" in line for line in lines)
+    assert 1 == sum("run(kernel, call" in line for line in lines)
     assert len(lines) < len(recorder.program(range(len(recorder.launches)))) / 2
 
 

@@ -82,7 +82,7 @@ def test_a_script_shows_the_failure(function, check, finding, workload, tmp_path
     shown = run_script(script, tmp_path)
     assert (1, "WRONG") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
     assert "sequence " in shown.stdout
-    fixed = run_script(script.replace(f").{function}\n", ").correct\n"), tmp_path)
+    fixed = run_script(script.replace(f"wrong_kernels:{function}'", "wrong_kernels:correct'"), tmp_path)
     assert (0, "right") == (fixed.returncode, fixed.stdout.splitlines()[-1]), fixed.stdout + fixed.stderr
 
 

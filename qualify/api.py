@@ -1,0 +1,51 @@
+"""What other distributions import: the call, what an adapter is, what a check is, and how an adapter is offered.
+
+Everything here is stable: a name or a parameter may come, none goes or changes its meaning without a major version.
+Nothing else of qualify is meant to be imported.
+
+* A kernel as a function (``adapter: call`` on its card) takes one :class:`AttentionCall`.
+* An adapter is what an :class:`AdapterFactory` makes; a distribution offers the factory in the entry-point group
+  :data:`ADAPTER_ENTRY_POINTS`, under the name that cards say as ``adapter``. Its attribute ``declared_options``, a
+  tuple of :class:`Option`, has the options of cards checked.
+* A :class:`Check` asks a :class:`Subject` one question and answers with a :class:`Finding` or more.
+
+Importing it needs torch; ``import qualify`` alone does not.
+"""
+
+from __future__ import annotations
+
+try:
+    from qualify.facts.adapters import ENTRY_POINTS as ADAPTER_ENTRY_POINTS
+    from qualify.facts.adapters import Option
+    from qualify.facts.outcome import Finding
+    from qualify.run.adapters.interface import (
+        Adapter,
+        AdapterFactory,
+        AttentionCall,
+        LibraryRefusal,
+        Prepared,
+        Scripted,
+    )
+    from qualify.run.checks.interface import Check, ContractBreach, Result, Subject
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError(
+        "qualify.api needs torch, which is not installed here: pip install 'attn-qualify[run]'", name="torch"
+    ) from error
+
+__all__ = [
+    "ADAPTER_ENTRY_POINTS",
+    "Adapter",
+    "AdapterFactory",
+    "AttentionCall",
+    "Check",
+    "ContractBreach",
+    "Finding",
+    "LibraryRefusal",
+    "Option",
+    "Prepared",
+    "Result",
+    "Scripted",
+    "Subject",
+]
