@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from builders import make_call
 from torch import Tensor
 
 from qualify.run.adapters.flash_attn import FlashAttn2
-from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.tiled_torch import TiledTorch
 
 PAGE = 256
@@ -58,11 +56,11 @@ class Library:
         ({"seqlens_q": (70, 3)}, "varlen"),
         ({"seqlens_q": (3, 3), "seqlens_k": (300, 70), "page_size": PAGE}, "with_kvcache"),
         ({"seqlens_q": (66, 1, 17), "seqlens_k": (330, 260, 17), "page_size": PAGE}, "varlen"),
-        ({"seqlens_q": (66, 0, 17), "seqlens_k": (330, 260, 0), "page_size": PAGE}, "varlen"),
+        ({"seqlens_q": (66, 0, 17), "seqlens_k": (330, 260, 17), "page_size": PAGE}, "varlen"),
     ],
 )
 def test_each_layout_goes_to_the_function_that_serves_it(changes: dict[str, Any], served: str) -> None:
-    """Chunks of unequal lengths after unequal contexts read the pages too; the adapter and its script agree."""
+    """Chunks of unequal lengths after unequal contexts read the pages too; and the results agree."""
     call = make_call(**changes)
     library = Library(call)
     prepared = FlashAttn2(library=library).prepare(call)
@@ -73,16 +71,15 @@ def test_each_layout_goes_to_the_function_that_serves_it(changes: dict[str, Any]
     assert torch.equal(expected_lse, lse)
 
 
-def test_the_script_calls_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a repro file holds gives the adapter's bits for chunks on pages."""
-    call = make_call(seqlens_q=(66, 1, 17), seqlens_k=(330, 260, 17), page_size=PAGE)
+@pytest.mark.parametrize("keys", [0, 16])
+def test_a_chunk_on_pages_whose_lse_would_leave_its_memory_is_refused(keys: int) -> None:
+    """A block of queries without a key writes its LSE elsewhere, so no such call is made; equal queries are taken."""
+    call = make_call(seqlens_q=(66, 1, 17), seqlens_k=(330, 260, keys), page_size=PAGE)
     library = Library(call)
-    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "flash_attn.flash_attn_interface", library)
-    names: dict[str, Any] = {}
-    exec("from __future__ import annotations\nimport torch\n" + FlashAttn2(library=library).source(), names)
-    out, lse = names["attend"](call)
-    expected_out, expected_lse = attend(call)
-    assert ["varlen"] == library.served
-    assert torch.equal(expected_out, out)
-    assert torch.equal(expected_lse, lse)
+    with pytest.raises(LibraryRefusal, match="1 sequences on pages have more queries than keys"):
+        FlashAttn2(library=library).prepare(call)
+    assert [] == library.served
+    call = make_call(seqlens_q=(17, 17), seqlens_k=(330, keys), page_size=PAGE)
+    library = Library(call)
+    FlashAttn2(library=library).prepare(call)
+    assert ["with_kvcache"] == library.served
