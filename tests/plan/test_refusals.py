@@ -68,6 +68,16 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
             {"head_dim_v": "latent"},
             ["heads_kv=2 (under-test claims one latent KV head)"],
         ),
+        (
+            {},
+            {"head_dim": 320, "head_dim_v": 32},
+            {"head_dim_v": "latent"},
+            [
+                "head_dim=320 > 256 (under-test claims ≤ 256)",
+                "values of their own (under-test takes the first elements of the keys for them: latent attention)",
+            ],
+        ),
+        ({}, {"head_dim": 32}, {"head_dim": {"min": 32, "max": 64}}, []),
         ({}, {"head_dim_v": 32, "latent": True, "heads_kv": 1}, {"head_dim_v": "latent"}, []),
         ({}, {"head_dim_v": 32, "latent": True}, {"head_dim_v": "any"}, []),
         (
@@ -86,6 +96,12 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
             {},
             {"dtypes": ["bf16"], "accuracy": {"bf16": "bf16"}},
             ["dtype=fp32 (under-test claims bf16)"],
+        ),
+        (
+            {"dtypes": ["bf16_kv_fp8_e4m3"]},
+            {},
+            {"dtypes": ["bf16"], "accuracy": {"bf16": "bf16"}},
+            ["dtype=bf16_kv_fp8_e4m3: bf16 queries beside an fp8_e4m3 cache (under-test claims bf16)"],
         ),
         (decode(16), {}, {"layouts": ["packed"]}, ["layout=paged (under-test claims packed)"]),
         (decode(0), {}, {"layouts": ["paged"]}, ["layout=packed (under-test claims paged)"]),
