@@ -76,7 +76,7 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
         reasons.append(f"batch={batch} > {claims.batch.max} ({name} claims ≤ {claims.batch.max})")
     lengths = set(zip(shape.seqlens_q, shape.seqlens_k, strict=True))
     if not shape.page_size and "ragged" not in claims.features and len(lengths) > 1:
-        reasons.append(f"{len(set(shape.seqlens_k))} different lengths in one batch ({name} does not claim ragged)")
+        reasons.append(f"{len(lengths)} different lengths in one batch ({name} does not claim ragged)")
     if shape.spans and "spans" not in claims.masks:
         reasons.append(f"{len(shape.spans)} image spans ({name} does not claim spans)")
     if "empty" not in claims.features and (0 in shape.seqlens_q or 0 in shape.seqlens_k):

@@ -41,6 +41,15 @@ def test_a_prompt_that_has_room_comes_once_with_an_image() -> None:
     assert len(found) == len({case.content_hash for case in found.values()})
 
 
+def test_a_step_of_a_decode_is_no_image() -> None:
+    """However small the image is; layers that have prompts alone see it there."""
+    names = cases({"image_tokens": 1, "phases": ["prefill"]}, {"layers": [0], "phases": ["decode"], "head_dim": 32})
+    assert ["prefill", "prefill"] == [name.partition("/")[0] for name in names if name.endswith(".image1")]
+    assert {"prefill", "chunked"} == {
+        name.partition("/")[0] for name in cases({"image_tokens": 1}) if name.endswith(".image1")
+    }
+
+
 def test_another_mask_of_the_matrix_has_no_image() -> None:
     """The model's layers alone see images."""
     names = cases({"image_tokens": 16}, masks=["model", "full"], phases={"prefill": {"seqlen": 64}})
@@ -58,6 +67,28 @@ def test_cross_attention_has_the_keys_of_the_other_sequence() -> None:
     ]
     assert {(1500,)} == {workload.seqlens_k for workload in crossing.values()}
     assert {False} == {workload.causal for workload in crossing.values()}
+
+
+@pytest.mark.parametrize(
+    ("phases", "label", "keys"),
+    [
+        ({"decode": {"context": 64, "batch": 2, "page_size": 16}}, "b2.q1.k1500.p16", (1500, 1500)),
+        ({"varlen": {"lengths": [[3, 5]]}}, "l3-5.k1500", (1500, 1500)),
+    ],
+)
+def test_labels_of_cross_attention(phases: dict[str, Any], label: str, keys: tuple[int, ...]) -> None:
+    """The queries' lengths, the keys, and the pages."""
+    (case,) = cases({"mask": "cross", "cross_keys": 1500}, phases=phases).values()
+    assert (label, keys) == (case.shape, case.workload.seqlens_k)
+
+
+def test_the_workload_is_that_of_the_layers() -> None:
+    """Chunks and latent values reach the call: without them the kernel is asked another question."""
+    (chunked,) = cases({"mask": "chunked", "chunk": 16}, phases={"prefill": {"seqlen": 64}}).values()
+    assert (16, True, "chunked") == (chunked.workload.chunk, chunked.workload.causal, chunked.workload.mask_kind)
+    latent = {"heads_kv": 1, "head_dim_v": 32, "latent": True}
+    (absorbed,) = cases(latent, phases={"prefill": {"seqlen": 64}}).values()
+    assert (True, 32) == (absorbed.workload.latent, absorbed.workload.head_dim_v)
 
 
 def test_a_stack_has_its_own_mask_in_its_own_phases() -> None:

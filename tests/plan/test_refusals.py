@@ -206,6 +206,24 @@ def test_a_call_of_nothing_is_refused_where_it_is_not_claimed(queries: tuple[int
     assert [] == shape_refusals(make_card(), lengths(queries, keys))
 
 
+@pytest.mark.parametrize(
+    ("queries", "keys", "reason"),
+    [
+        ((3, 4), (9, 9), "2 different lengths in one batch (under-test does not claim ragged)"),
+        ((3, 3), (9, 8), "2 different lengths in one batch (under-test does not claim ragged)"),
+        ((3, 3), (9, 9), ""),
+        ((0, 0), (9, 9), "an empty sequence (under-test does not claim empty)"),
+        ((3, 3), (0, 0), "an empty sequence (under-test does not claim empty)"),
+        ((1, 1), (1, 1), ""),
+    ],
+)
+def test_lengths_of_queries_and_of_keys_count_alone(
+    queries: tuple[int, ...], keys: tuple[int, ...], reason: str
+) -> None:
+    """A batch is ragged, or has an empty sequence, by either of them."""
+    assert ([reason] if reason else []) == shape_refusals(make_card(features=["gqa"]), lengths(queries, keys))
+
+
 def causal() -> Geometry:
     """A causal layer."""
     heads: dict[str, Any] = {"heads_q": 8, "heads_kv": 2, "head_dim": 64, "head_dim_v": 64, "scale": 0.125}
