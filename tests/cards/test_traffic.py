@@ -54,7 +54,7 @@ def test_the_calls_of_the_traffic_are_planned_once(matrix: Path) -> None:
 def test_the_limit_counts_the_traffic(matrix: Path) -> None:
     """Two shapes of the phases and four buckets, counted before it shows that two of them are the same."""
     matrix.write_text(MATRIX.replace(", whisper-large", "") + "policy: {limit_cases: 5}\n")
-    with pytest.raises(UsageError, match="expands to 6 cases, more than policy.limit_cases = 5"):
+    with pytest.raises(UsageError, match=r"expands to 6 cases, more than policy\.limit_cases = 5"):
         make_plan(load_matrix(str(matrix)), load_kernels())
 
 
