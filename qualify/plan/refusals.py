@@ -76,7 +76,7 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
         reasons.append(f"batch={batch} > {claims.batch.max} ({name} claims ≤ {claims.batch.max})")
     lengths = set(zip(shape.seqlens_q, shape.seqlens_k, strict=True))
     if not shape.page_size and "ragged" not in claims.features and len(lengths) > 1:
-        reasons.append(f"{len(set(shape.seqlens_k))} different lengths in one batch ({name} does not claim ragged)")
+        reasons.append(f"{len(lengths)} different lengths in one batch ({name} does not claim ragged)")
     counts = sorted(set(shape.seqlens_q))
     if claims.queries == "equal" and len(counts) > 1:
         reasons.append(f"{counts[0]} to {counts[-1]} queries in one batch ({name} claims as many in every sequence)")

@@ -51,6 +51,20 @@ def test_the_calls_of_the_traffic_are_planned_once(matrix: Path) -> None:
     ] == shapes
 
 
+def test_the_limit_counts_the_traffic(matrix: Path) -> None:
+    """Two shapes of the phases and four buckets, counted before it shows that two of them are the same."""
+    matrix.write_text(MATRIX.replace(", whisper-large", "") + "policy: {limit_cases: 5}\n")
+    with pytest.raises(UsageError, match=r"expands to 6 cases, more than policy\.limit_cases = 5"):
+        make_plan(load_matrix(str(matrix)), load_kernels())
+
+
+def test_a_case_of_the_traffic_names_the_line_of_the_traffic(matrix: Path) -> None:
+    """Whoever asks where a case is from opens the matrix there."""
+    cases = make_plan(load_matrix(str(matrix)), load_kernels()).cases
+    line = MATRIX.splitlines().index("traffic: chat.yaml") + 1
+    assert {line} == {case.line for case in cases if case.phase in ("decode", "verify")}
+
+
 def test_phases_may_be_left_to_the_traffic(matrix: Path) -> None:
     """Without phases the traffic alone says which calls are made; with neither, phases are missing."""
     matrix.write_text(MATRIX.replace("phases: {prefill: {seqlen: 64, batch: [1, 2]}}\n", ""))

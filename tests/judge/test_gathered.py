@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_finding
+from builders import make_evidence, make_finding, make_witness
 from stored_runs import (
     IDS,
     MATRIX,
@@ -27,7 +27,7 @@ from stored_runs import (
 from qualify.cards.load import load_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.outcome import Measured, NotRun
+from qualify.facts.outcome import Measured, NotRun, Substituted
 from qualify.facts.stack import Component
 from qualify.judge.gathered import Fresh, gather
 from qualify.judge.judged import Judged, judge
@@ -204,6 +204,29 @@ def test_a_narrowed_or_outdated_run_says_so(store: Store, path: Path) -> None:
         "the run was narrowed by --select '*/fp32/*' --kernel 'tiled*': the rest of the matrix is not judged",
         f"the run was made with check version 1, this qualify has {CHECK_VERSION}: run it again",
     ) == judge(store, run.id, shipped_kernels(), now=NOW).notes
+
+
+def test_a_stored_run_is_judged_by_its_stack_and_its_cards(store: Store, path: Path) -> None:
+    """A waiver for the stack of the run holds, and an allowed fallback is recognised by its own card."""
+    write_waivers(path.parent / "waivers.yaml", {"stack": {"torch": "2.11.*"}})
+    expected = "expect: [{select: '*', kernel: tiled-torch, fallback: torch-cpu-math}]\n"
+    path.write_text(f"{MATRIX}{expected}waivers: waivers.yaml\n")
+    math = make_witness("substituted", "aten::_scaled_dot_product_attention_math", reason="math ran")
+    fallback = Substituted(evidence=make_evidence(witness=math))
+    run = store_run(store, path, lambda case: fallback if case.kernel == "tiled-torch" else WRONG)
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    assert (0, ["PASS", "WAIVED"] * 2) == (
+        found.conclusion.exit_code,
+        [judgement.verdict for judgement in found.conclusion.judgements],
+    )
+
+
+@pytest.mark.parametrize(("kernel", "code"), [("", 1), ("torch-cpu-math", 5)])
+def test_a_narrowed_run_of_refusals_is_no_verdict(store: Store, path: Path, kernel: str, code: int) -> None:
+    """A whole run without a path fails."""
+    path.write_text(MATRIX.replace("head_dim: 32", "head_dim: 32, sinks: true").replace("tiled-torch, ", ""))
+    run = store_run(store, path, kernel=kernel)
+    assert code == judge(store, run.id, shipped_kernels(), now=NOW).conclusion.exit_code
 
 
 def test_waivers_that_are_not_here_are_not_applied(store: Store, path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from builders import make_card, make_kernel, make_matrix, make_workload
 
 from qualify.cards.incident import IncidentCall
+from qualify.errors import UsageError
 from qualify.facts.case import INCIDENTS, Case
 from qualify.plan.plan import Plan, Selection, make_plan
 from qualify.plan.workloads import geometry_of, shape_of, workload_refusals
@@ -108,6 +109,15 @@ def test_an_incident_names_its_kernels_and_dtypes() -> None:
     assert 4 == len(plan(entry).cases)
     assert {"alpha"} == {case.kernel for case in plan(entry, kernel="alpha").cases}
     assert {"fp16"} == {case.dtype for case in plan(entry, select="incidents/pytorch-*/fp16/*").cases}
+
+
+def test_the_limit_counts_incidents() -> None:
+    """Two calls in two dtypes for three kernels; a matrix may have no other cases."""
+    entry = INCIDENT | {"calls": [CALL, CALL | {"head_dim": 32}], "dtypes": ["bf16", "fp16"]}
+    made = {"models": ..., "phases": ..., "dtypes": ..., "kernels": ["*"], "incidents": [entry]}
+    assert 12 == len(make_plan(make_matrix(**made, policy={"limit_cases": 12}), KERNELS).cases)
+    with pytest.raises(UsageError, match="expands to 12 cases"):
+        make_plan(make_matrix(**made, policy={"limit_cases": 11}), KERNELS)
 
 
 def test_what_a_card_does_not_claim_is_refused_with_reasons() -> None:

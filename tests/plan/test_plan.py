@@ -199,6 +199,7 @@ def test_other_calls_have_pairwise_other_hashes() -> None:
     ]
     hashes = {hash_of(phases={"varlen": {"lengths": [batch]}}) for batch in batches}
     assert len(batches) == len(hashes)
+    assert 3 == len({hash_of(phases={"decode": {"context": context}}) for context in (64, 65, 128)})
 
 
 def test_a_glob_selects_whole_ids() -> None:

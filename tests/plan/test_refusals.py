@@ -70,6 +70,16 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
             {"head_dim_v": "latent"},
             ["heads_kv=2 (under-test claims one latent KV head)"],
         ),
+        (
+            {},
+            {"head_dim": 320, "head_dim_v": 32},
+            {"head_dim_v": "latent"},
+            [
+                "head_dim=320 > 256 (under-test claims ≤ 256)",
+                "values of their own (under-test takes the first elements of the keys for them: latent attention)",
+            ],
+        ),
+        ({}, {"head_dim": 32}, {"head_dim": {"min": 32, "max": 64}}, []),
         ({}, {"head_dim_v": 32, "latent": True, "heads_kv": 1}, {"head_dim_v": "latent"}, []),
         ({}, {"head_dim_v": 32, "latent": True}, {"head_dim_v": "any"}, []),
         (
@@ -88,6 +98,12 @@ CHUNKED: dict[str, Any] = {"phases": {"chunked": {"chunk": 16, "context": 48}}}
             {},
             {"dtypes": ["bf16"], "accuracy": {"bf16": "bf16"}},
             ["dtype=fp32 (under-test claims bf16)"],
+        ),
+        (
+            {"dtypes": ["bf16_kv_fp8_e4m3"]},
+            {},
+            {"dtypes": ["bf16"], "accuracy": {"bf16": "bf16"}},
+            ["dtype=bf16_kv_fp8_e4m3: bf16 queries beside an fp8_e4m3 cache (under-test claims bf16)"],
         ),
         (decode(16), {}, {"layouts": ["packed"]}, ["layout=paged (under-test claims packed)"]),
         (decode(0), {}, {"layouts": ["paged"]}, ["layout=packed (under-test claims paged)"]),
@@ -196,6 +212,24 @@ def test_a_call_of_nothing_is_refused_where_it_is_not_claimed(queries: tuple[int
     expected = ["no query or no key in the whole batch (under-test does not claim empty_batch)"]
     assert expected == shape_refusals(make_card(features=["gqa", "ragged", "empty"]), lengths(queries, keys))
     assert [] == shape_refusals(make_card(), lengths(queries, keys))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "reason"),
+    [
+        ((3, 4), (9, 9), "2 different lengths in one batch (under-test does not claim ragged)"),
+        ((3, 3), (9, 8), "2 different lengths in one batch (under-test does not claim ragged)"),
+        ((3, 3), (9, 9), ""),
+        ((0, 0), (9, 9), "an empty sequence (under-test does not claim empty)"),
+        ((3, 3), (0, 0), "an empty sequence (under-test does not claim empty)"),
+        ((1, 1), (1, 1), ""),
+    ],
+)
+def test_lengths_of_queries_and_of_keys_count_alone(
+    queries: tuple[int, ...], keys: tuple[int, ...], reason: str
+) -> None:
+    """A batch is ragged, or has an empty sequence, by either of them."""
+    assert ([reason] if reason else []) == shape_refusals(make_card(features=["gqa"]), lengths(queries, keys))
 
 
 def causal() -> Geometry:

@@ -22,9 +22,9 @@ from stored_runs import make_run, make_stack
 from qualify.cards.matrix import Drift
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Change, Comparison
-from qualify.facts.outcome import Crashed, Launch, Measured, NotRun, Outcome, Refused, Statistics
+from qualify.facts.outcome import Crashed, Evidence, Launch, Measured, NotRun, Outcome, Refused, Statistics
 from qualify.facts.run import Record
-from qualify.verdict.compare import Side, compare
+from qualify.verdict.compare import Side, compare, stack_changes
 from qualify.verdict.gate import conclude, forbid_drift
 from qualify.verdict.policy import Rules
 
@@ -127,6 +127,7 @@ AMPERE = make_launch("flash_fwd_kernel<x>", family="flash-attention-2", generati
         (launched(HOPPER), launched(AMPERE, state="unproven"), "insufficient data", "other kernels were seen, and one"),
         (launched(HOPPER, state="unproven"), launched(AMPERE), "insufficient data", "other kernels were seen, and one"),
         (launched(HOPPER), launched(make_launch("gemm")), "suspicious", "another kernel serves the shape"),
+        (launched(make_launch("gemm")), launched(AMPERE), "suspicious", "another kernel serves the shape"),
         (launched(AMPERE, HOPPER), launched(AMPERE), "regression", "fell back from hopper to ampere"),
         (launched(HOPPER), launched(AMPERE, HOPPER), "suspicious", "another kernel serves the shape"),
     ],
@@ -184,8 +185,9 @@ def test_numbers(after: Statistics, bucket: str, detail: str) -> None:
 
 @pytest.mark.parametrize("same", [USUAL, replace(USUAL, G=math.nan), replace(USUAL, beta_limit=0.0)])
 def test_equal_numbers_are_no_change(same: Statistics) -> None:
-    """Not even where a statistic is NaN, or its limit is 0."""
+    """Not even where a statistic is NaN, or its limit is 0; nor is one that a run does not have."""
     assert () == compared(counted(same), counted(same)).numbers
+    assert [(), ()] == [compared(counted(same), counted()).numbers, compared(counted(), counted(same)).numbers]
 
 
 def test_a_statistic_that_stays_nan_hides_no_other() -> None:
@@ -258,6 +260,7 @@ def timed(latency_us: float, **changes: Any) -> Measured:
         (timed(8.0), timed(9.0), "insufficient data", "+12.5 %: shorter than 10 µs"),
         (timed(0.5), timed(0.8), "insufficient data", "+60.0 %: shorter than 10 µs"),
         (timed(10.0), timed(11.0), "suspicious", "+10.0 %: slower"),
+        (timed(50.0), timed(51.25), "suspicious", "+2.5 %: slower"),
     ],
 )
 def test_times(before: Outcome, after: Outcome, bucket: str, detail: str) -> None:
@@ -266,7 +269,7 @@ def test_times(before: Outcome, after: Outcome, bucket: str, detail: str) -> Non
     assert (bucket, True) == (found[0], found[1].startswith(detail))
 
 
-@pytest.mark.parametrize(("before", "after"), [(100.0, 101.9), (30.0, 30.8), (100.0, 100.0)])
+@pytest.mark.parametrize(("before", "after"), [(100.0, 101.9), (30.0, 30.8), (5.0, 5.12), (100.0, 100.0)])
 def test_times_below_the_least_effect_are_unchanged(before: float, after: float) -> None:
     """2 % from 50 µs on, 3 % from 10 µs on."""
     assert () == compared(timed(before), timed(after)).times
@@ -274,9 +277,10 @@ def test_times_below_the_least_effect_are_unchanged(before: float, after: float)
 
 @pytest.mark.parametrize("latency_us", [0.0, -1.0, math.inf, math.nan])
 def test_a_time_that_is_none_is_not_compared(latency_us: float) -> None:
-    """On either side; it has no weight either."""
+    """On either side."""
     broken = evidence(timing=replace(make_timing(100.0), latency_us=latency_us))
-    assert [(), ()] == [compared(broken, timed(100.0)).times, compared(timed(100.0), broken).times]
+    for other in (broken, PASSED):
+        assert [(), ()] == [compared(other, timed(100.0)).times, compared(timed(100.0), other).times]
 
 
 def test_times_of_two_cards_are_not_compared() -> None:
@@ -291,13 +295,16 @@ def test_stack_changes_come_from_what_to_what() -> None:
     """Versions and digests, what came, what went, variables, the device."""
     after = make_stack(torch=f"2.12.0:{'b' * 64}", vllm="0.24.0")
     after = replace(after, environment={"VLLM_X": "1"}, device=replace(after.device, units=4))
-    found = {it.component: (it.kind, it.before, it.after) for it in compared(PASSED, PASSED, stack=after).stack}
+    before = replace(make_stack(), environment={"VLLM_Y": "2"})
+    found = {it.component: (it.kind, it.before, it.after) for it in stack_changes(before, after)}
     assert {
         "units": ("device", "2", "4"),
         "torch": ("distribution", "2.11.0 sha256:aaaaaaaaaaaa", "2.12.0 sha256:bbbbbbbbbbbb"),
         "vllm": ("distribution", None, "0.24.0"),
         "VLLM_X": ("environment", None, "1"),
+        "VLLM_Y": ("environment", "2", None),
     } == found
+    assert tuple(stack_changes(make_stack(), after)) == compared(PASSED, PASSED, stack=after).stack
 
 
 def test_the_worst_and_largest_stand_first() -> None:
@@ -317,14 +324,21 @@ def test_the_impact_of_a_change_is_the_time_of_all_layers() -> None:
     old = replace(timed(100.0).evidence, witness=launched(HOPPER).evidence.witness)
     new = replace(old, witness=launched(AMPERE).evidence.witness, findings=(make_finding("fail", "x"),))
     many, few = {"kernel": "many", "layers": 80}, {"kernel": "few", "layers": 2}
-    long = {"timing": make_timing(1000.0)}
-    before = side(
-        make_record(Measured(evidence=replace(old, **long)), **few), make_record(Measured(evidence=old), **many)
+
+    def both(usual: Evidence) -> Side:
+        long = replace(usual, timing=make_timing(1000.0))
+        return side(make_record(Measured(evidence=long), **few), make_record(Measured(evidence=usual), **many))
+
+    found = compare(both(old), both(new))
+    (slower,) = compare(both(old), both(replace(old, timing=make_timing(110.0)))).times
+    assert ("many", 100.0, 110.0, 800.0) == (
+        slower.id.rpartition("/")[2],
+        slower.before,
+        slower.after,
+        pytest.approx(slower.impact_us),
     )
-    after = side(
-        make_record(Measured(evidence=replace(new, **long)), **few), make_record(Measured(evidence=new), **many)
-    )
-    found = compare(before, after)
+    assert [((HOPPER.name,), (AMPERE.name,))] * 2 == [(it.before, it.after) for it in found.kernels]
+    assert 0.0 == compared(launched(HOPPER), launched(AMPERE)).kernels[0].impact_us
     for changes in (found.verdicts, found.kernels):
         assert [("many", 8000.0), ("few", 2000.0)] == [(it.id.rpartition("/")[2], it.impact_us) for it in changes]
 
