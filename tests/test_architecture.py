@@ -12,6 +12,7 @@ import pytest
 from qualify import assets
 from qualify.cards.load import load_kernels
 from qualify.facts.adapters import ADAPTERS
+from qualify.facts.checks import FINDINGS
 from qualify.run.checks.registry import CHECKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +23,8 @@ REGISTRIES = (
     ("qualify.cards.schema", "KINDS"),
     ("qualify.cli.entry", "COMMANDS"),
     ("qualify.cli.entry", "GROUPS"),
-    ("qualify.run.golden.accuracy", "CLASSES"),
+    ("qualify.facts.accuracy", "CLASSES"),
+    ("qualify.facts.checks", "CHECKS"),
     ("qualify.facts.adapters", "ADAPTERS"),
     ("qualify.run.checks.registry", "CHECKS"),
     ("qualify.run.measure.kernel_names", "TABLE"),
@@ -75,6 +77,20 @@ def code_in_strings(tree: ast.Module) -> list[int]:
         kinds = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
         if any(isinstance(part, kinds) for part in ast.walk(inner)):
             found.append(node.lineno)
+    return found
+
+
+def failing_names(tree: ast.Module) -> list[str]:
+    """Names of findings that a module writes out beside the verdict ``fail``, or as the first argument of failing."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        words = {item.arg: item.value for item in node.keywords}
+        name = node.args[0] if ast.unparse(node.func) == "failing" and node.args else words.get("check")
+        verdict = words.get("verdict", ast.Constant("fail"))
+        if isinstance(name, ast.Constant) and isinstance(verdict, ast.Constant) and verdict.value == "fail":
+            found.append(name.value)
     return found
 
 
@@ -148,6 +164,15 @@ def test_every_adapter_has_a_factory(name):
 def test_every_card_has_an_adapter():
     """A shipped card names an adapter that exists, and every adapter serves a shipped card."""
     assert {known.name for known in ADAPTERS} == {loaded.card.adapter for loaded in load_kernels().values()}
+
+
+def test_every_finding_that_fails_is_known():
+    """What a module of a run calls a failure is a word that waivers and incidents take."""
+    named = {
+        name for path in (ROOT / "qualify" / "run").rglob("*.py") for name in failing_names(ast.parse(path.read_text()))
+    }
+    assert {"contract", "lse", "empty_row", "timing", "history"} <= named
+    assert set() == {name for name in named if isinstance(name, str)} - set(FINDINGS)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

@@ -16,20 +16,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Subject, lse_apart
-from qualify.run.golden.accuracy import (
-    CLASSES,
-    E_LIMIT,
-    R_LIMIT,
-    AccuracyClass,
-    Errors,
-    declared_class,
-    judge,
-    rows_within,
-)
+from qualify.run.golden.accuracy import Errors, declared_class, judge, rows_within
 from qualify.run.golden.reference import SAMPLE_ROWS, Golden
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind
 

@@ -50,3 +50,8 @@ CHECKS: tuple[Check, ...] = (
     Graph(),
     Budget(),
 )
+
+
+def check_named(name: str) -> Check:
+    """The check of that name. KeyError on an unknown one."""
+    return {check.name: check for check in CHECKS}[name]
