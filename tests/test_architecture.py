@@ -94,6 +94,13 @@ def failing_names(tree: ast.Module) -> list[str]:
     return found
 
 
+def asks_for_a_check(tree: ast.Module) -> list[int]:
+    """Lines that ask whether something is of one check's class."""
+    classes = {type(check).__name__ for check in CHECKS}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    return [node.lineno for node in calls if classes & {ast.unparse(part) for part in ast.walk(node.args[1])}]
+
+
 def bodies(tree: ast.Module) -> list[tuple[str, str]]:
     """(body without docstring, name) of each function of more than three statements."""
     found = []
@@ -151,6 +158,12 @@ def test_no_function_exists_twice():
 def test_no_broad_except(path):
     """Only the places that turn an exception into a result catch every exception."""
     assert [] == broad_handlers(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_every_check_answers_alike(path):
+    """Nobody treats a check by its class: what one has to say goes the way of all others."""
+    assert [] == asks_for_a_check(ast.parse(path.read_text()))
 
 
 @pytest.mark.parametrize("name", [known.name for known in ADAPTERS])

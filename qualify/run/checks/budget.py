@@ -35,7 +35,7 @@ Richer = Callable[[], Golden]
 
 
 class Budget:
-    """Compares with the golden result; keeps the statistics of each input kind in ``statistics``."""
+    """Compares with the golden result; the subject gets the statistics of each input kind."""
 
     name = "budget"
     levels: tuple[Level, ...] = ("smoke", "full")
@@ -46,11 +46,7 @@ class Budget:
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The findings of :meth:`measure`, without the statistics."""
-        return self.measure(subject)[0]
-
-    def measure(self, subject: Subject) -> tuple[list[Finding], list[Statistics]]:
-        """Findings and statistics for every input kind of the level."""
+        """Every input kind of the level."""
         findings: list[Finding] = []
         statistics: list[Statistics] = []
         for seed, kind in enumerate(KINDS[subject.level]):
@@ -59,7 +55,8 @@ class Budget:
             found, measured = compare(asked, call, asked.golden(call), asked.run(call), kind, seed)
             findings += found
             statistics += [measured] if measured else []
-        return findings, statistics
+        subject.statistics.extend(statistics)
+        return findings
 
 
 def full_golden(subject: Subject, call: AttentionCall) -> Golden:

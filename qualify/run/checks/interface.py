@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Level, Workload, mask_kind
-from qualify.facts.outcome import Finding, Value
+from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.checks.rows import rows_of
 from qualify.run.golden.reference import ROW_LIMIT, Golden, GoldenOf, golden
@@ -60,6 +60,8 @@ class Subject:
     """what need be asked only once while the process lives, by ``question``, and what was answered"""
     golden_of: GoldenOf = golden
     """gives golden results"""
+    statistics: list[Statistics] = field(default_factory=list)
+    """what checks measured beside their findings; they add to it"""
     row_limit: int = ROW_LIMIT
     """of a sequence with more queries than these a sample has a golden result"""
 
