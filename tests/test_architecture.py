@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import textwrap
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from qualify import assets
 from qualify.cards.load import load_kernels
 from qualify.facts.adapters import ADAPTERS
+from qualify.facts.checks import CHECKS as KNOWN_CHECKS
 from qualify.facts.checks import FINDINGS
 from qualify.run.checks.registry import CHECKS
 
@@ -197,9 +199,19 @@ def test_every_check_has_a_test(check):
     assert own in modules or any(type(check).__name__ in module.read_text() for module in modules)
 
 
-def test_check_names_are_their_modules():
-    """A check lies in the module of its name, so a finding leads to the code."""
-    assert [check.name for check in CHECKS] == [type(check).__module__.rpartition(".")[2] for check in CHECKS]
+def test_every_check_is_one_module_and_one_entry():
+    """Each entry of the table has a module of its name, and no module with a check is left out."""
+    folder = ROOT / "qualify" / "run" / "checks"
+    modules = sorted(folder.glob("*.py"))
+    written = [path.stem for path in modules if re.search(r"^class \w+\(Shipped\)", path.read_text(), re.MULTILINE)]
+    assert written == sorted(known.name for known in KNOWN_CHECKS)
+    assert [known.name for known in KNOWN_CHECKS] == [type(check).__module__.rpartition(".")[2] for check in CHECKS]
+
+
+def test_findings_have_one_owner():
+    """No two checks write findings of one name, so a finding leads to its check; each question is one sentence."""
+    assert len(FINDINGS) == len(set(FINDINGS))
+    assert [] == [known.name for known in KNOWN_CHECKS if not known.question.endswith("?") or not known.levels]
 
 
 @pytest.mark.parametrize(("module", "name"), REGISTRIES, ids=lambda value: value)

@@ -1,7 +1,7 @@
 """The checks: what each asks, when it runs, and what its findings are called. Data: no torch, no card, no device.
 
-An entry and the module ``qualify.run.checks.NAME`` are a whole check: cards, waivers, scripts, reports, the selftest
-and the documents read this table.
+An entry and the module ``qualify.run.checks.NAME``, with a class of that name in CamelCase, are a whole check: cards,
+waivers, scripts, reports, the selftest and the documents read this table.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NO_NEW_SHAPES = "a kernel that is not compiled for each shape"
 CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="contract",
-        question="Are shape, dtype and device of the result right, and stay inputs and earlier results as they were?",
+        question="Has the result the right shape, dtype and device, and does the call change nothing else?",
         cost="two calls",
     ),
     KnownCheck(
@@ -215,6 +215,11 @@ MEASURED = ("witness", "timing")
 """findings of the witness and of the timing, which are no checks"""
 FINDINGS = (*(name for known in CHECKS for name in known.findings), *MEASURED)
 """every finding that may fail: the words of waivers and incidents"""
+
+
+def known_check(name: str) -> KnownCheck:
+    """The check of that name; KeyError on an unknown one."""
+    return {known.name: known for known in CHECKS}[name]
 
 
 def check_of(finding: str) -> KnownCheck | None:

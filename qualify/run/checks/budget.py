@@ -20,7 +20,7 @@ from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject, lse_apart
+from qualify.run.checks.interface import Result, Shipped, Subject, lse_apart
 from qualify.run.golden.accuracy import Errors, declared_class, judge, rows_within
 from qualify.run.golden.reference import SAMPLE_ROWS, Golden
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind
@@ -34,12 +34,8 @@ Richer = Callable[[], Golden]
 """gives the golden result again, with every term that some accuracy class needs"""
 
 
-class Budget:
+class Budget(Shipped):
     """Compares with the golden result; the subject gets the statistics of each input kind."""
-
-    name = "budget"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "a golden result and a call per input kind"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
