@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import textwrap
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 from qualify import assets
 from qualify.cards.load import load_kernels
 from qualify.facts.adapters import ADAPTERS
+from qualify.facts.checks import CHECKS as KNOWN_CHECKS
+from qualify.facts.checks import FINDINGS
 from qualify.run.checks.registry import CHECKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +25,8 @@ REGISTRIES = (
     ("qualify.cards.schema", "KINDS"),
     ("qualify.cli.entry", "COMMANDS"),
     ("qualify.cli.entry", "GROUPS"),
-    ("qualify.run.golden.accuracy", "CLASSES"),
+    ("qualify.facts.accuracy", "CLASSES"),
+    ("qualify.facts.checks", "CHECKS"),
     ("qualify.facts.adapters", "ADAPTERS"),
     ("qualify.run.checks.registry", "CHECKS"),
     ("qualify.run.measure.kernel_names", "TABLE"),
@@ -76,6 +80,27 @@ def code_in_strings(tree: ast.Module) -> list[int]:
         if any(isinstance(part, kinds) for part in ast.walk(inner)):
             found.append(node.lineno)
     return found
+
+
+def failing_names(tree: ast.Module) -> list[str]:
+    """Names of findings that a module writes out beside the verdict ``fail``, or as the first argument of failing."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        words = {item.arg: item.value for item in node.keywords}
+        name = node.args[0] if ast.unparse(node.func) == "failing" and node.args else words.get("check")
+        verdict = words.get("verdict", ast.Constant("fail"))
+        if isinstance(name, ast.Constant) and isinstance(verdict, ast.Constant) and verdict.value == "fail":
+            found.append(name.value)
+    return found
+
+
+def asks_for_a_check(tree: ast.Module) -> list[int]:
+    """Lines that ask whether something is of one check's class."""
+    classes = {type(check).__name__ for check in CHECKS}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"]
+    return [node.lineno for node in calls if classes & {ast.unparse(part) for part in ast.walk(node.args[1])}]
 
 
 def bodies(tree: ast.Module) -> list[tuple[str, str]]:
@@ -137,6 +162,12 @@ def test_no_broad_except(path):
     assert [] == broad_handlers(ast.parse(path.read_text()))
 
 
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_every_check_answers_alike(path):
+    """Nobody treats a check by its class: what one has to say goes the way of all others."""
+    assert [] == asks_for_a_check(ast.parse(path.read_text()))
+
+
 @pytest.mark.parametrize("name", [known.name for known in ADAPTERS])
 def test_every_adapter_has_a_factory(name):
     """An adapter's module has a ``create`` with a docstring; libraries are imported only when it is called."""
@@ -150,6 +181,15 @@ def test_every_card_has_an_adapter():
     assert {known.name for known in ADAPTERS} == {loaded.card.adapter for loaded in load_kernels().values()}
 
 
+def test_every_finding_that_fails_is_known():
+    """What a module of a run calls a failure is a word that waivers and incidents take."""
+    named = {
+        name for path in (ROOT / "qualify" / "run").rglob("*.py") for name in failing_names(ast.parse(path.read_text()))
+    }
+    assert {"contract", "lse", "empty_row", "timing", "history"} <= named
+    assert set() == {name for name in named if isinstance(name, str)} - set(FINDINGS)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_every_check_has_a_test(check):
     """Every check has a test module of its own, or its class is used by one beside it."""
@@ -159,9 +199,19 @@ def test_every_check_has_a_test(check):
     assert own in modules or any(type(check).__name__ in module.read_text() for module in modules)
 
 
-def test_check_names_are_their_modules():
-    """A check lies in the module of its name, so a finding leads to the code."""
-    assert [check.name for check in CHECKS] == [type(check).__module__.rpartition(".")[2] for check in CHECKS]
+def test_every_check_is_one_module_and_one_entry():
+    """Each entry of the table has a module of its name, and no module with a check is left out."""
+    folder = ROOT / "qualify" / "run" / "checks"
+    modules = sorted(folder.glob("*.py"))
+    written = [path.stem for path in modules if re.search(r"^class \w+\(Shipped\)", path.read_text(), re.MULTILINE)]
+    assert written == sorted(known.name for known in KNOWN_CHECKS)
+    assert [known.name for known in KNOWN_CHECKS] == [type(check).__module__.rpartition(".")[2] for check in CHECKS]
+
+
+def test_findings_have_one_owner():
+    """No two checks write findings of one name, so a finding leads to its check; each question is one sentence."""
+    assert len(FINDINGS) == len(set(FINDINGS))
+    assert [] == [known.name for known in KNOWN_CHECKS if not known.question.endswith("?") or not known.levels]
 
 
 @pytest.mark.parametrize(("module", "name"), REGISTRIES, ids=lambda value: value)

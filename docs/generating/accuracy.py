@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from generating.tables import table
-from qualify.run.golden.accuracy import CLASSES
+from qualify.facts.accuracy import CLASSES
 
 
 def accuracy_table() -> str:

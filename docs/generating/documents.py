@@ -9,6 +9,7 @@ from pathlib import Path
 
 from generating.accuracy import accuracy_table
 from generating.calibration import calibration_table
+from generating.checks import checks_table
 from generating.cliffs import cliffs_table
 from generating.command_help import command_help
 from generating.coverage import coverage
@@ -25,6 +26,7 @@ BLOCK = re.compile(r"(<!-- generated: ([a-z -]+) -->\n).*?(<!-- end -->)", re.DO
 BLOCKS = {
     "accuracy": accuracy_table,
     "calibration": calibration_table,
+    "checks": checks_table,
     "cliffs": cliffs_table,
     "coverage": coverage,
     "families": families_table,

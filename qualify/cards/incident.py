@@ -8,33 +8,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from qualify.cards.words import Card, Count, Flag, Name, Positive, Several, Some, Text, Where, Whole, refuse
+from qualify.cards.words import Card, Count, Flag, Name, OneOf, Positive, Several, Some, Text, Where, Whole, refuse
 from qualify.facts.case import Dtype
+from qualify.facts.checks import FINDINGS
 
-Check = Literal[
-    "contract",
-    "census",
-    "needle",
-    "poison",
-    "suffix",
-    "page_permutation",
-    "heads",
-    "parameters",
-    "powers_of_two",
-    "degenerate",
-    "merge",
-    "layout",
-    "history",
-    "repeat",
-    "size_limits",
-    "growth",
-    "graph",
-    "budget",
-    "lse",
-    "empty_row",
-    "witness",
-]
-"""findings that may show an incident"""
 Ending = Literal["crash", "hang", "refusal", "substitution"]
 """outcomes that may show one"""
 Inputs = Literal[
@@ -42,6 +19,8 @@ Inputs = Literal[
 ]
 """kinds of input values that a finding may be about"""
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
+Failure = Annotated[str, OneOf((*FINDINGS, *ENDINGS))]
+"""findings and outcomes that may show an incident, and whose failure a waiver may accept"""
 
 
 def _lengths(value: object) -> object:
@@ -142,7 +121,7 @@ class Incident(Card):
     """what went wrong, in one sentence"""
     trigger: Text
     """what a call must have for it to happen"""
-    shown_by: Some[Check | Ending]
+    shown_by: Some[Failure]
     """findings (census, poison, ...) or outcomes (crash, hang, refusal, substitution) that show it"""
     inputs: Several[Inputs] = ()
     """only findings on these input kinds count; left out = all"""

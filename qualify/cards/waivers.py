@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from qualify.cards.incident import Check, Ending
+from qualify.cards.incident import Failure
 from qualify.cards.problems import validate
 from qualify.cards.source import parse, read
 from qualify.cards.words import Card, Name, Some, Text, Where, refuse
@@ -21,9 +21,6 @@ LONGEST_DAYS = 90
 DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 LINK = r"^(https?://\S+|[\w.-]+/[\w.-]+#[0-9]+)$"
 SPECIFIER = re.compile(r"[<>=!~]")
-
-Waivable = Literal[Check, Ending, "timing"]
-"""findings and outcomes whose failure can be accepted"""
 
 
 def _day(value: object) -> object:
@@ -62,7 +59,7 @@ class WaiverCard(Card):
     """its name in verdicts"""
     select: Text
     """glob over case ids: model/phase/shape/dtype/mask/kernel"""
-    checks: Some[Waivable]
+    checks: Some[Failure]
     """checks, or outcomes (crash, hang, refusal, substitution), whose failure is accepted"""
     owner: Text
     """who answers for it"""

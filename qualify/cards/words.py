@@ -7,13 +7,15 @@ import hashlib
 import inspect
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
+
+from qualify.facts.accuracy import CLASSES
 
 T = TypeVar("T")
 Where = tuple[str | int, ...]
@@ -23,15 +25,27 @@ INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
 
 Mask = Literal["full", "causal", "window", "band", "chunked", "spans"]
-AccuracyClass = Literal["fp32", "fp16", "bf16", "fp8kv", "lowp_scores", "fp8"]
-"""What a kernel may round on the way (docs/numerics.md), tightest first."""
-
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(strict=True, ge=1, le=INT32_MAX)]
 Whole = Annotated[int, Field(strict=True, ge=0, le=INT32_MAX)]
 Flag = Annotated[bool, Field(strict=True)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
+
+class OneOf:
+    """Annotation of a str: one of the words of a table."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.words = list(words)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """As a Literal of these words."""
+        return core_schema.literal_schema(self.words)
+
+
+AccuracyClass = Annotated[str, OneOf(known.name for known in CLASSES)]
+"""What a kernel may round on the way (docs/numerics.md), tightest first."""
 
 
 class Misfit(ValueError):

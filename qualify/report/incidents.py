@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from qualify.cards.incident import Incident
 from qualify.cards.load import parse_matrix
+from qualify.facts.checks import check_of
 from qualify.facts.outcome import Crashed, NotRun, Refused, Substituted, TimedOut
 from qualify.facts.run import Run
 from qualify.report.columns import AnyTable, Column, Table
@@ -25,8 +26,6 @@ GLYPHS = {
     "open": "?",
     "not applicable": "–",
 }
-OWNERS = {"lse": "budget", "empty_row": "budget"}
-"""findings that stand for themselves only where they fail: their check says that they were asked"""
 NOT_ASKED = "not asked: "
 """how the note of a check begins that was skipped"""
 
@@ -94,7 +93,7 @@ def state_of(incident: Incident, view: CaseView) -> State:
         for finding in view.findings
         if not finding.detail.startswith(NOT_ASKED) and _counts(incident, finding.values)
     }
-    wanted = {OWNERS.get(word, word) for word in incident.shown_by}
+    wanted = {known.name if (known := check_of(word)) else word for word in incident.shown_by}
     return "not reproduced" if wanted & (asked | set(endings)) else "not asked"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from qualify.facts.accuracy import E_LIMIT
 from qualify.facts.case import Workload
 from qualify.facts.outcome import Crashed, Finding, FindingVerdict, Launch, Statistics, TimedOut, Timing
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Limited, Table
 from qualify.report.names import clipped, short_name
-from qualify.report.questions.tolerance import E_LIMIT, LIMITS, Limit, Sample
+from qualify.report.questions.tolerance import LIMITS, Limit, Sample
 from qualify.report.views import CaseView, anchor
 
 FINDING_ORDER: dict[FindingVerdict, int] = {"fail": 0, "inconclusive": 1, "note": 2, "pass": 3}

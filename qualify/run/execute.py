@@ -34,7 +34,6 @@ from qualify.facts.outcome import (
 from qualify.facts.stack import Ceilings, Device
 from qualify.run.adapters.interface import Adapter, LibraryRefusal, Prepared
 from qualify.run.adapters.registry import create_adapter
-from qualify.run.checks.budget import Budget
 from qualify.run.checks.growth import peak_bytes
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
@@ -260,6 +259,7 @@ class Session:
             first=partial(running.prepared.result, running.native),
             asked=self.asked,
             golden_of=self.golden_of,
+            statistics=running.statistics,
         )
         for check in CHECKS:
             if self.level not in check.levels:
@@ -270,11 +270,7 @@ class Session:
                 continue
             self.announce(case.id, f"checks:{check.name}")
             try:
-                if isinstance(check, Budget):
-                    findings, statistics = check.measure(subject)
-                    running.statistics += statistics
-                else:
-                    findings = check.run(subject)
+                findings = check.run(subject)
             except LibraryRefusal as refusal:
                 detail = f"not asked: {refusal}"
                 findings = [Finding(check=check.name, verdict="note", detail=detail)]

@@ -19,10 +19,10 @@ import torch
 
 from qualify.facts import codec
 from qualify.facts.case import Case, Level
+from qualify.facts.checks import CHECKS
 from qualify.facts.outcome import Crashed, Measured, Outcome, Refused, Substituted, TimedOut, findings_of
 from qualify.facts.selftest import Alarm, Detection
 from qualify.facts.stack import Ceilings, Device
-from qualify.run.checks.registry import CHECKS
 from qualify.run.execute import Request, Session
 from qualify.selftest import kernel, workloads
 from qualify.selftest.goldens import Goldens
@@ -109,7 +109,7 @@ def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detect
 
 def ranked(names: Sequence[str]) -> tuple[str, ...]:
     """Each name once: the witness, the outcome, the checks in the order in which they run, and the rest."""
-    rank = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(check.name for check in CHECKS)))}
+    rank = {name: at for at, name in enumerate((WITNESS, OUTCOME, *(known.name for known in CHECKS)))}
     return tuple(sorted(set(names), key=lambda name: (rank.get(name, len(rank)), name)))
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
+from qualify.facts.accuracy import E_LIMIT, G_LIMIT, ORDER, R_LIMIT
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange
 from qualify.facts.outcome import Evidence, Launch, Statistics, Timing, evidence_of
 from qualify.facts.run import Judgement, Record, Run
@@ -26,9 +27,7 @@ from qualify.facts.stack import Component, ComponentKind, Stack
 
 GENERATIONS = ("ampere", "hopper", "blackwell")
 """older first"""
-CLASSES = ("fp32", "fp16", "bf16", "fp8kv", "fp8", "lowp_scores", "")
-"""accuracy classes, the tightest first; empty = none holds"""
-LIMITS: Mapping[str, float] = {"E": 1.0, "R": 3.0, "G": 1.6, "beta": 1.0}
+LIMITS: Mapping[str, float] = {"E": E_LIMIT, "R": R_LIMIT, "G": G_LIMIT, "beta": 1.0}
 """of each statistic; β counts as a share of its own limit"""
 NEARER = 0.25
 """share of its limit by which a statistic must grow to be suspicious"""
@@ -308,7 +307,7 @@ def _number_bucket(one: Statistics, other: Statistics) -> tuple[Bucket, float, s
     """Bucket, size of the change in limits, and a sentence; an empty one where nothing changed."""
     if one.measured_class != other.measured_class:
         names = [item.measured_class or "none" for item in (one, other)]
-        loose = [CLASSES.index(item.measured_class) if item.measured_class in CLASSES else -1 for item in (one, other)]
+        loose = [ORDER.index(item.measured_class) if item.measured_class in ORDER else -1 for item in (one, other)]
         detail = f"measured class {names[0]} became {names[1]}, on {other.inputs} inputs"
         if -1 in loose:
             return "suspicious", math.inf, detail

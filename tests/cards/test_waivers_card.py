@@ -44,6 +44,13 @@ def test_full_example(write: Any) -> None:
     assert {"device": "NVIDIA H100*", "torch": ">=2.11,<2.12"} == second.stack
 
 
+@pytest.mark.parametrize("word", ["nan", "long_context", "surroundings", "leak", "lse", "timing", "witness", "hang"])
+def test_every_failure_can_be_waived(write: Any, word: str) -> None:
+    """Whatever check, measurement or outcome makes a case fail."""
+    first, _ = load_waivers(write(TEXT.replace("checks: lse", f"checks: {word}")))
+    assert (word,) == first.checks
+
+
 def test_an_empty_list_is_a_file(write: Any) -> None:
     """The last waiver may go and the file stay."""
     assert () == load_waivers(write("waivers: []\n"))
@@ -54,6 +61,7 @@ def test_an_empty_list_is_a_file(write: Any) -> None:
     [
         ("id: fa3-window", "id: b", ":12:10: waivers[1].id: names b again, after waivers[0]; rename one"),
         ("checks: lse", "checks: lsee", ":5:13: waivers[0].checks: must be one of contract, census"),
+        ("checks: lse", "checks: surounding", 'but is "surounding"; perhaps you meant surroundings'),
         ("checks: lse", "checks: []", ":5:13: waivers[0].checks: must hold at least 1 value"),
         ("checks: lse", 'checks: "*"', ":5:13: waivers[0].checks: must be one of"),
         ("    owner: jane@example.com\n", "", ":3:5: waivers[0].owner: is missing (who answers for it); add it"),

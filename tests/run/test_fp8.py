@@ -106,7 +106,8 @@ def test_a_correct_fp8_kernel_passes(shape: str, weight_scale: float) -> None:
 def measured(adapter: Any, **subject: Any) -> list[str]:
     """Measured class on each input kind."""
     made = make_subject(adapter, dtype="fp8_e4m3", seqlens_q=(200,), **subject)
-    return [record.measured_class for record in Budget().measure(made)[1]]
+    Budget().run(made)
+    return [record.measured_class for record in made.statistics]
 
 
 def test_fp8_weights_are_measured_as_such() -> None:
@@ -181,6 +182,7 @@ def test_a_gain_in_one_short_sequence_shows_beside_a_long_one() -> None:
     made = make_subject(
         Edited(result=edit), card=card(), dtype="fp8_e4m3", seqlens_q=(1024, 64), heads_q=2, heads_kv=1, causal=False
     )
-    (record,) = Budget().measure(made)[1]
+    Budget().run(made)
+    (record,) = made.statistics
     assert 1 == record.worst_sequence
     assert abs(record.beta) > record.beta_limit

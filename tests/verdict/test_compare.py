@@ -20,6 +20,7 @@ from builders import (
 from stored_runs import make_run, make_stack
 
 from qualify.cards.matrix import Drift
+from qualify.facts.accuracy import CLASSES
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Change, Comparison
 from qualify.facts.outcome import Crashed, Evidence, Launch, Measured, NotRun, Outcome, Refused, Statistics
@@ -181,6 +182,18 @@ def test_numbers(after: Statistics, bucket: str, detail: str) -> None:
     """Measured class, then the statistic that came nearest to its limit."""
     found = only(compared(counted(USUAL), counted(after)).numbers)
     assert (bucket, True) == (found[0], found[1].startswith(detail))
+
+
+@pytest.mark.parametrize(("at", "name"), list(enumerate(known.name for known in CLASSES)))
+def test_classes_are_compared_in_the_order_of_the_error_budget(at: int, name: str) -> None:
+    """A looser class is a regression and a tighter one is none, for every pair of classes."""
+    for other, known in enumerate(CLASSES):
+        if other != at:
+            before, after = (counted(replace(USUAL, measured_class=it)) for it in (name, known.name))
+            expected = "regression" if other > at else "none"
+            assert (expected, f"measured class {name} became {known.name}, on normal inputs") == only(
+                compared(before, after).numbers
+            )
 
 
 @pytest.mark.parametrize("same", [USUAL, replace(USUAL, G=math.nan), replace(USUAL, beta_limit=0.0)])

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qualify.facts.checks import findings_about
 from qualify.facts.outcome import Finding, Measured
 from qualify.report.columns import Column, Table
 from qualify.report.figures import counted
 from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import PHASES, CaseView, ModelView
 
-PROBES = ("census", "needle", "poison", "suffix")
+PROBES = findings_about("mask")
 """the exact checks that see a wrong mask"""
 
 

@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from qualify.facts.accuracy import E_LIMIT, R_LIMIT
+from qualify.facts.checks import findings_about
 from qualify.facts.outcome import FindingVerdict, Measured, Statistics
 from qualify.report.columns import Column, Limited, Table
 from qualify.report.figures import counted, text
 from qualify.report.questions.interface import Answer, Line, Link
 from qualify.report.views import CaseView, ModelView
 
-E_LIMIT, R_LIMIT = 1.0, 3.0
-NUMERIC_CHECKS = ("budget", "lse", "empty_row")
-"""checks that judge numbers; one that fails may leave no statistics, as an output full of NaN does"""
+NUMERIC = findings_about("numbers")
+"""findings that judge numbers; one that fails may leave no statistics, as an output full of NaN does"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +168,7 @@ def _rows(views: Sequence[CaseView]) -> tuple[Accuracy, ...]:
 
 
 def _says(view: CaseView, verdict: FindingVerdict) -> bool:
-    return any(finding.verdict == verdict and finding.check in NUMERIC_CHECKS for finding in view.findings)
+    return any(finding.verdict == verdict and finding.check in NUMERIC for finding in view.findings)
 
 
 def _accuracy(dtype: str, samples: Sequence[Sample], failed: Sequence[CaseView]) -> Accuracy:

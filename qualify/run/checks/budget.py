@@ -16,20 +16,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, AccuracyClass
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject, lse_apart
-from qualify.run.golden.accuracy import (
-    CLASSES,
-    E_LIMIT,
-    R_LIMIT,
-    AccuracyClass,
-    Errors,
-    declared_class,
-    judge,
-    rows_within,
-)
+from qualify.run.checks.interface import Result, Shipped, Subject, lse_apart
+from qualify.run.golden.accuracy import Errors, declared_class, judge, rows_within
 from qualify.run.golden.reference import SAMPLE_ROWS, Golden
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind
 
@@ -42,23 +34,15 @@ Richer = Callable[[], Golden]
 """gives the golden result again, with every term that some accuracy class needs"""
 
 
-class Budget:
-    """Compares with the golden result; keeps the statistics of each input kind in ``statistics``."""
-
-    name = "budget"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "a golden result and a call per input kind"
+class Budget(Shipped):
+    """Compares with the golden result; the subject gets the statistics of each input kind."""
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The findings of :meth:`measure`, without the statistics."""
-        return self.measure(subject)[0]
-
-    def measure(self, subject: Subject) -> tuple[list[Finding], list[Statistics]]:
-        """Findings and statistics for every input kind of the level."""
+        """Every input kind of the level."""
         findings: list[Finding] = []
         statistics: list[Statistics] = []
         for seed, kind in enumerate(KINDS[subject.level]):
@@ -67,7 +51,8 @@ class Budget:
             found, measured = compare(asked, call, asked.golden(call), asked.run(call), kind, seed)
             findings += found
             statistics += [measured] if measured else []
-        return findings, statistics
+        subject.statistics.extend(statistics)
+        return findings
 
 
 def full_golden(subject: Subject, call: AttentionCall) -> Golden:

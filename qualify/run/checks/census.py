@@ -21,7 +21,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.checks.interface import Result, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
@@ -72,12 +72,8 @@ class Labelling:
         return f"keys ≡ {(self.start + label) % self.dim} (mod {self.dim})"
 
 
-class Census:
+class Census(Shipped):
     """Counts the visible keys of every query and reads their positions back."""
-
-    name = "census"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "two calls per labelled window, one more at full"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

@@ -11,18 +11,13 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed, same_bits
+from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, passed, same_bits
 from qualify.run.inputs.tensors import Inputs, clone
 
 
-class Contract:
+class Contract(Shipped):
     """Runs the kernel twice on ordinary inputs and looks at everything but the numbers."""
-
-    name = "contract"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "two calls"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Subject, claimed, failing, noted, passed
+from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, passed
 from qualify.run.inputs.tensors import InputKind
 
 EDGES = (1, 2, 31, 33, 63, 64, 65, 127, 128, 129, 192, 257)
@@ -40,12 +40,8 @@ of over 128 tokens, so many of a few tokens that there are more than eight in al
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-class Degenerate:
+class Degenerate(Shipped):
     """Small calls with awkward lengths."""
-
-    name = "degenerate"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "three to sixteen small calls, each with a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""

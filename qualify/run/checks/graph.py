@@ -15,20 +15,16 @@ from typing import Any
 
 import torch
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
 
 WARM_UP = 3
 
 
-class Graph:
+class Graph(Shipped):
     """Captures, changes the contents, replays."""
-
-    name = "graph"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "seven calls, six more on pages"
 
     def skips(self, subject: Subject) -> str:
         """CUDA only."""

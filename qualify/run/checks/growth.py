@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import torch
 
-from qualify.facts.case import Level, Workload, mask_kind
+from qualify.facts.case import Workload, mask_kind
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import Prepared
-from qualify.run.checks.interface import Subject, failing, passed
+from qualify.run.checks.interface import Shipped, Subject, failing, passed
 from qualify.run.measure import tracing
 
 EXPONENT_LIMIT = 1.3
@@ -25,12 +25,8 @@ FLOOR_BYTES = 1 << 20
 LENGTHS = {"cpu": (256, 512), "cuda": (2048, 4096)}
 
 
-class Growth:
+class Growth(Shipped):
     """Doubles the length and looks at the allocator."""
-
-    name = "growth"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "two calls at each of two lengths"
 
     def skips(self, subject: Subject) -> str:
         """A score matrix needs several queries."""

@@ -16,11 +16,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.degenerate import judge_lengths
-from qualify.run.checks.interface import Result, Subject, failing, far_apart, passed, same_bits, unsteady
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, far_apart, passed, same_bits, unsteady
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import Inputs, with_tensors
 
@@ -31,12 +30,8 @@ MOST_Q, FEW_Q = 22, 8
 """queries at most and, but for the largest group, at least"""
 
 
-class Heads:
+class Heads(Shipped):
     """Changes KV heads by the digits of their number."""
-
-    name = "heads"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "one call per binary digit of the KV heads and one with keys; the same and a golden result for ten groups"
 
     def skips(self, subject: Subject) -> str:
         """Needs a query that sees a key."""

@@ -21,11 +21,22 @@ import torch
 from torch import Tensor
 
 from qualify.cards.kernel import PageSizeClaim
-from qualify.facts.case import Level, Workload, formats_of
+from qualify.facts.case import Workload, formats_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Result, Subject, changed, claimed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.interface import (
+    Result,
+    Shipped,
+    Subject,
+    changed,
+    claimed,
+    difference,
+    failing,
+    noted,
+    passed,
+    unsteady,
+)
 from qualify.run.inputs.parts import one_sequence, only
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 
@@ -39,12 +50,8 @@ FAR = (1 << 16) + 3
 """left side of a window that no sequence of A reaches"""
 
 
-class History:
+class History(Shipped):
     """A, B, A."""
-
-    name = "history"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "two small calls and a golden result for each difference, at most twenty, and at most 23 small calls"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Level, Workload, mask_kind
-from qualify.facts.outcome import Finding, Value
+from qualify.facts.checks import known_check
+from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.checks.rows import rows_of
 from qualify.run.golden.reference import ROW_LIMIT, Golden, GoldenOf, golden
@@ -60,6 +61,8 @@ class Subject:
     """what need be asked only once while the process lives, by ``question``, and what was answered"""
     golden_of: GoldenOf = golden
     """gives golden results"""
+    statistics: list[Statistics] = field(default_factory=list)
+    """what checks measured beside their findings; they add to it"""
     row_limit: int = ROW_LIMIT
     """of a sequence with more queries than these a sample has a golden result"""
 
@@ -149,6 +152,14 @@ class Check(Protocol):
             LibraryRefusal: the library will not take a call that the check altered; then the check was not asked.
         """
         ...
+
+
+class Shipped(Check):
+    """A check of the table (qualify.facts.checks): the name of its module is its own."""
+
+    def __init__(self) -> None:
+        known = known_check(type(self).__module__.rpartition(".")[2])
+        self.name, self.levels, self.cost = known.name, known.levels, known.cost
 
 
 def _pair(returned: object) -> tuple[Tensor, Tensor | None]:

@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, noted, passed, unsteady
 
 PADDING = 16
 """elements between rows; keeps 16-byte alignment in every dtype"""
@@ -36,12 +35,8 @@ OTHER_NUMBERS = ("expanded", "factors of one sequence")
 """layouts that change what is asked: they have a contiguous call of their own to agree with"""
 
 
-class Layout:
+class Layout(Shipped):
     """Passes views instead of contiguous tensors."""
-
-    name = "layout"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "one call per layout, at most fourteen"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import torch
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Subject, claimed, failing, noted, passed
+from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, passed
 from qualify.run.checks.size_limits import SEVERAL, few_kv_heads, layout_of
 from qualify.run.inputs.tensors import clone
 
@@ -31,12 +31,8 @@ AGAIN = 2
 TRIES = 3
 
 
-class Leak:
+class Leak(Shipped):
     """Calls again and again, and looks at the bytes in use."""
-
-    name = "leak"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "eight small calls; once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """A call of another shape may have to be compiled."""

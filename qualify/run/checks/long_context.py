@@ -25,10 +25,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.interface import Subject, changed, difference, failing, noted, passed
+from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, noted, passed
 from qualify.run.checks.size_limits import FEW, PAST, SEVERAL, few_kv_heads, layout_of
 from qualify.run.inputs.tensors import Inputs, fitted, replace_keys, with_tensors
 
@@ -53,12 +53,8 @@ QUIET = 0.25
 """what the queries of even and early rows are multiplied by: scores with a standard deviation of a quarter"""
 
 
-class LongContext:
+class LongContext(Shipped):
     """Very many keys of one sequence."""
-
-    name = "long_context"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "four calls (on a GPU ten), two more with small groups; once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Needs late keys that some query sees, and nothing that has to be compiled for them."""

@@ -15,9 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.checks.interface import Result, Subject, failing, passed
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, passed
 from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.inputs.tensors import Inputs, key_slots, make_inputs, replace_keys, with_tensors
 
@@ -25,12 +25,8 @@ E_LIMIT = 2.0
 """of a merged result: two outputs were rounded before it, and it once more"""
 
 
-class Merge:
+class Merge(Shipped):
     """Splits the keys of each sequence in two uneven parts."""
-
-    name = "merge"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "three calls and a golden result"
 
     def skips(self, subject: Subject) -> str:
         """Needs an LSE, one query per sequence, every key visible, and keys to split."""

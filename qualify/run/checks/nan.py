@@ -17,20 +17,15 @@ import math
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Subject, failing, far_apart, passed, unsteady
+from qualify.run.checks.interface import Shipped, Subject, failing, far_apart, passed, unsteady
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import Inputs, clone, key_slots
 
 
-class Nan:
+class Nan(Shipped):
     """Plants a NaN in q, in k and in v."""
-
-    name = "nan"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "eight calls"
 
     def skips(self, subject: Subject) -> str:
         """Needs the claim, and a row that sees a key."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
-from qualify.run.checks.interface import Result, Subject, paged_or_ragged, same_bits
+from qualify.run.checks.interface import Result, Shipped, Subject, paged_or_ragged, same_bits
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
 
@@ -46,12 +46,8 @@ class Amplitudes:
     offset_k: float
 
 
-class Needle:
+class Needle(Shipped):
     """Sweeps the needle over the edges."""
-
-    name = "needle"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "one call per sweep"
 
     def skips(self, subject: Subject) -> str:
         """Needs enough dimensions for nearly orthogonal codes."""

@@ -23,6 +23,7 @@ from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import (
     Result,
+    Shipped,
     Subject,
     changed,
     difference,
@@ -46,12 +47,8 @@ ORDERS: dict[Level, tuple[str, ...]] = {
 }
 
 
-class PagePermutation:
+class PagePermutation(Shipped):
     """Moves the pages and compares bits."""
-
-    name = "page_permutation"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "three calls at smoke, nine at full"
 
     def skips(self, subject: Subject) -> str:
         """Needs pages."""

@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject, failing, paged_or_ragged, passed
+from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import rows_of
 from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, SIGNIFICANT_BITS, declared_class
 from qualify.run.inputs.kinds import key_positions
@@ -61,12 +61,8 @@ class Probe:
     """(total_q,) of the other half"""
 
 
-class Parameters:
+class Parameters(Shipped):
     """Two groups of keys, in closed form."""
-
-    name = "parameters"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "two calls at smoke, four at full, two more under a softcap and four with sinks"
 
     def skips(self, subject: Subject) -> str:
         """Needs two keys that some query sees, and an element of the keys for each of the two scores."""

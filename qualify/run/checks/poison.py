@@ -15,9 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding, FindingVerdict
-from qualify.run.checks.interface import Subject, changed, difference, failing, paged_or_ragged, unsteady
+from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, paged_or_ragged, unsteady
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.tensors import make_inputs, poison_outside, replace_keys
 
@@ -25,12 +25,8 @@ POISON = (0.0, 1e4, math.nan)
 """in an fp8 tensor 1e4 becomes its largest number"""
 
 
-class Poison:
+class Poison(Shipped):
     """Reruns the kernel with other bytes outside, and compares bits."""
-
-    name = "poison"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "four calls, two more where keys are hidden"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

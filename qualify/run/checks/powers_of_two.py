@@ -16,9 +16,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, passed, unsteady
+from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, passed, unsteady
 from qualify.run.inputs.tensors import FP8, Inputs, with_tensors
 
 EXPONENT = 12
@@ -35,12 +34,8 @@ GONE = 100.0
 """a hidden key whose logit is so far below zero has no weight; what a card's ``hidden_score`` must leave of it"""
 
 
-class PowersOfTwo:
+class PowersOfTwo(Shipped):
     """Scales q against the scale, and V against the output."""
-
-    name = "powers_of_two"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "five calls, one more of values in fp8"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

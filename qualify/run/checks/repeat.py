@@ -17,7 +17,7 @@ import torch
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, unsteady
+from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, unsteady
 from qualify.run.inputs.parts import one_sequence, only
 
 SEQUENCES = 4
@@ -27,12 +27,8 @@ LOAD_SIZE, LOAD_PRODUCTS = 4096, 8
 """rows and columns of the load's matrices, and how many products are under way: 1.5 ms of an H100"""
 
 
-class Repeat:
+class Repeat(Shipped):
     """Repeats a call, between allocations that leave other bytes in the allocator's cache."""
-
-    name = "repeat"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "3 calls at smoke, 20 at full, where 10 share the GPU"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel; without a claim of determinism a difference is only noted."""

@@ -24,13 +24,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Level, Workload
+from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.degenerate import Lengths
 from qualify.run.checks.history import shortened
-from qualify.run.checks.interface import Subject, changed, claimed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.interface import (
+    Shipped,
+    Subject,
+    changed,
+    claimed,
+    difference,
+    failing,
+    noted,
+    passed,
+    unsteady,
+)
 from qualify.run.checks.repeat import differs_alone
 
 REACHES = (31, 32)
@@ -84,12 +94,8 @@ FEW = 40
 """keys of the calls with many heads and with late queries"""
 
 
-class SizeLimits:
+class SizeLimits(Shipped):
     """Far keys, late queries, many sequences."""
-
-    name = "size_limits"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "at most thirteen small calls, six over 2^31 elements or more; each once for a kernel, dtype and layout"
 
     def skips(self, subject: Subject) -> str:
         """Every altered shape costs a compilation where each shape is compiled."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Difference, Result, Subject, changed, difference, unsteady
+from qualify.run.checks.interface import Difference, Result, Shipped, Subject, changed, difference, unsteady
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs.tensors import Inputs, fitted, replace_keys, with_tensors
 
@@ -21,12 +21,8 @@ SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0
 """where each sequence is split, as a share of its queries"""
 
 
-class Suffix:
+class Suffix(Shipped):
     """Changes what must not be seen, and compares bits."""
-
-    name = "suffix"
-    levels: tuple[Level, ...] = ("smoke", "full")
-    cost = "one call per split and direction, two for the neighbours"
 
     def skips(self, subject: Subject) -> str:
         """Needs something that some row must not see."""

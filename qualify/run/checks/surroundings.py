@@ -26,12 +26,11 @@ from functools import partial
 
 import torch
 
-from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.history import shortened
-from qualify.run.checks.interface import Result, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
 from qualify.run.checks.repeat import LOAD_PRODUCTS, LOAD_SIZE
 from qualify.run.checks.size_limits import layout_of
 
@@ -42,12 +41,8 @@ COUNTS = (1, 3)
 Rerun = Callable[[Subject, AttentionCall], Result]
 
 
-class Surroundings:
+class Surroundings(Shipped):
     """The same call in other surroundings."""
-
-    name = "surroundings"
-    levels: tuple[Level, ...] = ("full",)
-    cost = "at most seven small calls, and 66 of other lengths; once for a kernel and layout"
 
     def skips(self, subject: Subject) -> str:
         """Applies to every kernel."""

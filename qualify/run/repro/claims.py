@@ -1,8 +1,10 @@
 """From a failed finding and the recorded launches to one claim that a script can assert.
 
-Nothing here knows a single check: a claim is found in the results themselves. Where a finding compares two results
-(``before`` and ``after``), the launches that gave these values are looked up; otherwise every result, the last
-first, is compared with the golden result of its call, and the first element that no rounding explains is the claim.
+A claim is found in the results themselves. Where a finding compares two results (``before`` and ``after``), the
+launches that gave these values are looked up; otherwise every result, the last first, is compared with the golden
+result of its call, and the first element that no rounding explains is the claim. The table of checks
+(qualify.facts.checks) says which launches before it belong to it. The finding's name decides what is compared, and
+with which bound: the LSE, an empty row, a needle's bits, half a key of a census, the error budget.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qualify.facts.accuracy import E_LIMIT, R_LIMIT
+from qualify.facts.checks import Past, check_of
 from qualify.facts.outcome import Finding
 from qualify.run.checks.budget import full_golden, rows_kept
 from qualify.run.checks.interface import Subject, steps_of
-from qualify.run.golden.accuracy import E_LIMIT, R_LIMIT, declared_class, judge
+from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.golden.reference import Golden
 from qualify.run.inputs.tensors import TORCH_DTYPES
 from qualify.run.repro import standalone
@@ -27,10 +31,6 @@ from qualify.run.repro.script import Claim
 
 Found = tuple[Callable[..., standalone.Claimed], dict[str, Any]]
 """a function of ``standalone`` and its keywords, with ``row``, a row of the golden result, for sequence and query"""
-STATELESS = ("poison", "suffix", "page_permutation", "heads", "layout", "powers_of_two")
-"""checks whose two calls do not depend on what was launched between them"""
-STATEFUL = ("history", "repeat")
-"""checks whose wrong result needs every launch before it"""
 
 
 def claim_of(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim | None:
@@ -52,6 +52,12 @@ def claim_of(subject: Subject, finding: Finding, launches: list[Launch]) -> Clai
         if found:
             return found
     return None
+
+
+def past_of(finding: Finding) -> Past:
+    """Which results of its check need the launches before them."""
+    known = check_of(finding.check)
+    return known.past if known else "differences"
 
 
 def results_of(number: int) -> tuple[str, str, str]:
@@ -84,7 +90,7 @@ def _same(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim |
     return Claim(
         shows=standalone.results_differ,
         given=(f"call{after}", f"(out{before}, lse{before})", f"(out{after}, lse{after})"),
-        launches=(before, after) if finding.check in STATELESS else tuple(range(after + 1)),
+        launches=(before, after) if past_of(finding) == "never" else tuple(range(after + 1)),
         values={
             "tensor": tensor,
             "sequence": sequence,
@@ -141,7 +147,7 @@ def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: in
     if "row" in values:
         sequence, query = _locate(launch.call.cu_seqlens_q, int(golden.rows[values.pop("row")]))
         values = {"sequence": sequence, "query": query, **values}
-    launches = tuple(range(number + 1)) if finding.check in STATEFUL else (number,)
+    launches = tuple(range(number + 1)) if past_of(finding) == "always" else (number,)
     names = dict(zip(("call", "out", "lse"), results_of(number), strict=True))
     given = tuple(names[name] for name in inspect.signature(shows).parameters if name in names)
     return Claim(shows=shows, given=given, launches=launches, values=values)

@@ -21,10 +21,11 @@ import torch
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Case
+from qualify.facts.checks import check_of
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import Adapter, LibraryRefusal, Scripted
 from qualify.run.checks.interface import ContractBreach, Subject
-from qualify.run.checks.registry import CHECKS
+from qualify.run.checks.registry import check_named
 from qualify.run.measure.tracing import trace
 from qualify.run.process.setup import LAUNCHES_OF
 from qualify.run.repro import standalone
@@ -33,10 +34,6 @@ from qualify.run.repro.export import CannotExport
 from qualify.run.repro.recording import Recorder, RecordingAdapter
 from qualify.run.repro.script import Claim, render
 
-OWNERS = {"lse": "budget", "empty_row": "budget"}
-"""findings by another name than their check's"""
-UNRECORDED = ("graph", "growth")
-"""checks that capture or measure what recording would disturb; they have no script of their own"""
 LAUNCHES = 3
 """of a case that crashed or hung outside any check"""
 
@@ -91,11 +88,12 @@ class Trial:
         try:
             if self.asked.check == LAUNCHES_OF:
                 return self._launched()
-            if self.asked.check in UNRECORDED:
-                findings = self._findings(self.plain)
-            else:
+            known = check_of(self.asked.check)
+            if known is None or known.recordable:
                 with self.recorder:
                     findings = self._findings(self.subject)
+            else:
+                findings = self._findings(self.plain)
         except LibraryRefusal as refusal:
             if self.asked.check:  # the library declines what the check altered, so the check was not asked
                 return self._ended("passed", f"not asked: {refusal}", self._shown())
@@ -126,12 +124,13 @@ class Trial:
         return self._ended("launched", json.dumps([{"name": item.name, "grid": item.grid} for item in chosen]), None)
 
     def _findings(self, subject: Subject) -> list[Finding]:
-        name = OWNERS.get(self.asked.check, self.asked.check)
-        check = next((item for item in CHECKS if item.name == name), None)
-        if check is not None:
+        known = check_of(self.asked.check)
+        if known is not None:
+            check = check_named(known.name)
             return [] if check.skips(subject) else list(check.run(subject))
-        if name:
-            return [Finding(check=self.asked.finding, verdict="fail", detail=f"{name} is no check of calls")]
+        if self.asked.check:
+            detail = f"{self.asked.check} is no check of calls"
+            return [Finding(check=self.asked.finding, verdict="fail", detail=detail)]
         call = subject.inputs().call
         for _ in range(LAUNCHES):
             subject.run(call)

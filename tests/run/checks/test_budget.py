@@ -12,13 +12,13 @@ from builders import make_card, make_subject
 from faults import Dense, Edited, changed
 from torch import Tensor
 
-from qualify.facts.outcome import Finding
+from qualify.facts.accuracy import class_named
+from qualify.facts.outcome import Finding, Statistics
 from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
 from qualify.run.checks.interface import Subject
-from qualify.run.golden.accuracy import class_named
 from qualify.run.golden.reference import SAMPLE_ROWS, Golden, select_rows
 from qualify.selftest.correct import VARIANTS
 
@@ -29,6 +29,11 @@ def budget(adapter: Any = None, **subject: Any) -> dict[str, Finding]:
     """The findings of the check that are not a pass, or all of them, by name."""
     found = Budget().run(make_subject(adapter, **subject))
     return {finding.check: finding for finding in found}
+
+
+def measured(subject: Subject) -> tuple[list[Finding], list[Statistics]]:
+    """Findings, and what the check adds to the subject."""
+    return Budget().run(subject), subject.statistics
 
 
 def verdicts(adapter: Any = None, **subject: Any) -> dict[str, str]:
@@ -262,14 +267,14 @@ def test_weights_below_the_normal_range_are_not_accused(dtype: str, lengths: dic
 
 def test_a_batch_of_empty_rows_only_has_no_statistics() -> None:
     """Nothing can be compared, and nothing is claimed to be."""
-    findings, statistics = Budget().measure(make_subject(seqlens_q=(3, 2), seqlens_k=(0, 0), causal=False))
+    findings, statistics = measured(make_subject(seqlens_q=(3, 2), seqlens_k=(0, 0), causal=False))
     assert ([], []) == (findings, statistics)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_statistics_of_every_input_kind(dtype: str) -> None:
     """At full level there is one record for each kind, each of its own seed; every number is finite."""
-    _, statistics = Budget().measure(make_subject(level="full", dtype=dtype))
+    _, statistics = measured(make_subject(level="full", dtype=dtype))
     assert list(KINDS["full"]) == [record.inputs for record in statistics]
     assert len(KINDS["full"]) == len({record.seed for record in statistics})
     for record in statistics:
@@ -290,7 +295,7 @@ def test_long_prompts_are_sampled_for_all_kinds_but_the_first() -> None:
     sample = len(select_rows(SAMPLE_ROWS + 1, SAMPLE_ROWS))
     assert sample <= SAMPLE_ROWS
     for options in ({}, {"card": card}):
-        findings, statistics = Budget().measure(make_subject(level="full", dtype="bf16", **options, **long))
+        findings, statistics = measured(make_subject(level="full", dtype="bf16", **options, **long))
         assert {"pass"} == {finding.verdict for finding in findings}
         assert [SAMPLE_ROWS + 1] + [sample] * (len(KINDS["full"]) - 1) == [record.rows for record in statistics]
 
@@ -312,7 +317,7 @@ def test_a_class_is_kept_by_all_rows_and_not_only_the_first() -> None:
 def test_underflow_is_shown_in_fp16_only() -> None:
     """E without the underflow term is at least E, and the same where the class has no such term."""
     for dtype in ("bf16", "fp16"):
-        _, (record,) = Budget().measure(make_subject(dtype=dtype))
+        _, (record,) = measured(make_subject(dtype=dtype))
         assert (record.E_without_underflow > record.E) == (dtype == "fp16")
 
 

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, class_named
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import create
-from qualify.run.golden.accuracy import CLASSES, E_LIMIT, R_LIMIT, Errors, class_named, judge, spacing
+from qualify.run.golden.accuracy import Errors, judge, spacing
 from qualify.run.golden.reference import Golden, golden
 from qualify.run.inputs.tensors import INPUT_KINDS, TORCH_DTYPES
 

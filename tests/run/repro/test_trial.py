@@ -102,6 +102,12 @@ def test_a_correct_kernel_gives_a_script_that_passes(tmp_path) -> None:
     assert (0, "right") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
 
 
+def test_a_recorded_call_is_no_leak() -> None:
+    """The check that measures memory is repeated without the recorder, which keeps every call's tensors."""
+    ended = trial("correct", "leak", level="full", seqlens_q=(64,))
+    assert ("passed", "it passes", "") == (ended["ended"], ended["detail"], ended["script"])
+
+
 def test_a_name_that_is_no_check_has_no_script() -> None:
     """What only qualify can see, such as the witness's verdict, is not shown by a script of calls."""
     ended = trial("correct", "witness")

@@ -1,0 +1,67 @@
+"""Accuracy classes: what a kernel may round on the way, and the limits that its errors keep. Data: no torch.
+
+qualify.run.golden.accuracy computes the statistics and says what each term means; docs/numerics.md derives the limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+E_LIMIT = 1.0
+R_LIMIT = 3.0
+G_LIMIT = 1.6
+"""of many rows; few rows come closer to R_LIMIT, see qualify.run.golden.accuracy.g_limit"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyClass:
+    """What a kernel does to the scores and to the weights P."""
+
+    name: str
+    roundoff: float
+    """u_P: unit roundoff of the format of P"""
+    gain: float
+    """β₀: bias that a correct kernel may have"""
+    underflow: float
+    """a_P: absolute error of a weight below the format's normal range, relative to the row's largest; 0 = none"""
+    spacing: float = 0.0
+    """distance between the format's numbers below its normal range, where hardware rounds to them; 0 = none"""
+    scores: float = 0.0
+    """u_S: unit roundoff of the format of the scores; 0 = float32, whose roundoff every class has"""
+    product: float = 0.0
+    """rms error of a product within q·k, relative to the largest one: accumulators shorter than float32; 0 = none"""
+    rescaled: bool = False
+    """the rounded output is multiplied by a factor and rounded again"""
+
+
+CLASSES: tuple[AccuracyClass, ...] = (
+    AccuracyClass(name="fp32", roundoff=2.0**-20, gain=2e-6, underflow=0.0),
+    AccuracyClass(name="fp16", roundoff=2.0**-11, gain=6e-5, underflow=2.0**-15, spacing=2.0**-24),
+    AccuracyClass(name="bf16", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
+    AccuracyClass(name="fp8kv", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
+    AccuracyClass(name="lowp_scores", roundoff=2.0**-8, gain=5e-3, underflow=0.0, scores=2.0**-8),
+    AccuracyClass(name="fp8", roundoff=2.0**-4, gain=2.5e-3, underflow=2.0**-10, product=2.0**-14),
+)
+"""Tightest first. The underflow of fp8 is that of weights at most 1; a card's ``fp8.weight_scale`` divides it.
+
+Hopper's tensor cores align the fp8 products of a step to the largest one and keep 13 fraction bits (DeepSeek-V3,
+arXiv:2412.19437, 3.3.2). Cutting at 2^-13 of a power of two that is up to twice the largest product has an rms error of
+at most 2^-12 / √12. FlashAttention-3 in fp8 on an H100, with logits near +400: R up to 7.1 and β up to 2.4 % without
+that term. The same cut of P V showed as β up to 1.8e-3 where V has one sign, so β₀ is 2.5e-3 and not 1.5e-3.
+
+fp16 has its subnormal spacing because a kernel may begin its row maximum with the sink. Where that stands far above a
+row's scores, all its weights are subnormal: vLLM's Triton kernel on gpt-oss-20b in fp16 on an H100, window of 128 keys,
+rising logits: R up to 13.4 without that term, at outputs that are as small
+(``qualify run hopper --level full --kernel vllm-triton --select 'gpt-oss*fp16*'``).
+
+fp32 has 2^-20 and not 2^-21: PyTorch's memory-efficient kernel multiplies in three TF32 parts, and where V has one sign
+G was 1.001 of its limit in 2 of 1,000 calls.
+"""
+
+ORDER = (*(known.name for known in CLASSES), "")
+"""names of the classes, the tightest first; empty = none holds"""
+
+
+def class_named(name: str) -> AccuracyClass:
+    """The class of that name; KeyError on an unknown one (cards are checked before)."""
+    return {known.name: known for known in CLASSES}[name]
