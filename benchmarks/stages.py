@@ -20,10 +20,11 @@ from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.outcome import findings_of
 from qualify.plan.plan import make_plan
-from qualify.run.execute import Request, Session
+from qualify.run.execute import Session
 from qualify.run.inputs.tensors import device_of
 from qualify.run.machine import stack
 from qualify.run.measure.ceilings import measure_ceilings
+from qualify.run.process.messages import CaseRequest
 
 MOST_KEYS = 4096
 
@@ -77,10 +78,10 @@ def main() -> None:
         announce=stages.announce,
     )
     first = {(case.kernel, case.workload.dtype, bool(case.workload.page_size)): case for case in reversed(cases)}
-    list(session.run([Request(case=case, attempt=1) for case in first.values()]))
+    list(session.run([CaseRequest(case=case, attempt=1) for case in first.values()]))
     stages.announce("", "")
     stages.spent.clear()
-    for case_id, outcome in session.run([Request(case=case, attempt=1) for case in cases]):
+    for case_id, outcome in session.run([CaseRequest(case=case, attempt=1) for case in cases]):
         failed = [finding.check for finding in findings_of(outcome) if finding.verdict == "fail"]
         if failed or outcome.outcome != "measured":
             print(f"{case_id}: {outcome.outcome} {', '.join(failed)}")

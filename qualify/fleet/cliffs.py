@@ -22,7 +22,7 @@ from qualify.facts.cliffs import Axis, Map, Segment
 from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
 from qualify.plan.workloads import descaled, workload_refusals
-from qualify.run.process.setup import LAUNCHES_OF
+from qualify.run.process.messages import LAUNCHES_OF, TrialSetup
 
 LIMITS: dict[Axis, int] = {
     "seqlen": 16384,
@@ -62,14 +62,13 @@ def find_maps(
         DeviceError: no worker can be started, or the kernel's library cannot be loaded.
     """
     asked = descaled(base, card)
-    setup = {
-        "mode": "trials",
-        "device": device,
-        "level": "smoke",
-        "reference": "fp32",
-        "import_paths": tuple(import_paths),
-        "card": card.model_dump(mode="json", exclude_unset=True),
-    }
+    setup = TrialSetup(
+        device=device,
+        level="smoke",
+        reference="fp32",
+        import_paths=tuple(import_paths),
+        card=card,
+    )
     with closing(Bench(setup, timeout_s=TIMEOUT_S, memory_bytes=int(available_memory() * MEMORY_SHARE))) as bench:
         for axis in axes:
             last = SMALLER.get(axis, LIMITS[axis]) if device == "cpu" else LIMITS[axis]

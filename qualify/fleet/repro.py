@@ -23,8 +23,9 @@ from qualify.facts.run import Run
 from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
-from qualify.fleet.trials import Attempt, Bench
+from qualify.fleet.trials import Bench
 from qualify.plan.workloads import workload_refusals
+from qualify.run.process.messages import TrialEnded, TrialSetup
 from qualify.run.repro import rerun
 from qualify.run.repro.export import Exporter, call_of
 from qualify.store.store import Store
@@ -155,23 +156,22 @@ def reproduce(wanted: Wanted, *, shrink: bool, say: Say) -> Repro:
 
 
 def _bench(wanted: Wanted) -> Bench:
-    setup = {
-        "mode": "trials",
-        "device": wanted.run.device,
-        "level": wanted.run.level,
-        "reference": wanted.policy.reference,
-        "import_paths": wanted.typed.cards,
-        "card": wanted.card.model_dump(mode="json", exclude_unset=True),
-    }
+    setup = TrialSetup(
+        device=wanted.run.device,
+        level=wanted.run.level,
+        reference=wanted.policy.reference,
+        import_paths=wanted.typed.cards,
+        card=wanted.card,
+    )
     limit = wanted.policy.compile_timeout_s if wanted.finding != "timed_out" else wanted.policy.timeout_s
     return Bench(setup, timeout_s=limit, memory_bytes=int(available_memory() * MEMORY_SHARE))
 
 
-def _attempt(bench: Bench, wanted: Wanted, case: Case, text: str = "") -> Attempt:
+def _attempt(bench: Bench, wanted: Wanted, case: Case, text: str = "") -> TrialEnded:
     return bench.attempt(case, seed=wanted.seed, check=wanted.check, finding=wanted.finding, text=text)
 
 
-def _shrink(bench: Bench, wanted: Wanted, first: Attempt, say: Say) -> Shrunk:
+def _shrink(bench: Bench, wanted: Wanted, first: TrialEnded, say: Say) -> Shrunk:
     """The smallest workload that ends as the first attempt did; only what the card claims is tried."""
 
     def fails(candidate: Smaller) -> bool:
@@ -197,7 +197,7 @@ def _text(wanted: Wanted, shrunk: Shrunk | None) -> str:
     return "\n".join(lines)
 
 
-def _written(wanted: Wanted, attempt: Attempt, shrunk: Shrunk | None, say: Say) -> Repro:
+def _written(wanted: Wanted, attempt: TrialEnded, shrunk: Shrunk | None, say: Say) -> Repro:
     """The script if it shows the failure by itself, else one that runs qualify."""
     why, alone = "", True
     if wanted.finding == "history" or (wanted.detail and not attempt.failed):

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from qualify.errors import DeviceError
-from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.run.process.child import Child, Gone
+from qualify.run.process.messages import Ready, ScriptSoFar, StageBegun, TrialEnded, TrialRequest, TrialSetup, Unusable
 
 START_TIMEOUT_S = 300.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
-    """How one trial ended."""
-
-    ended: str
-    """``finding:NAME``, ``crashed:HOW``, ``timed_out``, ``refused`` or ``passed``"""
-    detail: str
-    script: str
-    """empty where none was asked for, or none can show it"""
-
-    @property
-    def failed(self) -> bool:
-        """Whether anything went wrong."""
-        return self.ended != "passed"
 
 
 class Bench:
     """One worker at a time, replaced whenever a trial has ended it or may have broken it."""
 
-    def __init__(self, setup: Mapping[str, Any], *, timeout_s: float, memory_bytes: int) -> None:
+    def __init__(self, setup: TrialSetup, *, timeout_s: float, memory_bytes: int) -> None:
         """Nothing is started yet.
 
         Args:
-            setup: first message to each worker (qualify.run.repro.trial).
-            timeout_s: silence after which a trial counts as hanging.
+            setup: first message to each worker.
+            timeout_s: time without progress after which a trial counts as hanging.
             memory_bytes: host memory that a worker may touch.
         """
-        self.setup = dict(setup)
+        self.setup = setup
         self.timeout_s = timeout_s
         self.memory_bytes = memory_bytes
         self.child: Child | None = None
@@ -52,29 +32,33 @@ class Bench:
             self.child.stop()
             self.child = None
 
-    def attempt(self, case: Case, *, seed: int, check: str, finding: str, text: str = "") -> Attempt:
+    def attempt(self, case: Case, *, seed: int, check: str, finding: str, text: str = "") -> TrialEnded:
         """Run one check of one case; the script is wanted where there is a text for it.
 
         Raises:
             DeviceError: no worker can be started, or the kernel's library cannot be loaded.
         """
         child = self.child or self._start()
-        asked = {"case": codec.to_data(case), "seed": seed, "check": check, "finding": finding}
+        asked = TrialRequest(case=case, seed=seed, check=check, finding=finding, script=bool(text), text=text)
         script = ""
         try:
-            child.send({**asked, "script": bool(text), "text": text}, self.timeout_s)
+            child.send(asked, self.timeout_s)
             while True:
-                message = child.receive(self.timeout_s)
-                if message is not None and message["event"] == "script":
-                    script = str(message["text"])
-                elif message is not None and message["event"] == "trial":
-                    ended = Attempt(ended=message["ended"], detail=message["detail"], script=message["script"])
-                    break
+                match message := child.receive(self.timeout_s):
+                    case None | StageBegun():
+                        pass
+                    case ScriptSoFar():
+                        script = message.text
+                    case TrialEnded():
+                        ended = message
+                        break
+                    case _:
+                        raise child.unexpected(message)
         except Gone as gone:
             self.close()
             how = "timed_out" if gone.limit_s is not None else f"crashed:{gone.error.partition(',')[0]}"
-            return Attempt(ended=how, detail=gone.error, script=script)
-        if ended.ended.startswith("crashed") and self.setup["device"] == "cuda":
+            return TrialEnded(ended=how, detail=gone.error, script=script)
+        if ended.ended.startswith("crashed") and self.setup.device == "cuda":
             self.close()  # the context may be lost, and would fail everything after
         return ended
 
@@ -83,11 +67,15 @@ class Bench:
         try:
             child.send(self.setup, START_TIMEOUT_S)
             while True:
-                message = child.receive(START_TIMEOUT_S)
-                if message is not None and message["event"] == "unusable":
-                    raise DeviceError(message["message"])
-                if message is not None and message["event"] == "ready":
-                    return child
+                match message := child.receive(START_TIMEOUT_S):
+                    case None | StageBegun():
+                        pass
+                    case Unusable():
+                        raise DeviceError(message.message)
+                    case Ready():
+                        return child
+                    case _:
+                        raise child.unexpected(message)
         except Gone as gone:
             raise DeviceError(
                 f"the worker process could not start (at {child.stage or 'its start'}: {gone.error}). "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from qualify.run.golden.reference import GoldenOf, golden
 from qualify.run.inputs.tensors import Inputs, clone, device_of, make_inputs
 from qualify.run.measure import timing, tracing, witness
 from qualify.run.measure.ceilings import best_of, measure_ceilings
+from qualify.run.process.messages import CaseRequest
 
 CHUNK_BYTES = {"cpu": 256 << 20, "cuda": 8 << 30}
 """inputs that may be held while a profiler session is filled"""
@@ -52,19 +53,11 @@ class SickContext(Exception):
     """The CUDA context no longer computes; the process must be replaced."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """One case to run, and how often it was tried."""
-
-    case: Case
-    attempt: int
-
-
 @dataclass(kw_only=True, slots=True)
 class Running:
     """A case on its way through the stages."""
 
-    request: Request
+    request: CaseRequest
     card: KernelCard
     adapter: Adapter
     inputs: Inputs
@@ -118,7 +111,7 @@ class Session:
         self.spent: defaultdict[str, float] = defaultdict(float)
         """seconds that each unfinished case has cost"""
 
-    def run(self, requests: list[Request]) -> Iterator[tuple[str, Outcome]]:
+    def run(self, requests: Iterable[CaseRequest]) -> Iterator[tuple[str, Outcome]]:
         """Outcomes of a chunk, one after another; raises SickContext after the outcome that caused it."""
         waiting = list(requests)
         while waiting:
@@ -135,7 +128,7 @@ class Session:
                 self._ask_health(request)
             yield from self._finish(batch)
 
-    def _guarded(self, request: Request, stage: str, step: Callable[[], Any]) -> Any:
+    def _guarded(self, request: CaseRequest, stage: str, step: Callable[[], Any]) -> Any:
         """Run one step; an exception becomes the outcome of the case."""
         self.announce(request.case.id, stage)
         began = time.monotonic()
@@ -150,13 +143,13 @@ class Session:
         finally:
             self.spent[request.case.id] += time.monotonic() - began
 
-    def _crash(self, request: Request, stage: str, error: BaseException) -> Crashed:
+    def _crash(self, request: CaseRequest, stage: str, error: BaseException) -> Crashed:
         first = str(error).strip().splitlines()
         text = f"{type(error).__name__}: {first[0] if first else ''}"[:500]
         log = "".join(traceback.format_exception(error))[-4000:]
         return Crashed(stage=stage, error=text, log=log, attempt=request.attempt)
 
-    def _load(self, request: Request) -> Outcome | None:
+    def _load(self, request: CaseRequest) -> Outcome | None:
         """Load the library or entry of the case's kernel; an outcome where that fails, whatever it raised."""
         card = self.cards[request.case.kernel]
         if card.kernel in self.adapters:
@@ -167,7 +160,7 @@ class Session:
         self.adapters[card.kernel] = loaded
         return None
 
-    def _prepare(self, request: Request) -> Running:
+    def _prepare(self, request: CaseRequest) -> Running:
         case = request.case
         card = self.cards[case.kernel]
         adapter = self.adapters[card.kernel]
@@ -330,7 +323,7 @@ class Session:
         )
         return Substituted(evidence=evidence) if seen.state == "substituted" else Measured(evidence=evidence)
 
-    def _ask_health(self, request: Request) -> None:
+    def _ask_health(self, request: CaseRequest) -> None:
         """One synchronize and a tiny computation: does the context still compute?"""
         if self.device.type != "cuda":
             return

@@ -23,7 +23,8 @@ from qualify.facts.checks import CHECKS
 from qualify.facts.outcome import Crashed, Measured, Outcome, Refused, Substituted, TimedOut, findings_of
 from qualify.facts.selftest import Alarm, Detection
 from qualify.facts.stack import Ceilings, Device
-from qualify.run.execute import Request, Session
+from qualify.run.execute import Session
+from qualify.run.process.messages import CaseRequest
 from qualify.selftest import kernel, workloads
 from qualify.selftest.goldens import Goldens
 from qualify.selftest.specimen import Variant
@@ -146,7 +147,7 @@ def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> It
     )
     for chunk in (order[:1], order[1:]):
         cases = {case.id: (number, case) for number in chunk for case in [workloads.case(number, specimen, seed)]}
-        for case_id, outcome in session.run([Request(case=case, attempt=1) for _, case in cases.values()]):
+        for case_id, outcome in session.run([CaseRequest(case=case, attempt=1) for _, case in cases.values()]):
             yield *cases[case_id], outcome
 
 

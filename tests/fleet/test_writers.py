@@ -54,7 +54,7 @@ class Process:
 def folder(tmp_path: Path) -> Path:
     """A working folder with six cases of half a second."""
     write_cards(tmp_path / "cards", "slow")
-    write_matrix(tmp_path / "chain.yaml", "slow", seqlens=LENGTHS)
+    write_matrix(tmp_path / "chain.yaml", "slow", seqlens=LENGTHS, timeout_s=240)
     return tmp_path
 
 
@@ -110,9 +110,13 @@ ONCE = Counter({"cases": len(LENGTHS), "outcomes": len(LENGTHS)})
 
 def test_a_run_that_goes_on_is_not_resumed(started: Callable[..., Process], address: str, folder: Path) -> None:
     """A --resume of a run whose process still works says who that is, and runs no case."""
+    hold = folder / "cards" / "hold"
+    hold.touch()
     first = started()
-    run_id = wait_for(address, 1)
+    run_id = wait_for(address, 0)
+    wait_for_holder(address, run_id, first.process.pid)
     code, err = started("--resume", run_id).end()
+    hold.unlink()
     assert 4 == code
     assert f"run {run_id} is being run by process {first.process.pid} on {socket.gethostname()} since 20" in err
     assert "Go on with" not in err

@@ -17,7 +17,8 @@ from qualify.cards.load import load_kernels
 from qualify.plan.workloads import workload_refusals
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Subject
-from qualify.run.repro.trial import Asked, Trial
+from qualify.run.process.messages import TrialRequest
+from qualify.run.repro.trial import Trial
 
 pytestmark = pytest.mark.gpu
 
@@ -35,13 +36,6 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "fp8 cache": {**DECODE, "head_dim": 128, "page_size": 16, "dtype": "bf16_kv_fp8_e4m3"},
     "latent decode": {**DECODE, **MLA, "page_size": 64},
 }
-
-
-class Pipe:
-    """Nobody reads what a trial sends before its launches."""
-
-    def send(self, event: str, **fields: Any) -> None:
-        """Drop it."""
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -64,11 +58,11 @@ def test_a_script_calls_the_kernel_as_qualify_does(
         seed=1,
     )
     case = make_case(workload=workload)
-    asked = Asked(case=case, seed=1, check="budget", finding="passed", script=True, text="It passed.")
-    ended = Trial(asked, subject, Pipe()).run()
-    assert "passed" == ended["ended"], ended["detail"]
+    asked = TrialRequest(case=case, seed=1, check="budget", finding="passed", script=True, text="It passed.")
+    ended = Trial(asked, subject, lambda launch, script: None).run()
+    assert "passed" == ended.ended, ended.detail
     path = tmp_path / "script.py"
-    path.write_text(ended["script"])
+    path.write_text(ended.script)
     shown = subprocess.run([sys.executable, "-P", str(path)], cwd=tmp_path, capture_output=True, text=True, check=False)
     last = shown.stdout.splitlines()[-1:]
     assert last in (["right"], ["WRONG"]), shown.stdout + shown.stderr

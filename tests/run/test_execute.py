@@ -18,9 +18,10 @@ from qualify.facts.stack import Device
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
-from qualify.run.execute import Request, Running, Session, seed_of
+from qualify.run.execute import Running, Session, seed_of
 from qualify.run.inputs.tensors import INPUT_KINDS
 from qualify.run.measure import tracing
+from qualify.run.process.messages import CaseRequest
 
 DEVICE = Device(
     kind="cpu", name="a CPU", uuid="", compute_capability="", units=2, memory_bytes=1 << 30, cache_bytes=1 << 20
@@ -65,7 +66,9 @@ def outcomes(adapters: dict[str, Any], **changes: Any) -> tuple[dict[str, Outcom
     """Outcome of one case of each kernel, in one chunk, and what was announced."""
     stages: list[tuple[str, str]] = []
     made = session(adapters, lambda case, stage: stages.append((case.rpartition("/")[2], stage)), **changes)
-    requests = [Request(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in adapters]
+    requests = [
+        CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in adapters
+    ]
     found = {case.rpartition("/")[2]: outcome for case, outcome in made.run(requests)}
     assert list(adapters) == sorted(found, key=list(adapters).index)
     return found, stages
@@ -82,7 +85,7 @@ def test_a_finished_case_is_let_go() -> None:
     """Of a chunk only what is still to be checked is held, besides the case at hand."""
     names = ("one", "two", "three")
     made = session({name: TiledTorch() for name in names}, lambda case, stage: None)
-    requests = [Request(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in names]
+    requests = [CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in names]
     held = []
     for _ in made.run(requests):
         gc.collect()
@@ -168,7 +171,7 @@ def test_an_entry_that_raises_at_import_could_not_be_loaded(tmp_path: Path, monk
     monkeypatch.syspath_prepend(tmp_path)
     made = session({}, lambda case, stage: None)
     made.cards["own"] = make_card(kernel="own", adapter="call", entry="needs_a_license:attend")
-    ((_, outcome),) = made.run([Request(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=1)])
+    ((_, outcome),) = made.run([CaseRequest(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=1)])
     assert isinstance(outcome, Crashed)
     assert ("load", "RuntimeError: no license") == (outcome.stage, outcome.error)
 
@@ -178,7 +181,7 @@ def test_a_kernel_that_is_not_loaded_yet_is_loaded_by_its_card() -> None:
     stages: list[str] = []
     made = session({}, lambda case, stage: stages.append(stage))
     made.cards["own"] = make_card(kernel="own")
-    ((_, outcome),) = made.run([Request(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=2)])
+    ((_, outcome),) = made.run([CaseRequest(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=2)])
     assert ["load", "prepare"] == stages[:2]
     assert 2 == evidence(outcome).attempt
 
@@ -226,7 +229,7 @@ def test_checks_that_do_not_apply_say_so() -> None:
     """A note with the reason instead of silence."""
     made = session({"right": TiledTorch()}, lambda case, stage: None)
     narrow = make_workload(seqlens_q=(5,), head_dim=16, causal=False)
-    ((_, outcome),) = made.run([Request(case=make_case("right", workload=narrow), attempt=1)])
+    ((_, outcome),) = made.run([CaseRequest(case=make_case("right", workload=narrow), attempt=1)])
     notes = {finding.check: finding.detail for finding in evidence(outcome).findings if finding.verdict == "note"}
     assert "not asked: head_dim 16 < 32: too few orthogonal codes" == notes["needle"]
     assert "not asked: one sequence without a mask: every key is everybody's" == notes["suffix"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import selectors
@@ -13,11 +12,22 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Mapping
+from collections import Counter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import qualify
+from qualify.run.process.messages import (
+    LINE_BYTES,
+    FromChild,
+    FromParent,
+    ScriptSoFar,
+    StageBegun,
+    WrongMessage,
+    decode_answer,
+    encode,
+    event_of,
+)
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.process.worker import main; main()"
 """started with -P, so that no module in the user's working directory shadows an installed library"""
@@ -26,6 +36,8 @@ WITHHELD = {"QUALIFY_DB", "QUALIFY_DB_PASSWORD_FILE", "PGPASSWORD"}
 POLL_S = 0.25
 LOG_BYTES = 64 << 20
 """a worker that printed more than this starts its log anew: a chatty kernel must not fill the disk"""
+ANNOUNCED = 4
+"""times that a step may be announced again in between others: a batch is traced anew where its trace proved nothing"""
 LOG_KEPT = 4000
 """characters of the log that an outcome keeps"""
 FAULT = re.compile(r"^(Fatal Python error|Current thread|Stack \(most recent)", re.MULTILINE)
@@ -39,7 +51,7 @@ class Gone(Exception):
     def __init__(self, error: str, *, limit_s: float | None = None) -> None:
         self.error = error
         self.limit_s = limit_s
-        """how long it had been silent when it was killed for that; None where it ended otherwise"""
+        """how long it had made no progress when it was killed for that; None where it ended otherwise"""
         super().__init__(error)
 
 
@@ -60,8 +72,16 @@ class Child:
         """what it announced last"""
         self.ran = 0
         """cases that it was given"""
-        self.last_sign = time.monotonic()
-        self.buffer = b""
+        self.progressed = time.monotonic()
+        """when it last announced a new step or a result, or was sent something"""
+        self.steps: Counter[tuple[str, str]] = Counter()
+        """case and stage or launch, announced since the last result"""
+        self.step = ("", "")
+        self.wrote = False
+        """whether anything came since then"""
+        self.buffer = bytearray()
+        self.searched = 0
+        """bytes of it that hold no end of a line"""
         with contextlib.ExitStack() as undo:
             self.log: IO[bytes] = undo.enter_context(tempfile.TemporaryFile(prefix="qualify-worker-"))
             child_in, self.outgoing = _pipe(undo)
@@ -72,10 +92,10 @@ class Child:
         os.close(child_out)
         os.set_blocking(self.outgoing, False)
 
-    def send(self, message: Mapping[str, Any], limit_s: float) -> None:
+    def send(self, message: FromParent, limit_s: float) -> None:
         """Write one message. Raises Gone if nobody reads it any more, or not within the limit."""
-        rest = memoryview((json.dumps(message, separators=(",", ":")) + "\n").encode())
-        self.last_sign = time.monotonic()
+        rest = memoryview(encode(message))
+        self._renew()
         while rest:
             if not _ready(self.outgoing, selectors.EVENT_WRITE):
                 self.watch(limit_s)
@@ -85,36 +105,76 @@ class Child:
             except BrokenPipeError:
                 raise self._ended() from None
 
-    def receive(self, limit_s: float) -> dict[str, Any] | None:
+    def receive(self, limit_s: float) -> FromChild | None:
         """The next message, or None after a moment without one.
 
+        Args:
+            limit_s: how long a step may take. Bytes without a message, and messages that announce nothing new, do not
+                renew it.
+
         Raises:
-            Gone: the process ended, was silent for longer than its limit, took too much memory, or sent nonsense.
+            Gone: the process ended, made no progress within the limit, took too much memory, or sent nonsense.
         """
-        if b"\n" not in self.buffer:
+        line = self._line()
+        if line is None:
             if _ready(self.incoming, selectors.EVENT_READ):
-                data = os.read(self.incoming, 1 << 16)
-                if not data:
-                    raise self._ended()
-                self.buffer += data
-                self.last_sign = time.monotonic()
+                self._read()
+            line = self._line()
+        if line is None:
             self.watch(limit_s)
-        if b"\n" not in self.buffer:
             return None
-        line, self.buffer = self.buffer.split(b"\n", 1)
-        message = self._decode(line)
-        if message["event"] == "at":
-            self.case, self.stage = message["case"], message["stage"]
+        try:
+            message = decode_answer(line)
+        except WrongMessage as error:
+            raise self.distrust(str(error)) from error
+        self._note(message)
+        self._watch_progress(limit_s)
         return message
 
-    def _decode(self, line: bytes) -> dict[str, Any]:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            message = None
-        if isinstance(message, dict) and "event" in message:
-            return message
-        raise self.distrust(f"{line[:40]!r}")
+    def _read(self) -> None:
+        data = os.read(self.incoming, 1 << 16)
+        if not data:
+            raise self._ended()
+        self.wrote = True
+        self.buffer += data
+        if len(self.buffer) > LINE_BYTES and b"\n" not in self.buffer:
+            raise self.distrust(f"a line of more than {LINE_BYTES} bytes")
+
+    def _line(self) -> bytes | None:
+        """The first whole line that has come, taken from the buffer."""
+        end = self.buffer.find(b"\n", self.searched)
+        if end < 0:
+            self.searched = len(self.buffer)
+            return None
+        line = bytes(self.buffer[:end])
+        del self.buffer[: end + 1]
+        self.searched = 0
+        return line
+
+    def _note(self, message: FromChild) -> None:
+        """Renew the limit where the message is progress: a result, or a step that is new."""
+        match message:
+            case StageBegun():
+                self.case, self.stage = step = message.case, message.stage
+            case ScriptSoFar():
+                step = (self.case, f"launch {message.launch}")
+            case _:
+                self._renew()
+                return
+        if step != self.step and self.steps[step] < ANNOUNCED:
+            self.steps[step] += 1
+            self.step = step
+            self.progressed, self.wrote = time.monotonic(), False
+
+    def _renew(self) -> None:
+        """A result came, or something was sent: every step that follows is new."""
+        self.progressed, self.wrote = time.monotonic(), False
+        self.steps.clear()
+        self.step = ("", "")
+
+    def unexpected(self, message: FromChild) -> Gone:
+        """Kill it because of a message that does not answer what it was sent; returns the Gone to raise."""
+        return self.distrust(f"event {event_of(message)!r}")
 
     def distrust(self, what: str) -> Gone:
         """Kill it because of what it sent; returns the Gone to raise."""
@@ -122,14 +182,10 @@ class Child:
         return Gone(f"something in the process wrote into qualify's own pipe ({what}), so it was killed")
 
     def watch(self, limit_s: float) -> None:
-        """End a process that is silent or takes too much memory; notice one whose children hold its pipe open."""
+        """End a process that makes no progress or takes too much memory; notice one whose children hold its pipe."""
         if self.process.poll() is not None and not _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
             raise self._ended()
-        silent_s = time.monotonic() - self.last_sign
-        if silent_s > limit_s:
-            self._ask_where()
-            self.kill()
-            raise Gone(f"no sign of life for {limit_s:g} s{self._place()}", limit_s=limit_s)
+        self._watch_progress(limit_s)
         used = _resident_bytes(self.process.pid)
         if used > self.memory_bytes:
             self.kill()
@@ -140,6 +196,14 @@ class Child:
         if os.fstat(self.log.fileno()).st_size > LOG_BYTES:
             self.log.truncate(0)
             self.log.seek(0)
+
+    def _watch_progress(self, limit_s: float) -> None:
+        """End a process that has announced nothing new for too long."""
+        if time.monotonic() - self.progressed > limit_s:
+            self._ask_where()
+            self.kill()
+            what = "no progress" if self.wrote else "no sign of life"
+            raise Gone(f"{what} for {limit_s:g} s{self._place()}", limit_s=limit_s)
 
     def _ask_where(self) -> None:
         """Let it write its Python stack into the log; a process that is stuck in the kernel does not answer."""

@@ -26,6 +26,7 @@ from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.plan.host import installed_version
 from qualify.run.process.child import POLL_S, Child, Gone
+from qualify.run.process.messages import CallCompiled, CaseRequest, Chunk, Ready, StageBegun
 from qualify.run.process.setup import Settings
 
 PROCESSES = 12
@@ -170,14 +171,14 @@ class _Pool:
             return
         self.at[child] = None
         try:
-            child.send(self.settings.message(mode="compile"), self.settings.compile_timeout_s)
+            child.send(self.settings.compile_setup(), self.settings.compile_timeout_s)
         except Gone:
             self._lose(child)
 
     def _hand_out(self, child: Child) -> None:
         case = self.queue.ready.popleft()
         try:
-            child.send({"requests": [{"case": codec.to_data(case), "attempt": 1}]}, self.settings.timeout_s)
+            child.send(Chunk(requests=(CaseRequest(case=case, attempt=1),)), self.settings.timeout_s)
         except Gone:
             self.queue.ready.appendleft(case)
             self._lose(child)
@@ -194,22 +195,39 @@ class _Pool:
         for child in list(self.at):
             case = self.at[child]
             try:
-                child.watch(self.settings.compile_timeout_s)
-                message = child.receive(self.settings.compile_timeout_s) if child in heard or child.buffer else None
-                if message is None or message["event"] == "at":
-                    continue
-                if message["event"] not in {"ready", "compiled"}:
-                    raise child.distrust(f"event {message['event']!r}")
+                done = self._hear(child, case, readable=child in heard)
             except Gone:
                 self._lose(child)
                 finished += [(case, None)] if case else []
                 continue
+            if done is None:
+                continue
             self.at[child] = None
             self.free.add(child)
-            finished += [(case, message["first_call_us"])] if case else []
+            finished += [(case, done.first_call_us)] if case and isinstance(done, CallCompiled) else []
         for case, _ in finished:
             self.queue.finish(case)
         return finished
+
+    def _hear(self, child: Child, case: Case | None, *, readable: bool) -> Ready | CallCompiled | None:
+        """What makes a process free: its start, or the case that it compiles is done; None if it goes on.
+
+        Raises:
+            Gone: the process ended, or must not be trusted any more.
+        """
+        if not readable and not child.buffer:
+            child.watch(self.settings.compile_timeout_s)
+            return None
+        message = child.receive(self.settings.compile_timeout_s)
+        match message:
+            case None | StageBegun():
+                return None
+            case Ready() if case is None and child not in self.free:
+                return message
+            case CallCompiled() if case is not None and message.case == case.id:
+                return message
+            case _:
+                raise child.unexpected(message)
 
     def _lose(self, child: Child) -> None:
         self.lost += 1

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts import codec
 from qualify.facts.case import DeviceKind, Level
 from qualify.facts.stack import Ceilings
-
-Mode = Literal["run", "compile"]
-LAUNCHES_OF = "launches"
-"""what a trial is asked instead of a check to say what a call launches"""
+from qualify.run.process.messages import CompileSetup, Reference, RunSetup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +19,7 @@ class Settings:
     device: DeviceKind
     device_name: str
     level: Level
-    reference: str
+    reference: Reference
     timeout_s: float
     compile_timeout_s: float
     hash_cache: Path
@@ -37,24 +32,24 @@ class Settings:
     ceilings: Ceilings | None = None
     """what an earlier worker of the same run measured; None to measure"""
 
-    def message(
-        self, *, mode: Mode = "run", preload: Iterable[str] = (), ceilings: Ceilings | None = None
-    ) -> dict[str, Any]:
-        """The first message to a worker.
+    def run_setup(self, preload: Iterable[str], ceilings: Ceilings | None) -> RunSetup:
+        """The first message to a worker that runs cases.
 
         Args:
-            mode: ``compile`` for a process that only prepares calls, so that their kernels get compiled.
             preload: kernels whose libraries the worker loads before it takes its fingerprint.
+            ceilings: what an earlier worker measured; None to measure.
         """
-        cards = {name: card.model_dump(mode="json", exclude_unset=True) for name, card in self.cards.items()}
-        return {
-            "mode": mode,
-            "device": self.device,
-            "level": self.level,
-            "reference": self.reference,
-            "hash_cache": str(self.hash_cache),
-            "import_paths": self.import_paths,
-            "cards": cards,
-            "preload": list(preload),
-            "ceilings": codec.to_data(ceilings, Ceilings | None),
-        }
+        return RunSetup(
+            device=self.device,
+            level=self.level,
+            reference=self.reference,
+            hash_cache=str(self.hash_cache),
+            import_paths=self.import_paths,
+            cards=self.cards,
+            preload=tuple(preload),
+            ceilings=ceilings,
+        )
+
+    def compile_setup(self) -> CompileSetup:
+        """The first message to a worker that only makes calls, so that their kernels get compiled."""
+        return CompileSetup(device=self.device, import_paths=self.import_paths, cards=self.cards)

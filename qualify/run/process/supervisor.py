@@ -12,16 +12,22 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
-
-from pydantic import ValidationError
 
 from qualify.errors import DeviceError
-from qualify.facts import codec
 from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut, evidence_of
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
 from qualify.run.process.child import Child, Gone
+from qualify.run.process.messages import (
+    CaseEnded,
+    CaseRequest,
+    Chunk,
+    ChunkDone,
+    ContextLost,
+    Described,
+    StageBegun,
+    Unusable,
+)
 from qualify.run.process.repeats import (
     ATTEMPTS,
     REPEATS_PER_KERNEL,
@@ -195,7 +201,7 @@ class Supervisor:
         """
         began = time.monotonic()
         for _ in range(len(self.spares)):
-            self.spares[0].send(self.settings.message(preload=self.preload, ceilings=self.ceilings), START_TIMEOUT_S)
+            self.spares[0].send(self.settings.run_setup(self.preload, self.ceilings), START_TIMEOUT_S)
             self.spares.rotate(-1)
         for _ in range(len(self.spares)):
             yield from self._hear(self.spares[0], began)
@@ -204,19 +210,20 @@ class Supervisor:
     def _hear(self, child: Child, began: float) -> Iterator[Event]:
         """What a worker says of its start."""
         while True:
-            message = child.receive(START_TIMEOUT_S)
-            if message is None:
-                yield Tick()
-            elif message["event"] == "at":
-                yield At(case_id="", stage=message["stage"])
-            elif message["event"] == "unusable":
-                raise DeviceError(message["message"])
-            else:
-                break
-        self.unloadable = set(message["unloadable"])
-        self.ceilings = _received(child, Ceilings, message["ceilings"])
-        stack = _received(child, Stack, message["stack"])
-        yield Started(stack=stack, ceilings=self.ceilings, start_s=time.monotonic() - began)
+            match message := child.receive(START_TIMEOUT_S):
+                case None:
+                    yield Tick()
+                case StageBegun():
+                    yield At(case_id="", stage=message.stage)
+                case Unusable():
+                    raise DeviceError(message.message)
+                case Described():
+                    break
+                case _:
+                    raise child.unexpected(message)
+        self.unloadable = set(message.unloadable)
+        self.ceilings = message.ceilings
+        yield Started(stack=message.stack, ceilings=message.ceilings, start_s=time.monotonic() - began)
 
     def _leave_out(self, gone: Gone) -> None:
         """The next workers do without the library that ended the first of these at its start.
@@ -244,28 +251,27 @@ class Supervisor:
         fresh = chunk[0] if child.ran == 0 else None
         child.ran += len(chunk)
         child.case, child.stage = chunk[0].case.id, ""
-        requests = [{"case": codec.to_data(task.case), "attempt": task.attempt} for task in chunk]
+        requests = tuple(CaseRequest(case=task.case, attempt=task.attempt) for task in chunk)
         try:
-            child.send({"requests": requests}, self.settings.timeout_s)
+            child.send(Chunk(requests=requests), self.settings.timeout_s)
             while True:
-                message = child.receive(self._limit_s(child.stage))
-                if message is None:
-                    yield Tick()
-                elif message["event"] == "at":
-                    yield At(case_id=message["case"], stage=message["stage"])
-                elif message["event"] == "outcome" and message["case"] in waiting:
-                    outcome: Outcome = _received(child, Outcome, message["outcome"])
-                    task = waiting.pop(message["case"])
-                    ran = task if evidence_of(outcome) else None
-                    yield self._judge(task, outcome, fresh=task is fresh)
-                elif message["event"] == "sick":
-                    if ran is not None and ran.case.id == child.case:
-                        waiting[child.case] = ran  # it seemed to have run, and only now the damage shows
-                    raise Gone(f"the CUDA context is lost: {message['error']}")
-                elif message["event"] == "idle" and not waiting:
-                    return
-                else:
-                    raise child.distrust(f"event {message['event']!r}")
+                match message := child.receive(self._limit_s(child.stage)):
+                    case None:
+                        yield Tick()
+                    case StageBegun():
+                        yield At(case_id=message.case, stage=message.stage)
+                    case CaseEnded() if message.case in waiting:
+                        task = waiting.pop(message.case)
+                        ran = task if evidence_of(message.outcome) else None
+                        yield self._judge(task, message.outcome, fresh=task is fresh)
+                    case ContextLost():
+                        if ran is not None and ran.case.id == child.case:
+                            waiting[child.case] = ran  # it seemed to have run, and only now the damage shows
+                        raise Gone(f"the CUDA context is lost: {message.error}")
+                    case ChunkDone() if not waiting:
+                        return
+                    case _:
+                        raise child.unexpected(message)
         except Gone as gone:
             culprit = waiting.pop(child.case, None)
             log = child.log_tail()
@@ -316,11 +322,3 @@ def _blame(gone: Gone, task: Task, stage: str, log: str) -> Outcome:
         return Crashed(stage=stage, error=gone.error, log=log, attempt=task.attempt)
     note = Finding(check="watchdog", verdict="note", detail=f"killed after {gone.error}")
     return TimedOut(stage=stage, limit_s=gone.limit_s, attempt=task.attempt, findings=(note,))
-
-
-def _received(child: Child, kind: Any, data: object) -> Any:
-    """A record from a message; raises Gone where it is none."""
-    try:
-        return codec.from_data(kind, data)
-    except ValidationError as error:
-        raise child.distrust(f"{error.error_count()} wrong fields") from error

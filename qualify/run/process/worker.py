@@ -1,54 +1,64 @@
 """The child process of one device: reads cases from a pipe, runs them, writes what happened to another.
 
-Messages are lines of JSON on two file descriptors of their own, because libraries print to stdout.
-
-::
-
-    parent -> child   setup {mode, device, level, reference, hash_cache, import_paths, cards, preload, ceilings}  once
-                      chunk {requests: [{case, attempt}]}                      again and again
-    child -> parent   ready {stack, ceilings, unloadable}  or  unusable {message}  once
-                      at {case, stage}                                         before every step
-                      outcome {case, outcome}
-                      idle {}                                                  the chunk is done
-                      sick {case, error}                                       the context is lost; the child exits
-
-In mode ``compile`` the child only prepares the calls of a chunk, and says ``ready {}`` and
-``compiled {case, first_call_us}``; first_call_us is null where the call failed. In mode ``trials`` it answers
-``qualify repro`` (qualify.run.repro.trial).
+Messages are lines of JSON on two file descriptors of their own, because libraries print to stdout; what they are
+stands in qualify.run.process.messages.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
-from qualify.facts import codec
-from qualify.facts.case import Case
-from qualify.facts.outcome import Outcome
-from qualify.facts.stack import Ceilings
+from qualify.run.process.messages import (
+    CallCompiled,
+    CaseEnded,
+    CaseRequest,
+    Chunk,
+    ChunkDone,
+    CompileSetup,
+    ContextLost,
+    Described,
+    FromChild,
+    FromParent,
+    Ready,
+    RunSetup,
+    ScriptSoFar,
+    StageBegun,
+    TrialRequest,
+    TrialSetup,
+    Unusable,
+    WrongMessage,
+    decode_request,
+    encode,
+    event_of,
+)
 from qualify.run.process.parent import die_with
+
+M = TypeVar("M")
 
 
 class Pipe:
-    """Lines of JSON to the parent."""
+    """Messages to the parent."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream = stream
 
-    def send(self, event: str, **fields: Any) -> None:
-        """Write one message. What no encoding can express (undecodable bytes in an exception's text) becomes ``?``."""
-        line = json.dumps({"event": event, **fields}, separators=(",", ":"), ensure_ascii=False)
-        self.stream.write(line.encode("utf-8", "replace") + b"\n")
+    def send(self, message: FromChild) -> None:
+        """Write one message."""
+        self.stream.write(encode(message))
         self.stream.flush()
+
+    def announce(self, case: str, stage: str) -> None:
+        """Say which step of which case begins; an empty case means the worker's start."""
+        self.send(StageBegun(case=case, stage=stage))
 
 
 def main() -> None:
@@ -59,12 +69,14 @@ def main() -> None:
         # What a library starts must not hold the pipe open after this process has gone.
         os.set_inheritable(descriptor, False)
     pipe = Pipe(os.fdopen(own_out, "wb"))
-    messages = (json.loads(line) for line in os.fdopen(own_in, "r", encoding="utf-8"))
-    setup = next(messages, None)
-    if setup is not None and setup["mode"] == "trials":
-        _serve_trials(setup, messages, pipe)
-    elif setup is not None:
-        _serve(setup, messages, pipe)
+    messages = map(decode_request, os.fdopen(own_in, "rb"))
+    match next(messages, None):
+        case RunSetup() as setup:
+            _run(setup, _only(Chunk, messages), pipe)
+        case CompileSetup() as setup:
+            _compile(setup, _only(Chunk, messages), pipe)
+        case TrialSetup() as setup:
+            _serve_trials(setup, _only(TrialRequest, messages), pipe)
     pipe.stream.flush()
     # A library's exit handlers may hang or crash on a context that a kernel has broken; nothing is left to do.
     os._exit(0)
@@ -84,7 +96,15 @@ def _follow_parent(parent: int) -> None:
         return
 
 
-def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:
+def _only(kind: type[M], messages: Iterable[FromParent]) -> Iterator[M]:
+    """The messages, which after this setup must be of one kind."""
+    for message in messages:
+        if not isinstance(message, kind):
+            raise WrongMessage(f"event {event_of(message)!r} in a worker that was not set up for it")
+        yield message
+
+
+def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     """Describe the device, then run chunks until the pipe closes."""
     # Heavy imports come after the process follows its parent, and are part of what the parent times.
     from qualify.run import execute
@@ -92,95 +112,87 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
     from qualify.run.machine import stack
     from qualify.run.measure.ceilings import measure_ceilings
 
-    sys.path += setup["import_paths"]
-    if setup["mode"] == "compile":
-        _compile(setup, messages, pipe)
-        return
-    cards = _cards(setup)
+    sys.path += setup.import_paths
     try:
-        device = stack.describe_device(setup["device"])
+        device = stack.describe_device(setup.device)
     except DeviceError as error:
-        pipe.send("unusable", message=str(error))
+        pipe.send(Unusable(message=str(error)))
         return
     if device.kind == "cpu":
         _limit_memory(device.memory_bytes)
-    adapters = _preload([cards[name] for name in setup["preload"]], pipe)
-    pipe.send("at", case="", stage="ceilings")
-    known: Ceilings | None = codec.from_data(Ceilings | None, setup["ceilings"])
-    ceilings = known or measure_ceilings(device_of(device.kind))
+    adapters = _preload([setup.cards[name] for name in setup.preload], pipe)
+    pipe.announce("", "ceilings")
+    ceilings = setup.ceilings or measure_ceilings(device_of(device.kind))
     control = execute.run_control(device_of(device.kind))
-    pipe.send("at", case="", stage="fingerprint")
-    described = stack.describe_stack(device, Path(setup["hash_cache"]))
-    unloadable = [name for name in setup["preload"] if name not in adapters]
-    pipe.send("ready", stack=codec.to_data(described), ceilings=codec.to_data(ceilings), unloadable=unloadable)
+    pipe.announce("", "fingerprint")
+    described = stack.describe_stack(device, Path(setup.hash_cache))
+    unloadable = tuple(name for name in setup.preload if name not in adapters)
+    pipe.send(Described(stack=described, ceilings=ceilings, unloadable=unloadable))
     session = execute.Session(
         device=device,
         ceilings=ceilings,
-        cards=cards,
-        level=setup["level"],
-        reference=setup["reference"],
+        cards=dict(setup.cards),
+        level=setup.level,
+        reference=setup.reference,
         control=control,
-        announce=lambda case, stage: pipe.send("at", case=case, stage=stage),
+        announce=pipe.announce,
     )
     session.adapters |= adapters
-    for message in messages:
-        if not _run_chunk(session, message["requests"], pipe):
+    for chunk in chunks:
+        if not _run_chunk(session, chunk.requests, pipe):
             return
 
 
-def _serve_trials(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:
-    """Answer the trials of ``qualify repro`` until the pipe closes (qualify.run.repro.trial has the messages)."""
+def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pipe) -> None:
+    """Answer the trials of ``qualify repro`` until the pipe closes."""
     from qualify.run.adapters.registry import create_adapter
     from qualify.run.inputs.tensors import device_of
     from qualify.run.machine import stack
     from qualify.run.repro import trial
 
-    sys.path += setup["import_paths"]
+    sys.path += setup.import_paths
     try:
-        device = device_of(stack.describe_device(setup["device"]).kind)
+        device = device_of(stack.describe_device(setup.device).kind)
     except DeviceError as error:
-        pipe.send("unusable", message=str(error))
+        pipe.send(Unusable(message=str(error)))
         return
-    card = codec.from_data(KernelCard, setup["card"])
-    pipe.send("at", case="", stage="load")
+    pipe.announce("", "load")
     try:
-        adapter = create_adapter(card)
+        adapter = create_adapter(setup.card)
     except Exception as error:  # noqa: BLE001 - whatever a library raises while it is imported
-        pipe.send("unusable", message=f"{card.kernel} cannot be loaded: {type(error).__name__}: {error}")
+        pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {type(error).__name__}: {error}"))
         return
-    pipe.send("ready")
-    for message in messages:
-        asked = codec.from_data(trial.Asked, message)
-        pipe.send("at", case=asked.case.id, stage="call")
-        attempt = trial.Trial(asked, trial.subject_of(asked, card, adapter, device, setup), pipe)
+
+    def show(launch: int, script: str) -> None:
+        pipe.send(ScriptSoFar(launch=launch, text=script))
+
+    pipe.send(Ready())
+    for request in requests:
+        pipe.announce(request.case.id, "call")
+        attempt = trial.Trial(request, trial.subject_of(request, setup, adapter, device), show)
         try:
             ended = attempt.run()
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends
             ended = attempt.crashed(error)
-        pipe.send("trial", **ended)
+        pipe.send(ended)
 
 
-def _cards(setup: dict[str, Any]) -> dict[str, KernelCard]:
-    return {name: codec.from_data(KernelCard, card) for name, card in setup["cards"].items()}
-
-
-def _compile(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:
+def _compile(setup: CompileSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     """Make every call once, so that what its library compiles gets into the library's cache on disk."""
     from qualify.run import execute
 
-    cards = _cards(setup)
+    sys.path += setup.import_paths
     adapters: dict[str, Any] = {}
-    pipe.send("ready")
-    for message in messages:
-        for item in message["requests"]:
-            case = codec.from_data(Case, item["case"])
-            pipe.send("at", case=case.id, stage="compile")
+    pipe.send(Ready())
+    for chunk in chunks:
+        for case in (request.case for request in chunk.requests):
+            pipe.announce(case.id, "compile")
             try:
-                took: float | None = execute.first_call(case, cards[case.kernel], adapters, setup["device"])
+                took: float | None = execute.first_call(case, setup.cards[case.kernel], adapters, setup.device)
             except Exception:  # noqa: BLE001 - whatever a library raises; the run repeats and records it
                 took = None
-            execute.give_back_memory(setup["device"])
-            pipe.send("compiled", case=case.id, first_call_us=took)
+            execute.give_back_memory(setup.device)
+            pipe.send(CallCompiled(case=case.id, first_call_us=took))
 
 
 def _preload(cards: list[KernelCard], pipe: Pipe) -> dict[str, Any]:
@@ -189,7 +201,7 @@ def _preload(cards: list[KernelCard], pipe: Pipe) -> dict[str, Any]:
 
     adapters = {}
     for card in cards:
-        pipe.send("at", case="", stage=f"load:{card.kernel}")
+        pipe.announce("", f"load:{card.kernel}")
         try:
             adapters[card.kernel] = create_adapter(card)
         except Exception:  # noqa: BLE001, S112 - whatever a library raises; its first case repeats and records it
@@ -197,19 +209,18 @@ def _preload(cards: list[KernelCard], pipe: Pipe) -> dict[str, Any]:
     return adapters
 
 
-def _run_chunk(session: Any, requests: list[dict[str, Any]], pipe: Pipe) -> bool:
+def _run_chunk(session: Any, requests: tuple[CaseRequest, ...], pipe: Pipe) -> bool:
     """Run the cases and send their outcomes; False where the context is lost."""
     from qualify.run import execute
 
-    asked = [execute.Request(case=codec.from_data(Case, item["case"]), attempt=item["attempt"]) for item in requests]
-    case = asked[0].case.id
+    case = requests[0].case.id
     try:
-        for case, outcome in session.run(asked):
-            pipe.send("outcome", case=case, outcome=codec.to_data(outcome, Outcome))
+        for case, outcome in session.run(requests):
+            pipe.send(CaseEnded(case=case, outcome=outcome))
     except execute.SickContext as error:
-        pipe.send("sick", case=case, error=str(error))
+        pipe.send(ContextLost(case=case, error=str(error)))
         return False
-    pipe.send("idle")
+    pipe.send(ChunkDone())
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from qualify.errors import DeviceError
 from qualify.facts.outcome import Crashed, Measured
 from qualify.fleet.request import Asked, make_request
 from qualify.run.process.child import Child, Gone
+from qualify.run.process.messages import CompileSetup
 from qualify.run.process.repeats import Task
 from qualify.run.process.setup import Settings
 from qualify.run.process.supervisor import Done, Event, Started, Supervisor
@@ -124,6 +126,70 @@ def test_a_worker_that_cannot_start_is_an_error(tmp_path: Path, monkeypatch: pyt
         run(settings, tasks)
 
 
+CHATTERS = """
+import os, sys, time
+out = int(sys.argv[3])
+while True:
+    os.write(out, {text!r})
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"x",
+        b'{"event":"at","case":"a","stage":"prepare"}\n',
+        b'{"event":"at","case":"a","stage":"prepare"}\n{"event":"at","case":"a","stage":"load"}\n',
+        b'{"event":"script","launch":0,"text":""}\n',
+    ],
+    ids=["no-end-of-line", "one-stage", "two-stages-in-turn", "one-launch"],
+)
+def test_a_worker_that_only_chatters_is_ended(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes, and messages that announce nothing new, do not renew the limit of a stage."""
+    gone = end_of_chatter(text, 1, monkeypatch)
+    assert gone.error.startswith("no progress for 1 s")
+    assert 1 == gone.limit_s
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (b"x" * 1000, "a line of more than 5000 bytes"),
+        (b"[" * 4000 + b"\n", "b'" + "[" * 40 + "'"),
+        (b'{"stage":"load"}\n', """b'{"stage":"load"}'"""),
+        (b'{"event":["at"]}\n', """b'{"event":["at"]}'"""),
+        (b'{"event":"chunk","requests":[]}\n', "unknown event 'chunk'"),
+        (b'{"event":"at","case":"a"}\n', "event 'at', stage: Field required"),
+        (b'{"event":"at","case":"a","stage":7}\n', "event 'at', stage: Input should be a valid string"),
+        (b'{"event":"compiled","case":"a","first_call_us":"soon"}\n', "event 'compiled', first_call_us: "),
+    ],
+    ids=["line", "nested", "no-event", "list", "not-a-child's", "missing", "string", "number"],
+)
+def test_what_is_no_message_ends_the_worker(text: bytes, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason says what was wrong with it; a line without end does not fill the parent's memory."""
+    monkeypatch.setattr("qualify.run.process.child.LINE_BYTES", 5000)
+    gone = end_of_chatter(text, 20, monkeypatch)
+    assert gone.error.startswith(f"something in the process wrote into qualify's own pipe ({what}")
+    assert gone.limit_s is None
+
+
+def end_of_chatter(text: bytes, limit_s: float, monkeypatch: pytest.MonkeyPatch) -> Gone:
+    """How the life of a worker ends that writes this again and again."""
+    monkeypatch.setattr("qualify.run.process.child.BOOT", CHATTERS.format(text=text))
+    child = Child(GIGABYTE)
+    until = time.monotonic() + 20
+    try:
+        while time.monotonic() < until:
+            child.receive(limit_s)
+    except Gone as gone:
+        assert child.process.returncode is not None
+        return gone
+    finally:
+        child.stop()
+    raise AssertionError("it lives for ever")
+
+
 @pytest.fixture
 def child(tmp_path: Path):
     """A worker that waits for its setup."""
@@ -136,7 +202,7 @@ def test_a_process_that_reads_nothing_is_given_up(child: Child) -> None:
     """A message larger than a pipe does not block for ever when the other end is stopped."""
     os.kill(child.process.pid, signal.SIGSTOP)
     with pytest.raises(Gone, match=r"no sign of life for 0\.5 s"):
-        child.send({"filler": "x" * (1 << 20)}, 0.5)
+        child.send(CompileSetup(device="cpu", import_paths=("x" * (1 << 20),), cards={}), 0.5)
     assert -signal.SIGKILL == child.process.returncode
 
 

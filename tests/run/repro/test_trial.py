@@ -11,7 +11,8 @@ import pytest
 from builders import make_card, make_case, make_subject, make_workload
 
 from qualify.run.adapters.registry import create_adapter
-from qualify.run.repro.trial import Asked, Trial
+from qualify.run.process.messages import TrialEnded, TrialRequest
+from qualify.run.repro.trial import Trial
 
 FOLDER = Path(__file__).parents[1]
 PAGED = {"page_size": 16, "seqlens_q": (1, 1, 1), "seqlens_k": (37, 20, 5)}
@@ -19,24 +20,14 @@ EMPTY = {"seqlens_q": (7, 4), "seqlens_k": (7, 0)}
 FP32 = {"dtype": "fp32"}
 
 
-class Pipe:
-    """What a trial sends while it runs."""
-
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
-
-    def send(self, event: str, **fields: Any) -> None:
-        self.sent.append({"event": event, **fields})
-
-
-def trial(function: str, check: str, finding: str = "", level: str = "smoke", **workload: Any) -> dict[str, str]:
+def trial(function: str, check: str, finding: str = "", level: str = "smoke", **workload: Any) -> TrialEnded:
     """One check of a wrong kernel, recorded."""
     sizes = {"seqlens_q": (30,), "heads_q": 4, "heads_kv": 2, "head_dim": 32} | workload
     card = make_card(adapter="call", entry=f"wrong_kernels:{function}", shipped_by=...)
     subject = make_subject(create_adapter(card), card=card, level=level, **sizes)
     case = make_case(workload=make_workload(**sizes))
-    asked = Asked(case=case, seed=1, check=check, finding=finding or check, script=True, text="As found.")
-    return Trial(asked, subject, Pipe()).run()
+    asked = TrialRequest(case=case, seed=1, check=check, finding=finding or check, script=True, text="As found.")
+    return Trial(asked, subject, lambda launch, script: None).run()
 
 
 def run_script(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
@@ -75,8 +66,8 @@ def run_script(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
 def test_a_script_shows_the_failure(function, check, finding, workload, tmp_path) -> None:
     """It prints the value beside the expected one and exits 1; with a corrected kernel it exits 0."""
     ended = trial(function, check, finding, **workload)
-    assert f"finding:{finding}" == ended["ended"], ended
-    script = ended["script"]
+    assert f"finding:{finding}" == ended.ended, ended
+    script = ended.script
     assert "import qualify" not in script
     assert "from qualify" not in script
     shown = run_script(script, tmp_path)
@@ -89,16 +80,16 @@ def test_a_script_shows_the_failure(function, check, finding, workload, tmp_path
 def test_a_bias_is_shown_over_all_rows(tmp_path) -> None:
     """Where no element is over its limit the script measures the statistic that is."""
     ended = trial("half_a_percent", "budget", seqlens_q=(200,), head_dim=64, dtype="fp16")
-    assert "finding:budget" == ended["ended"]
-    shown = run_script(ended["script"], tmp_path)
+    assert "finding:budget" == ended.ended
+    shown = run_script(ended.script, tmp_path)
     assert 1 == shown.returncode, shown.stdout + shown.stderr
 
 
 def test_a_correct_kernel_gives_a_script_that_passes(tmp_path) -> None:
     """The script of a case that passed shows one value beside the exact one and exits 0."""
     ended = trial("correct", "budget", "passed")
-    assert "passed" == ended["ended"]
-    shown = run_script(ended["script"], tmp_path)
+    assert "passed" == ended.ended
+    shown = run_script(ended.script, tmp_path)
     assert (0, "right") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
 
 
@@ -111,4 +102,4 @@ def test_a_recorded_call_is_no_leak() -> None:
 def test_a_name_that_is_no_check_has_no_script() -> None:
     """What only qualify can see, such as the witness's verdict, is not shown by a script of calls."""
     ended = trial("correct", "witness")
-    assert ("finding:witness", "") == (ended["ended"], ended["script"])
+    assert ("finding:witness", "") == (ended.ended, ended.script)

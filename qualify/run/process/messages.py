@@ -1,0 +1,285 @@
+"""The messages between a run and its worker processes: what each holds, and how it becomes a line of JSON.
+
+A worker starts with one setup, which says what it is for::
+
+    RunSetup      Chunk, Chunk ...         runs cases        Described, then for each chunk StageBegun and CaseEnded
+                                                             until ChunkDone, or ContextLost, after which it ends
+    CompileSetup  Chunk, Chunk ...         compiles calls    Ready, then for each case StageBegun and CallCompiled
+    TrialSetup    TrialRequest, ...        qualify repro     Ready, then for each trial StageBegun, ScriptSoFar before
+                                                             every launch where a script is wanted, and TrialEnded
+
+A worker that cannot use its device or load its kernel says Unusable once instead, and ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import PlainSerializer, ValidationError
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts import codec
+from qualify.facts.case import Case, DeviceKind, Level
+from qualify.facts.outcome import Outcome
+from qualify.facts.stack import Ceilings, Stack
+
+LINE_BYTES = 64 << 20
+"""a longer line is no message: the parent would collect it until its memory is full"""
+SHOWN = 40
+"""bytes of a wrong line that the reason shows"""
+LAUNCHES_OF = "launches"
+"""what a trial is asked instead of a check to say what a call launches"""
+
+M = TypeVar("M")
+Reference = Literal["fp64", "fp32"]
+Card = Annotated[KernelCard, PlainSerializer(lambda card: card.model_dump(mode="json", exclude_unset=True))]
+
+
+class WrongMessage(ValueError):
+    """A line that is no message; its text says what is wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSetup:
+    """The worker runs cases."""
+
+    device: DeviceKind
+    level: Level
+    reference: Reference
+    hash_cache: str
+    """file that remembers the digests of libraries"""
+    import_paths: tuple[str, ...]
+    """folders in which the entries of third parties stand"""
+    cards: Mapping[str, Card]
+    """every kernel of the run by name"""
+    preload: tuple[str, ...]
+    """kernels whose libraries it loads before it takes its fingerprint"""
+    ceilings: Ceilings | None
+    """what an earlier worker of the run measured; None to measure"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileSetup:
+    """The worker makes every call once, so that its library's cache on disk holds what the call needs."""
+
+    device: DeviceKind
+    import_paths: tuple[str, ...]
+    cards: Mapping[str, Card]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialSetup:
+    """The worker tries altered versions of cases of one kernel."""
+
+    device: DeviceKind
+    level: Level
+    reference: Reference
+    import_paths: tuple[str, ...]
+    card: Card
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseRequest:
+    """One case to run or to compile."""
+
+    case: Case
+    attempt: int
+    """how often it was tried, with this time"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """Cases that the worker does together."""
+
+    requests: tuple[CaseRequest, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialRequest:
+    """One check of one case, recorded."""
+
+    case: Case
+    seed: int
+    """of the inputs; it stays while the case shrinks"""
+    check: str
+    """check to run; empty = only launch"""
+    finding: str
+    """name of the finding that must come again"""
+    script: bool
+    """whether the script is wanted, and not only how it ends"""
+    text: str
+    """explanation that goes into the script"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ready:
+    """The worker waits for work."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """The worker waits for cases; what it says of its machine."""
+
+    stack: Stack
+    ceilings: Ceilings
+    unloadable: tuple[str, ...]
+    """kernels of ``preload`` whose library raised an exception"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unusable:
+    """The device or the kernel cannot be used at all."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageBegun:
+    """The worker begins a step; sent before it, so that a crash or a hang has its place."""
+
+    case: str
+    """id of the case; empty while the worker starts"""
+    stage: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseEnded:
+    """A case has an outcome."""
+
+    case: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkDone:
+    """Every case of the chunk has an outcome."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContextLost:
+    """The device's context computes no more."""
+
+    case: str
+    """the case after which it showed"""
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallCompiled:
+    """A call was made once."""
+
+    case: str
+    first_call_us: float | None
+    """None where the call failed"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptSoFar:
+    """The kernel may end the process with the next launch: the script that would show that."""
+
+    launch: int
+    """number of the launch, from 0"""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialEnded:
+    """How one trial ended."""
+
+    ended: str
+    """``finding:NAME``, ``crashed:HOW``, ``timed_out``, ``refused``, ``passed``, ``launched`` or ``unproven``"""
+    detail: str
+    script: str
+    """empty where none was asked for, or none can show it"""
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything went wrong."""
+        return self.ended != "passed"
+
+
+Setup = RunSetup | CompileSetup | TrialSetup
+FromParent = Setup | Chunk | TrialRequest
+FromChild = (
+    Ready
+    | Described
+    | Unusable
+    | StageBegun
+    | CaseEnded
+    | ChunkDone
+    | ContextLost
+    | CallCompiled
+    | ScriptSoFar
+    | TrialEnded
+)
+
+TO_CHILD: Mapping[str, type[FromParent]] = {
+    "run": RunSetup,
+    "compile": CompileSetup,
+    "trials": TrialSetup,
+    "chunk": Chunk,
+    "trial": TrialRequest,
+}
+TO_PARENT: Mapping[str, type[FromChild]] = {
+    "ready": Ready,
+    "described": Described,
+    "unusable": Unusable,
+    "at": StageBegun,
+    "outcome": CaseEnded,
+    "idle": ChunkDone,
+    "sick": ContextLost,
+    "compiled": CallCompiled,
+    "script": ScriptSoFar,
+    "ended": TrialEnded,
+}
+EVENTS: Mapping[type[FromParent | FromChild], str] = {
+    kind: event for table in (TO_CHILD, TO_PARENT) for event, kind in table.items()
+}
+
+
+def event_of(message: FromParent | FromChild) -> str:
+    """The name that a message has in its line."""
+    return EVENTS[type(message)]
+
+
+def encode(message: FromParent | FromChild) -> bytes:
+    """The message as a line.
+
+    Half characters, which undecodable bytes in a path become, reach the child as they are. In what a child says (the
+    text of an exception) each becomes ``?``, because it is stored and printed.
+    """
+    data = {"event": event_of(message), **codec.to_data(message)}
+    verbatim = isinstance(message, FromParent)
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=verbatim).encode("utf-8", "replace") + b"\n"
+
+
+def decode_request(line: bytes) -> FromParent:
+    """What the parent sent, with or without its newline; raises WrongMessage."""
+    return _decode(line, TO_CHILD)
+
+
+def decode_answer(line: bytes) -> FromChild:
+    """What a child sent, with or without its newline; raises WrongMessage."""
+    return _decode(line, TO_PARENT)
+
+
+def _decode(line: bytes, kinds: Mapping[str, type[M]]) -> M:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        raise WrongMessage(f"{line[:SHOWN]!r}") from None
+    event = data.pop("event", None) if isinstance(data, dict) else None
+    if not isinstance(event, str):
+        raise WrongMessage(f"{line[:SHOWN]!r}")
+    if event not in kinds:
+        raise WrongMessage(f"unknown event {event[:SHOWN]!r}")
+    try:
+        message: M = codec.from_data(kinds[event], data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise WrongMessage(f"event {event!r}, {place}: {first['msg']}"[:200]) from error
+    return message
