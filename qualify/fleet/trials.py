@@ -9,6 +9,7 @@ from typing import Any
 from qualify.errors import DeviceError
 from qualify.facts import codec
 from qualify.facts.case import Case
+from qualify.facts.devices import HOST
 from qualify.run.process.child import Child, Gone
 
 START_TIMEOUT_S = 300.0
@@ -74,7 +75,7 @@ class Bench:
             self.close()
             how = "timed_out" if gone.limit_s is not None else f"crashed:{gone.error.partition(',')[0]}"
             return Attempt(ended=how, detail=gone.error, script=script)
-        if ended.ended.startswith("crashed") and self.setup["device"] == "cuda":
+        if ended.ended.startswith("crashed") and self.setup["device"] != HOST:
             self.close()  # the context may be lost, and would fail everything after
         return ended
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts import codec
-from qualify.facts.case import DeviceKind, Level
+from qualify.facts.case import Level
+from qualify.facts.devices import DeviceKind
 from qualify.facts.stack import Ceilings
 
 Mode = Literal["run", "compile"]

@@ -33,6 +33,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
 from qualify.facts import codec
 from qualify.facts.case import Case
+from qualify.facts.devices import HOST
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings
 from qualify.run.process.parent import die_with
@@ -88,8 +89,8 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
     """Describe the device, then run chunks until the pipe closes."""
     # Heavy imports come after the process follows its parent, and are part of what the parent times.
     from qualify.run import execute
-    from qualify.run.inputs.tensors import device_of
     from qualify.run.machine import stack
+    from qualify.run.machine.device import processor_of
     from qualify.run.measure.ceilings import measure_ceilings
 
     sys.path += setup["import_paths"]
@@ -98,17 +99,18 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
         return
     cards = _cards(setup)
     try:
-        device = stack.describe_device(setup["device"])
+        device = processor_of(setup["device"]).describe()
     except DeviceError as error:
         pipe.send("unusable", message=str(error))
         return
-    if device.kind == "cpu":
+    if device.kind == HOST:
         _limit_memory(device.memory_bytes)
     adapters = _preload([cards[name] for name in setup["preload"]], pipe)
     pipe.send("at", case="", stage="ceilings")
     known: Ceilings | None = codec.from_data(Ceilings | None, setup["ceilings"])
-    ceilings = known or measure_ceilings(device_of(device.kind))
-    control = execute.run_control(device_of(device.kind))
+    processor = processor_of(device.kind)
+    ceilings = known or measure_ceilings(processor)
+    control = execute.run_control(processor.device)
     pipe.send("at", case="", stage="fingerprint")
     described = stack.describe_stack(device, Path(setup["hash_cache"]))
     unloadable = [name for name in setup["preload"] if name not in adapters]
@@ -131,13 +133,13 @@ def _serve(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe
 def _serve_trials(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pipe: Pipe) -> None:
     """Answer the trials of ``qualify repro`` until the pipe closes (qualify.run.repro.trial has the messages)."""
     from qualify.run.adapters.registry import create_adapter
-    from qualify.run.inputs.tensors import device_of
-    from qualify.run.machine import stack
+    from qualify.run.machine.device import processor_of
     from qualify.run.repro import trial
 
     sys.path += setup["import_paths"]
     try:
-        device = device_of(stack.describe_device(setup["device"]).kind)
+        processor = processor_of(setup["device"])
+        processor.describe()
     except DeviceError as error:
         pipe.send("unusable", message=str(error))
         return
@@ -152,7 +154,7 @@ def _serve_trials(setup: dict[str, Any], messages: Iterator[dict[str, Any]], pip
     for message in messages:
         asked = codec.from_data(trial.Asked, message)
         pipe.send("at", case=asked.case.id, stage="call")
-        attempt = trial.Trial(asked, trial.subject_of(asked, card, adapter, device, setup), pipe)
+        attempt = trial.Trial(asked, trial.subject_of(asked, card, adapter, processor.device, setup), pipe)
         try:
             ended = attempt.run()
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends
