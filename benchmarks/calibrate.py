@@ -42,7 +42,8 @@ from qualify.run.checks.budget import compare_lse, rows_kept
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.golden.reference import Golden, golden
-from qualify.run.inputs.tensors import INPUT_KINDS, InputKind, Inputs, device_of, make_inputs
+from qualify.run.inputs.tensors import INPUT_KINDS, InputKind, Inputs, make_inputs
+from qualify.run.machine.device import device_of
 
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 STATISTICS = ("E", "R", "G_share", "beta_share", "lse_rel")

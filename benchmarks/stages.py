@@ -21,8 +21,7 @@ from qualify.facts.case import Case
 from qualify.facts.outcome import findings_of
 from qualify.plan.plan import make_plan
 from qualify.run.execute import Session
-from qualify.run.inputs.tensors import device_of
-from qualify.run.machine import stack
+from qualify.run.machine.device import processor_of
 from qualify.run.measure.ceilings import measure_ceilings
 from qualify.run.process.messages import CaseRequest
 
@@ -69,8 +68,8 @@ def main() -> None:
         parser.error(f"no case of {arguments.matrix} with kernel {arguments.kernel} and id {arguments.select}")
     stages = Stages()
     session = Session(
-        device=stack.describe_device(arguments.device),
-        ceilings=measure_ceilings(device_of(arguments.device)),
+        device=processor_of(arguments.device).describe(),
+        ceilings=measure_ceilings(processor_of(arguments.device)),
         cards={name: loaded.card for name, loaded in load_kernels().items()},
         level=arguments.level,
         reference="fp64",

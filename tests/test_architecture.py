@@ -15,7 +15,9 @@ from qualify.cards.load import load_kernels
 from qualify.facts.adapters import ADAPTERS
 from qualify.facts.checks import CHECKS as KNOWN_CHECKS
 from qualify.facts.checks import FINDINGS
+from qualify.facts.devices import KINDS
 from qualify.run.checks.registry import CHECKS
+from qualify.run.machine.device import PROCESSORS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "qualify").rglob("*.py"))
@@ -29,6 +31,7 @@ REGISTRIES = (
     ("qualify.facts.checks", "CHECKS"),
     ("qualify.facts.adapters", "ADAPTERS"),
     ("qualify.run.checks.registry", "CHECKS"),
+    ("qualify.run.machine.device", "PROCESSORS"),
     ("qualify.run.measure.kernel_names", "TABLE"),
     ("qualify.selftest.faults.registry", "FAULTS"),
     ("qualify.selftest.correct", "VARIANTS"),
@@ -218,3 +221,37 @@ def test_findings_have_one_owner():
 def test_registries_are_literal_tuples(module, name):
     """A registry is a tuple: an import cannot add to it."""
     assert isinstance(getattr(importlib.import_module(module), name), tuple)
+
+
+def kinds_compared(tree: ast.Module) -> list[int]:
+    """Lines that compare with, or look up, a kind of device by its word."""
+    compared = [(node, [node.left, *node.comparators]) for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    keyed = [(node, node.keys) for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    return [
+        node.lineno
+        for node, parts in [*compared, *keyed]
+        if isinstance(node, ast.Compare) or len(parts) > 1
+        if any(isinstance(part, ast.Constant) and part.value in KINDS for part in parts)
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_kinds_of_device_have_one_home(path):
+    """Elsewhere a module asks the processor, or reads the table of kinds: another kind is an addition."""
+    homes = {"facts/devices.py", "run/machine/device.py"}
+    labels = {"report/context.py"}  # versions of the stack, of which one is called cuda
+    found = [] if name_of(path) in homes | labels else kinds_compared(ast.parse(path.read_text()))
+    assert not found, f"{path}:{found}"
+
+
+def test_every_kind_of_device_has_a_processor():
+    """A row of the table and a class."""
+    assert list(KINDS) == [each.kind for each in PROCESSORS]
+
+
+def test_a_comparison_with_a_kind_is_seen():
+    """However it is written."""
+    seen = [
+        kinds_compared(ast.parse(text)) for text in ('a.type == "cuda"', '"cpu" != a', 'B = {"cpu": 1, "cuda": 2}[a]')
+    ]
+    assert [[1]] * 3 == seen

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from qualify.facts.devices import HOST
 from qualify.fleet.probe import find_host
 
 SLOWDOWNS = {
@@ -58,7 +59,7 @@ class Monitor:
         self._events: Any = None
         self._xids: list[int] = []
         self._doubts: dict[str, None] = {}
-        if device == "cpu":
+        if device == HOST:
             return
         try:
             import pynvml

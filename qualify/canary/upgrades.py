@@ -12,6 +12,7 @@ from qualify.cards.load import LoadedCanary, load_matrix
 from qualify.errors import CardError, StoreError, UsageError
 from qualify.facts.canary import Due, Lease, Watched
 from qualify.facts.comparison import StackChange
+from qualify.facts.devices import HOST
 from qualify.facts.stack import Device, Stack
 from qualify.run.machine.software import describe_cpu
 from qualify.store.store import Store
@@ -113,9 +114,9 @@ def stack_of(store: Store, run_id: str | None) -> Stack | None:
 
 def _alike(ran: Device, seen: Device) -> bool:
     """Whether a run's device is one of the machine's, by its model."""
-    if ran.kind == "cpu":
+    if ran.kind == HOST:
         return ran.name == describe_cpu().name
-    return seen.kind == "cuda" and ran.name in seen.name.split(", ")
+    return seen.kind == ran.kind and ran.name in seen.name.split(", ")
 
 
 def _due(loaded: LoadedCanary, node: str, changes: tuple[StackChange, ...], now: datetime) -> Due:

@@ -13,6 +13,7 @@ from qualify.cards.source import Source
 from qualify.cards.words import Card, Flag, Name, Some, Text, Where, refuse
 from qualify.facts.canary import AlertKind
 from qualify.facts.case import Level
+from qualify.facts.devices import DeviceKind
 
 SPAN = r"^[1-9][0-9]{0,5}[smhd]$"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -143,7 +144,7 @@ class CanaryCard(Card):
     """fire when the stack changed and settled"""
     level: Level = "full"
     """smoke or full"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", DeviceKind] = "auto"
     """where it runs"""
     select: Text | None = None
     """only cases whose id matches this glob"""

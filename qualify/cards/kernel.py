@@ -26,6 +26,7 @@ from qualify.cards.words import (
 )
 from qualify.facts.adapters import ADAPTERS, AdapterFacts
 from qualify.facts.case import Dtype
+from qualify.facts.devices import HOST, DeviceKind
 
 Generation = Literal["ampere", "hopper", "blackwell", "portable", "cpu"]
 Layout = Literal["packed", "paged"]
@@ -80,7 +81,7 @@ EmptyLse = Annotated[Literal["-inf", "inf", "any"], BeforeValidator(_as_word)]
 class Requires(Card):
     """The hardware that the kernel needs."""
 
-    device: Literal["cpu", "cuda", "any"]
+    device: Literal[DeviceKind, "any"]
     """cpu, cuda or any"""
     compute_capability: Some[Capability] = ()
     """CUDA compute capabilities as quoted text, for example "9.0"; left out = every one"""
@@ -298,7 +299,7 @@ class KernelCard(Card):
             problems.append((("entry",), f"is used only with adapter: call, and the adapter is {self.adapter}"))
         if self.adapter != CALL and not self.shipped_by:
             problems.append((("adapter",), f"is {self.adapter}, so shipped_by must say what carries it"))
-        if self.requires.device == "cpu" and self.requires.compute_capability:
+        if self.requires.device == HOST and self.requires.compute_capability:
             problems.append((("requires", "compute_capability"), "belongs to CUDA devices, and device is cpu"))
         refuse(problems + self._accuracy_problems())
         return self

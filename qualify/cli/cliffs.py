@@ -51,7 +51,7 @@ def cliffs(
     page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page; 0 = no pages.")] = 0,
     grids: Annotated[bool, typer.Option("--grids", help="Another grid of the same kernel is a cliff too.")] = False,
     limit: Annotated[int, typer.Option(min=16, metavar="N", help="Values traced on each axis at most.")] = 200,
-    device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = DeviceOption.auto,
+    device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
     cards: CardsOption = None,
     out: OutOption = Path("out"),
     as_json: JsonOption = False,
@@ -80,7 +80,7 @@ def cliffs(
         raise UsageError(f"--dtype {dtype}: {kernel} claims {', '.join(card.claims.dtypes)}")
     base = base_workload(dtype=codec.from_data(Dtype, dtype), phase=phase.value, seqlen=seqlen, page_size=page_size)
     usual = [item for item in CliffAxis if item.value not in CLIFFS_ELSEWHERE[phase.value, bool(page_size)]]
-    host = find_host(device.value)
+    host = find_host(device)
     check_folder(out)
     maps = []
     paths = [str(folder.resolve()) for folder in folders]

@@ -55,7 +55,7 @@ def run(
     select: SelectOption = None,
     kernel: KernelOption = None,
     level: Annotated[Level | None, typer.Option(help="smoke (default): seconds per kernel; full: everything.")] = None,
-    device: Annotated[DeviceOption, typer.Option(help="auto takes the GPU where there is one.")] = DeviceOption.auto,
+    device: Annotated[DeviceOption, typer.Option(help="auto takes the GPU where there is one.")] = "auto",
     db: DbOption = "",
     out: OutOption = Path("out"),
     resume: ResumeOption = "",
@@ -77,7 +77,7 @@ def run(
         select=select,
         kernel=kernel,
         level=level.value if level else None,
-        device=device.value,
+        device=device,
         typed=typed(cards=cards, db=db),
     )
     with ExitStack() as stack:
@@ -162,7 +162,7 @@ def plan(
     select: SelectOption = None,
     kernel: KernelOption = None,
     here: Annotated[bool, typer.Option("--here", help="Refuse also what this machine cannot run.")] = False,
-    device: Annotated[DeviceOption, typer.Option(help="Device for --here.")] = DeviceOption.auto,
+    device: Annotated[DeviceOption, typer.Option(help="Device for --here.")] = "auto",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -174,7 +174,7 @@ def plan(
     extra = tuple(cards or ())
     loaded, kernels = load_matrix(matrix, extra), load_kernels(extra)
     selection = Selection(select=select or "", kernel=kernel or "")
-    host = find_host(device.value) if here else None
+    host = find_host(device) if here else None
     made = make_plan(loaded, kernels, host=host, selection=selection, typed=typed(cards=cards))
     counts = {"cases": len(made.cases), "calls": made.calls, "refused": len(made.refused)}
     if as_json:

@@ -7,12 +7,13 @@ import os
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
+from qualify.facts.devices import DeviceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 DEFAULT_DB = ".qualify/evidence.db"
 
 
-class DeviceOption(str, Enum):
-    """Where to run."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
+DeviceOption = Literal["auto", DeviceKind]
+"""Where to run."""
 
 
 class Level(str, Enum):

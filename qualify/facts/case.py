@@ -12,7 +12,6 @@ Format = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
 """Element type of one tensor."""
 Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
 Level = Literal["smoke", "full"]
-DeviceKind = Literal["cpu", "cuda"]
 MaskKind = Literal["full", "causal", "window", "band", "chunked"]
 Descale = Literal["", "sequence", "head", "tensor"]
 """What one fp8 descale factor covers: a KV head of one sequence, a KV head of the whole batch, or a whole tensor; empty

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from qualify.facts.case import INCIDENTS, Case, DeviceKind, Level
+from qualify.facts.case import INCIDENTS, Case, Level
 from qualify.facts.code import Code
+from qualify.facts.devices import DeviceKind
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
 from qualify.facts.waiver import WaiverUse

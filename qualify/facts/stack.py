@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from qualify.facts.case import DeviceKind
+from qualify.facts.devices import HOST, DeviceKind
 
 ComponentKind = Literal["driver", "runtime", "distribution", "binary", "firmware", "system"]
 
@@ -32,7 +32,7 @@ class Device:
     @property
     def variant(self) -> str:
         """The device model: what a baseline holds for. On a GPU with its units, which tell a slice from a card."""
-        return f"{self.name} ({self.units} units)" if self.kind == "cuda" else self.name
+        return f"{self.name} ({self.units} units)" if self.kind != HOST else self.name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

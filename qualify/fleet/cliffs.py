@@ -17,8 +17,9 @@ from itertools import pairwise
 from typing import Literal
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Case, DeviceKind, Dtype, Workload
+from qualify.facts.case import Case, Dtype, Workload
 from qualify.facts.cliffs import Axis, Map, Segment
+from qualify.facts.devices import KINDS, DeviceKind
 from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
 from qualify.plan.workloads import descaled, workload_refusals
@@ -71,7 +72,7 @@ def find_maps(
     )
     with closing(Bench(setup, timeout_s=TIMEOUT_S, memory_bytes=int(available_memory() * MEMORY_SHARE))) as bench:
         for axis in axes:
-            last = SMALLER.get(axis, LIMITS[axis]) if device == "cpu" else LIMITS[axis]
+            last = SMALLER.get(axis, LIMITS[axis]) if KINDS[device].scale == "small" else LIMITS[axis]
             values = [value for value in range(1, last + 1) if not workload_refusals(card, altered(asked, axis, value))]
             if len(values) < 2:
                 continue

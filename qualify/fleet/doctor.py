@@ -8,6 +8,7 @@ from typing import Literal
 
 from qualify.assets import digest_cache
 from qualify.errors import DeviceError
+from qualify.facts.devices import HOST
 from qualify.facts.stack import Stack
 from qualify.fleet.probe import find_host
 from qualify.plan.host import installed_version
@@ -81,16 +82,18 @@ def to_lines(found: Examination) -> list[str]:
 
 
 def _examine_device() -> tuple[Stack | None, list[Concern]]:
-    from qualify.run.machine.stack import describe_device, describe_stack
+    from qualify.run.machine.device import processor_of
+    from qualify.run.machine.stack import describe_stack
 
     host = find_host("auto")
     try:
-        stack = describe_stack(describe_device(host.kind), digest_cache())
+        stack = describe_stack(processor_of(host.kind).describe(), digest_cache())
     except DeviceError as error:
         return None, [Concern(severity="error", detail=str(error))]
-    if host.kind == "cpu":
+    if host.kind == HOST:
         return stack, [Concern(severity="note", detail="no GPU: only CPU kernels can run here")]
-    return stack, [*_examine_cuda(stack), *_examine_gpu(stack.device.uuid)]
+    cuda = _examine_cuda(stack) if stack.version("cuda") else []
+    return stack, [*cuda, *_examine_gpu(stack.device.uuid)]
 
 
 def _examine_cuda(stack: Stack) -> list[Concern]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
+from qualify.facts.devices import HOST, KINDS, DeviceKind, Listing
 from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
 
 QUERY = "index,uuid,name,compute_cap"
@@ -31,20 +32,25 @@ def find_host(asked: str) -> Host:
     Raises:
         DeviceError: cuda was asked for and there is no GPU.
     """
-    gpu = None if asked == "cpu" else _first_gpu()
-    if gpu is not None:
-        return gpu
-    if asked == "cuda":
-        raise DeviceError(
-            "--device cuda: no NVIDIA GPU is visible here (nvidia-smi lists none, or CUDA_VISIBLE_DEVICES hides it). "
-            "`qualify doctor` checks the machine; --device cpu runs what runs on a CPU."
-        )
-    return Host(kind="cpu", name=_cpu_name(), compute_capability="")
+    for kind, facts in KINDS.items():
+        if facts.listing is None or asked not in {"auto", kind}:
+            continue
+        found = _first(kind, facts.listing)
+        if found is not None:
+            return found
+        if asked == kind:
+            listing = facts.listing
+            raise DeviceError(
+                f"--device {kind}: no {listing.maker} GPU is visible here ({listing.tool} lists none, or "
+                f"{listing.chosen_by} hides it). `qualify doctor` checks the machine; --device cpu runs what runs on "
+                "a CPU."
+            )
+    return Host(kind=HOST, name=_cpu_name(), compute_capability="")
 
 
-def visible_gpus() -> list[dict[str, str]]:
-    """GPUs that nvidia-smi lists, in its order; empty where it is absent or fails."""
-    tool = shutil.which("nvidia-smi")
+def _listed(listing: Listing) -> list[dict[str, str]]:
+    """GPUs that the tool lists, in its order; empty where it is absent or fails."""
+    tool = shutil.which(listing.tool)
     if tool is None:
         return []
     command = [tool, f"--query-gpu={QUERY}", "--format=csv,noheader"]
@@ -56,16 +62,16 @@ def visible_gpus() -> list[dict[str, str]]:
     return [dict(zip(QUERY.split(","), row, strict=True)) for row in rows if len(row) == len(QUERY.split(","))]
 
 
-def _first_gpu() -> Host | None:
-    """The GPU that a process will see as its first one."""
-    gpus = visible_gpus()
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+def _first(kind: DeviceKind, listing: Listing) -> Host | None:
+    """The GPU of a kind that a process will see as its first one."""
+    gpus = _listed(listing)
+    chosen = os.environ.get(listing.chosen_by)
     if chosen is not None:
         first = chosen.split(",")[0].strip()
         gpus = [gpu for gpu in gpus if first and (gpu["index"] == first or gpu["uuid"].startswith(first))]
     if not gpus:
         return None
-    return Host(kind="cuda", name=gpus[0]["name"], compute_capability=gpus[0]["compute_cap"])
+    return Host(kind=kind, name=gpus[0]["name"], compute_capability=gpus[0]["compute_cap"])
 
 
 def _cpu_name() -> str:
@@ -93,7 +99,7 @@ def list_kernels(extra: tuple[Path, ...]) -> list[dict[str, Any]]:
     found = []
     for name, loaded in load_kernels(extra).items():
         card = loaded.card
-        here = Host(kind="cpu", name=host.name, compute_capability="") if card.requires.device == "cpu" else host
+        here = Host(kind=HOST, name=host.name, compute_capability="") if card.requires.device == HOST else host
         reasons = device_refusals(card, here) + install_refusals(card)
         found.append(
             {

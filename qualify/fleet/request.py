@@ -7,7 +7,8 @@ from pathlib import Path
 
 from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_matrix
 from qualify.errors import DeviceError, UsageError
-from qualify.facts.case import DeviceKind, Level
+from qualify.facts.case import Level
+from qualify.facts.devices import HOST, DeviceKind
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet.probe import find_host
@@ -54,7 +55,7 @@ class Request:
     @property
     def demonstration(self) -> bool:
         """Whether a CPU stands in for the GPU that kernels of the matrix need."""
-        return self.device == "cpu" and bool(gpu_kernels(self.matrix.card, self.kernels))
+        return self.device == HOST and bool(gpu_kernels(self.matrix.card, self.kernels))
 
 
 def make_request(asked: Asked, begun: Run | None = None) -> Request:
@@ -77,7 +78,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
     else:
         selection = Selection(select=asked.select or "", kernel=asked.kernel or "")
         level, host = asked.level or "smoke", find_host(asked.device or "auto")
-        if host.kind == "cpu" and asked.device != "cpu":
+        if host.kind == HOST and asked.device != HOST:
             _refuse_silent_cpu(asked, matrix, kernels)
     plan = make_plan(matrix, kernels, host=host, selection=selection, typed=asked.typed)
     if not plan.cases:

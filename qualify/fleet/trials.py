@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qualify.errors import DeviceError
 from qualify.facts.case import Case
+from qualify.facts.devices import HOST
 from qualify.run.process.child import Child, Gone
 from qualify.run.process.messages import Ready, ScriptSoFar, StageBegun, TrialEnded, TrialRequest, TrialSetup, Unusable
 
@@ -58,7 +59,7 @@ class Bench:
             self.close()
             how = "timed_out" if gone.limit_s is not None else f"crashed:{gone.error.partition(',')[0]}"
             return TrialEnded(ended=how, detail=gone.error, script=script)
-        if ended.ended.startswith("crashed") and self.setup.device == "cuda":
+        if ended.ended.startswith("crashed") and self.setup.device != HOST:
             self.close()  # the context may be lost, and would fail everything after
         return ended
 

@@ -15,6 +15,7 @@ from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import CLOCK_SKEW, is_future
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
+from qualify.facts.devices import HOST
 from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
@@ -168,7 +169,7 @@ def rules_of(
         patterns={name: kernel.card.witness.must_match for name, kernel in kernels.items()},
         partial=run.narrowed,
         waivers=Waivers(items=tuple(waivers), today=now.date(), stack=run.stack),
-        demonstration=run.device == "cpu" and bool(gpu_kernels(card, kernels)),
+        demonstration=run.device == HOST and bool(gpu_kernels(card, kernels)),
     )
 
 

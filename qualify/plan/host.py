@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import LoadedKernel
 from qualify.cards.matrix import MatrixCard
-from qualify.facts.case import DeviceKind
+from qualify.facts.devices import HOST, DeviceKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ def device_refusals(card: KernelCard, host: Host) -> list[str]:
     needs = card.requires
     if needs.device not in {"any", host.kind}:
         return [f"device={host.kind} ({card.kernel} requires {needs.device})"]
-    if host.kind == "cuda" and needs.compute_capability and host.compute_capability not in needs.compute_capability:
+    if host.kind != HOST and needs.compute_capability and host.compute_capability not in needs.compute_capability:
         wanted = " or ".join(needs.compute_capability)
         return [f"compute_capability={host.compute_capability} ({card.kernel} requires {wanted})"]
     return []
@@ -42,13 +42,13 @@ def device_refusals(card: KernelCard, host: Host) -> list[str]:
 
 def lacks_gpu(reasons: Iterable[str]) -> bool:
     """Whether a plan refused a case because the run was on a CPU."""
-    return any(reason.startswith("device=cpu (") for reason in reasons)
+    return any(reason.startswith(f"device={HOST} (") for reason in reasons)
 
 
 def gpu_kernels(matrix: MatrixCard, kernels: Mapping[str, LoadedKernel]) -> list[str]:
     """The kernels of a matrix that need a GPU, in the matrix's order."""
     chosen = dict.fromkeys(name for glob in matrix.kernels for name in sorted(fnmatch.filter(kernels, glob)))
-    return [name for name in chosen if kernels[name].card.requires.device == "cuda"]
+    return [name for name in chosen if kernels[name].card.requires.device not in {"any", HOST}]
 
 
 def install_refusals(card: KernelCard) -> list[str]:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from qualify.facts.case import INCIDENTS
 from qualify.facts.comparison import Slowdown
+from qualify.facts.devices import KINDS
 from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused, Substituted, TimedOut
 from qualify.facts.run import VERDICTS, Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
@@ -266,7 +267,7 @@ def _device(device: Device) -> tuple[tuple[str, str], ...]:
         ("Name", device.name),
         ("UUID", device.uuid),
         ("Compute capability", device.compute_capability),
-        ("Multiprocessors" if device.kind == "cuda" else "Cores", str(device.units)),
+        (KINDS[device.kind].units, str(device.units)),
         ("Memory", figures.text(device.memory_bytes, "bytes")),
         ("Last-level cache", figures.text(device.cache_bytes, "bytes") if device.cache_bytes else ""),
     )

@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Case, Level
+from qualify.facts.devices import HOST, Scale
 from qualify.facts.outcome import (
     Crashed,
     Evidence,
@@ -34,18 +35,18 @@ from qualify.facts.outcome import (
 from qualify.facts.stack import Ceilings, Device
 from qualify.run.adapters.interface import Adapter, LibraryRefusal, Prepared
 from qualify.run.adapters.registry import create_adapter
-from qualify.run.checks.growth import peak_bytes
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import GoldenOf, golden
-from qualify.run.inputs.tensors import Inputs, clone, device_of, make_inputs
+from qualify.run.inputs.tensors import Inputs, clone, make_inputs
+from qualify.run.machine.device import processor_of
 from qualify.run.measure import timing, tracing, witness
 from qualify.run.measure.ceilings import best_of, measure_ceilings
 from qualify.run.process.messages import CaseRequest
 
-CHUNK_BYTES = {"cpu": 256 << 20, "cuda": 8 << 30}
+CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 8 << 30}
 """inputs that may be held while a profiler session is filled"""
-COPY_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
+COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 """footprint of the rotating copies of a timing, at most"""
 
 
@@ -97,7 +98,8 @@ class Session:
         self.timed = timed
         self.golden_of = golden_of
         self.described = device
-        self.device = device_of(device.kind)
+        self.processor = processor_of(device.kind)
+        self.device = self.processor.device
         self.ceilings = ceilings
         self.cards = cards
         self.level: Level = level
@@ -117,7 +119,7 @@ class Session:
         while waiting:
             batch: list[Running] = []
             held = 0
-            while waiting and held < CHUNK_BYTES[self.described.kind]:
+            while waiting and held < CHUNK_BYTES[self.processor.scale]:
                 request = waiting.pop(0)
                 prepared = self._load(request) or self._guarded(request, "prepare", partial(self._prepare, request))
                 if isinstance(prepared, Running):
@@ -168,7 +170,7 @@ class Session:
         begin = time.perf_counter_ns()
         prepared = adapter.prepare(inputs.call)
         native = prepared.launch()
-        self._synchronize()
+        self.processor.synchronize()
         first_call_us = (time.perf_counter_ns() - begin) / 1e3
         return Running(
             request=request,
@@ -179,12 +181,8 @@ class Session:
             native=native,
             first_call_us=first_call_us,
             # The CPU's comes from the trace, which is made anyway.
-            peak_bytes=peak_bytes(prepared, self.device) if self.device.type == "cuda" else None,
+            peak_bytes=self.processor.peak_bytes(prepared.launch),
         )
-
-    def _synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
 
     def _finish(self, batch: list[Running]) -> Iterator[tuple[str, Outcome]]:
         """Witness, checks and timing of prepared cases, which leave the batch and the device's memory one by one."""
@@ -281,8 +279,9 @@ class Session:
         workload = running.request.case.workload
         kind = self.described.kind
         cache = self.described.cache_bytes
-        call_us = timing.Clock(self.device).host_us(running.prepared.launch)
-        count = timing.copies_needed(running.inputs.bytes, cache, COPY_BYTES[kind], call_us, kind)
+        call_us = timing.host_us(self.processor, running.prepared.launch)
+        scale = self.processor.scale
+        count = timing.copies_needed(running.inputs.bytes, cache, COPY_BYTES[scale], call_us, scale)
         copies = [running.inputs] + [clone(running.inputs) for _ in range(count - 1)]
         launches = [running.prepared.launch]
         launches += [running.adapter.prepare(copy.call).launch for copy in copies[1:]]
@@ -293,17 +292,17 @@ class Session:
             input_bytes=running.inputs.bytes,
             cache_bytes=cache,
             level=self.level,
-            device=self.device,
+            processor=self.processor,
         )
         running.timing = measure(ceilings=self.ceilings)
         found = timing.findings(running.timing, workload, self.ceilings, kind)
         if found:
             # Impossible by ceilings that may have been taken while something else used the card: ask the card again.
-            self.ceilings = best_of(self.ceilings, measure_ceilings(self.device))
+            self.ceilings = best_of(self.ceilings, measure_ceilings(self.processor))
             running.timing = measure(ceilings=self.ceilings)
             found = timing.findings(running.timing, workload, self.ceilings, kind)
         running.findings += found
-        if kind == "cuda" and running.witness is not None:
+        if kind != HOST and running.witness is not None:
             running.findings += witness.findings(running.witness, running.timing.latency_us, self.described.units)
 
     def _outcome(self, running: Running) -> Outcome:
@@ -324,13 +323,12 @@ class Session:
         return Substituted(evidence=evidence) if seen.state == "substituted" else Measured(evidence=evidence)
 
     def _ask_health(self, request: CaseRequest) -> None:
-        """One synchronize and a tiny computation: does the context still compute?"""
-        if self.device.type != "cuda":
+        """Does the context still compute? A CPU has none."""
+        if self.processor.kind == HOST:
             return
         self.announce(request.case.id, "health")
         try:
-            torch.cuda.synchronize()
-            healthy = float(torch.arange(8, device=self.device, dtype=torch.float32).square().sum()) == 140.0
+            healthy = self.processor.healthy()
         except Exception as error:
             raise SickContext(str(error).splitlines()[0]) from error
         if not healthy:
@@ -350,19 +348,17 @@ def first_call(case: Case, card: KernelCard, adapters: dict[str, Adapter], kind:
     """
     if card.kernel not in adapters:
         adapters[card.kernel] = create_adapter(card)
-    device = device_of(kind)
-    inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=device)
+    processor = processor_of(kind)
+    inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=processor.device)
     begin = time.perf_counter_ns()
     adapters[card.kernel].prepare(inputs.call).launch()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    processor.synchronize()
     return (time.perf_counter_ns() - begin) / 1e3
 
 
 def give_back_memory(kind: str) -> None:
     """Free what the allocator keeps: other processes compile on the same card."""
-    if device_of(kind).type == "cuda":
-        torch.cuda.empty_cache()
+    processor_of(kind).give_back()
 
 
 def run_control(device: torch.device) -> str:

@@ -28,26 +28,20 @@ class Graph(Shipped):
 
     def skips(self, subject: Subject) -> str:
         """CUDA only."""
-        return "" if subject.device.type == "cuda" else "there are no CUDA graphs on a CPU"
+        return "" if subject.processor.streams else "there are no CUDA graphs on a CPU"
 
     def run(self, subject: Subject) -> list[Finding]:
         """One capture, a replay with other contents, and on pages one each with other pages and shorter lengths."""
         inputs, other = subject.inputs(), subject.inputs(seed=1)
         eager = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
         prepared = subject.adapter.prepare(inputs.call)
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                prepared.launch()
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        captured = torch.cuda.CUDAGraph()
+        streams = subject.processor.streams
+        assert streams is not None, "skips() leaves out what has none"
+        streams.warm_up(prepared.launch, WARM_UP)
         try:
-            with torch.cuda.graph(captured, capture_error_mode="thread_local"):
-                native = prepared.launch()
+            replay, native = streams.capture(prepared.launch)
         except RuntimeError as error:
-            torch.cuda.synchronize()
+            subject.processor.synchronize()
             detail = f"cannot be captured: {str(error).splitlines()[0][:200]}"
             if "graph" in subject.card.claims.features:
                 return [failing(self.name, detail, {})]
@@ -58,7 +52,7 @@ class Graph(Shipped):
         exact = subject.card.claims.deterministic
         if difference(subject, eager, _result(subject, prepared, prepared.launch()), exact=exact):
             return [noted(self.name, "not asked: the adapter copies its inputs, so a replay cannot see new ones")]
-        captured.replay()
+        replay()
         found = difference(subject, eager, _result(subject, prepared, native), exact=exact)
         if found:
             detail = f"replayed with other contents: {changed(found)}"
@@ -71,7 +65,7 @@ class Graph(Shipped):
             if difference(subject, eager, _result(subject, prepared, prepared.launch()), exact=exact):
                 planned.append(name)
                 continue
-            captured.replay()
+            replay()
             found = difference(subject, eager, _result(subject, prepared, native), exact=exact)
             if found:
                 detail = f"replayed with other {name}: {changed(found)}"
@@ -102,5 +96,5 @@ def replaced(workload: Workload, call: AttentionCall) -> Iterator[tuple[str, dic
 
 
 def _result(subject: Subject, prepared: Prepared, native: Any) -> Result:
-    torch.cuda.synchronize()
+    subject.processor.synchronize()
     return subject.judged(prepared.result(native))

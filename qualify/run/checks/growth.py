@@ -11,18 +11,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import torch
-
 from qualify.facts.case import Workload, mask_kind
+from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
-from qualify.run.adapters.interface import Prepared
 from qualify.run.checks.interface import Shipped, Subject, failing, passed
 from qualify.run.measure import tracing
 
 EXPONENT_LIMIT = 1.3
 FLOOR_BYTES = 1 << 20
 """below it, workspaces of a fixed size say nothing about growth"""
-LENGTHS = {"cpu": (256, 512), "cuda": (2048, 4096)}
+LENGTHS: dict[Scale, tuple[int, int]] = {"small": (256, 512), "large": (2048, 4096)}
 
 
 class Growth(Shipped):
@@ -42,7 +40,7 @@ class Growth(Shipped):
 
     def run(self, subject: Subject) -> list[Finding]:
         """The exponent between the two lengths."""
-        lengths = LENGTHS[subject.device.type]
+        lengths = LENGTHS[subject.processor.scale]
         peaks = [peak(replace(subject, workload=stretched(subject.workload, length))) for length in lengths]
         exponent = math.log2(peaks[1] / peaks[0]) if min(peaks) > 0 else 0.0
         values = {"exponent": exponent, "peak_bytes": peaks[-1], "seqlen": lengths[-1]}
@@ -65,21 +63,9 @@ def peak(subject: Subject) -> int:
     """Bytes of temporary memory that a warm call takes at most, without its result."""
     prepared = subject.adapter.prepare(subject.inputs().call)
     prepared.launch()
-    return peak_bytes(prepared, subject.device)
-
-
-def peak_bytes(prepared: Prepared, device: torch.device) -> int:
-    """Allocator high-water mark of a call, without what it returns."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        native = prepared.launch()
-        torch.cuda.synchronize()
-        kept = torch.cuda.memory_allocated() - before
-        highest = torch.cuda.max_memory_allocated() - before
-        del native
-        return max(0, highest - kept)
+    told = subject.processor.peak_bytes(prepared.launch)
+    if told is not None:
+        return told
     highest, native = tracing.cpu_peak(prepared.launch)
     out, _ = prepared.result(native)
     return max(0, highest - out.numel() * out.element_size())

@@ -23,6 +23,7 @@ from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.checks.rows import rows_of
 from qualify.run.golden.reference import ROW_LIMIT, Golden, GoldenOf, golden
 from qualify.run.inputs.tensors import InputKind, Inputs, make_inputs
+from qualify.run.machine.device import Processor, processor_of
 
 
 class ContractBreach(Exception):
@@ -66,6 +67,11 @@ class Subject:
     row_limit: int = ROW_LIMIT
     """of a sequence with more queries than these a sample has a golden result"""
 
+    @property
+    def processor(self) -> Processor:
+        """What the device can do."""
+        return processor_of(self.device.type)
+
     def question(self, check: str) -> str:
         """What ``asked`` calls the question of a check about this workload: other cases may have put the very same."""
         return f"{check}/{self.card.kernel}/{self.workload}"
@@ -88,8 +94,7 @@ class Subject:
         self._dirty_memory(call)
         prepared = self.adapter.prepare(call)
         result = self.judged(_pair(prepared.result(prepared.launch())))
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        self.processor.synchronize()
         _expect("out", result.out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
         if result.lse is not None:
             _expect("lse", result.lse, (call.q.shape[1], call.q.shape[0]), torch.float32, self.device)

@@ -11,24 +11,21 @@ before serves the leak. Where another allocator is loaded, which does not tell, 
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from dataclasses import replace
 
-import torch
-
 from qualify.facts.case import Workload
+from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Shipped, Subject, claimed, failing, noted, passed
 from qualify.run.checks.size_limits import SEVERAL, few_kv_heads, layout_of
 from qualify.run.inputs.tensors import clone
 
-KEY_BYTES = {"cpu": 64 << 10, "cuda": 4 << 20}
+KEY_BYTES: dict[Scale, int] = {"small": 64 << 10, "large": 4 << 20}
 """of the keys of one call, at least: on a GPU two of the smallest allocations that the device makes"""
 WARM_UP, CALLS = 2, 6
 AGAIN = 2
 """times that a growth is measured again"""
-TRIES = 3
 
 
 class Leak(Shipped):
@@ -45,7 +42,7 @@ class Leak(Shipped):
         question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}/{decode}"
         if question in subject.asked:
             return [noted(self.name, "asked before, of another shape, and right")]
-        if subject.device.type == "cpu" and not tells():
+        if not subject.processor.counts_bytes():
             return [noted(self.name, "not asked: the allocator of this process does not tell its bytes in use")]
         small = replace(subject, workload=workload)
         key_bytes = sum(workload.seqlens_k) * workload.heads_kv * workload.head_dim * small.inputs().call.k.itemsize
@@ -71,7 +68,7 @@ def _sized(subject: Subject) -> Workload:
     """One sequence whose keys have KEY_BYTES, of as few heads as need no other kernel."""
     workload = few_kv_heads(subject, 1, 1)
     row_bytes = workload.heads_kv * workload.head_dim  # at least: most dtypes have two bytes and more
-    keys = -(-KEY_BYTES[subject.device.type] // row_bytes)
+    keys = -(-KEY_BYTES[subject.processor.scale] // row_bytes)
     queries = 1 if max(workload.seqlens_q) == 1 else SEVERAL
     lengths = ((queries,), (keys,))
     return workload.with_lengths(*(lengths if claimed(subject, *lengths) else ((keys,), (keys,))))
@@ -86,56 +83,9 @@ def grown(subject: Subject, *, collect: bool = False) -> int:
     inputs = subject.inputs()
     if collect:
         gc.collect()
-    before = in_use(subject.device)
+    before = subject.processor.in_use()
     for _ in range(CALLS):
         subject.run(clone(inputs).call)
     if collect:
         gc.collect()
-    return max(now - was for was, now in zip(before, in_use(subject.device), strict=True))
-
-
-def in_use(device: torch.device) -> tuple[int, ...]:
-    """Bytes in use: by the C library's account; on a GPU by PyTorch's, and outside of its allocator."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        free, total = torch.cuda.mem_get_info(device)
-        return torch.cuda.memory_allocated(device), total - free - torch.cuda.memory_reserved(device)
-    return (malloc_bytes(),)
-
-
-class _Mallinfo(ctypes.Structure):
-    """``struct mallinfo2`` of glibc."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    )
-    hblkhd: int
-    uordblks: int
-
-
-def malloc_bytes() -> int:
-    """Bytes that the C library has given out and not got back; 0 where it does not tell."""
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is None:
-        return 0
-    ask.restype = _Mallinfo
-    told = ask()
-    return int(told.uordblks + told.hblkhd)
-
-
-def tells() -> bool:
-    """Whether the C library's account knows of tensors: another allocator may be loaded.
-
-    Python may collect garbage meanwhile, so it is looked at more than once.
-    """
-
-    def noticed() -> bool:
-        before = malloc_bytes()
-        tensor = torch.zeros(KEY_BYTES["cpu"], dtype=torch.uint8)
-        return malloc_bytes() - before >= tensor.numel()
-
-    return any(noticed() for _ in range(TRIES))
+    return max(now - was for was, now in zip(before, subject.processor.in_use(), strict=True))

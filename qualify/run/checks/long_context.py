@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
+from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, noted, passed
@@ -36,13 +37,13 @@ Role = Literal["late", "early", "even"]
 Place = tuple[int, int]
 """(query of the long sequence, query head of each group)"""
 
-KEYS = {"cpu": (1 << 16) + PAST, "cuda": (1 << 17) + PAST}
+KEYS: dict[Scale, int] = {"small": (1 << 16) + PAST, "large": (1 << 17) + PAST}
 """of one sequence: more than 16 bits count; on a GPU as many as models have"""
 NEIGHBOUR = (1 << 11) + 65
 """keys of a sequence beside it"""
-STEADY_KEYS = {"cpu": (1 << 14) + PAST, "cuda": KEYS["cuda"]}
+STEADY_KEYS: dict[Scale, int] = {"small": (1 << 14) + PAST, "large": KEYS["large"]}
 """of the call that is repeated; even numbers"""
-AGAIN = {"cpu": 2, "cuda": 8}
+AGAIN: dict[Scale, int] = {"small": 2, "large": 8}
 """times that it is repeated"""
 TELLING = 40.0
 """by how much the late key's score stands above the others, in natural logarithms, before their number is counted"""
@@ -83,8 +84,7 @@ class LongContext(Shipped):
         except (torch.OutOfMemoryError, MemoryError) as error:
             return [noted(self.name, f"not asked: no room for it ({str(error).splitlines()[0][:120]})")]
         finally:
-            if subject.device.type == "cuda":
-                torch.cuda.empty_cache()
+            subject.processor.give_back()
         if wrong:
             return [wrong]
         subject.asked[question] = "right"
@@ -105,7 +105,7 @@ class LongContext(Shipped):
         """The first call that gives other bits than the one before."""
         call = cancelling(long, long.inputs(seed=12)).call
         first = long.run(call)
-        for number in range(AGAIN[long.device.type]):
+        for number in range(AGAIN[long.processor.scale]):
             found = difference(long, first, long.run(call))
             if found:
                 detail = f"{_named(long.workload)}: call {number + 2} differs from call 1: {changed(found)}"
@@ -118,10 +118,10 @@ def _named(workload: Workload) -> str:
     return f"{max(workload.seqlens_k)} keys" + (f" of {queries} queries" if queries > 1 else "")
 
 
-def _long(subject: Subject, lengths: dict[str, int]) -> Workload:
+def _long(subject: Subject, lengths: dict[Scale, int]) -> Workload:
     """The workload's heads, as few as tell, on one long sequence; on pages it has neighbours."""
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
-    keys: tuple[int, ...] = (lengths[subject.device.type],)
+    keys: tuple[int, ...] = (lengths[subject.processor.scale],)
     if subject.workload.page_size and "ragged" in subject.card.claims.features:
         keys = (FEW, *keys, NEIGHBOUR)
     group = SEVERAL if queries == 1 else 1

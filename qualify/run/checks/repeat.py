@@ -19,6 +19,7 @@ from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, unsteady
 from qualify.run.inputs.parts import one_sequence, only
+from qualify.run.machine.device import Streams
 
 SEQUENCES = 4
 """sequences of a batch that are run alone"""
@@ -42,7 +43,8 @@ class Repeat(Shipped):
         if cold:
             return [cold]
         times = TIMES[subject.level]
-        load = Load(subject.device) if subject.level == "full" and subject.device.type == "cuda" else None
+        streams = subject.processor.streams
+        load = Load(streams, subject.device) if subject.level == "full" and streams else None
         for number in range(1, times):
             if load and number >= times // 2:
                 load.start()
@@ -66,17 +68,18 @@ class Repeat(Shipped):
 class Load:
     """Matrix products on a stream of their own, which take the multiprocessors and caches that a kernel would have."""
 
-    stream: torch.cuda.Stream
+    stream: torch.Stream
     """the latest load's"""
 
-    def __init__(self, device: torch.device) -> None:
-        Load.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    def __init__(self, streams: Streams, device: torch.device) -> None:
+        Load.stream = streams.new()
+        self.streams = streams
         self.matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=device)
         self.product = torch.empty_like(self.matrix)
 
     def start(self) -> None:
         """Some more, without waiting for them."""
-        with torch.cuda.stream(Load.stream):
+        with self.streams.on(Load.stream):
             for _ in range(LOAD_PRODUCTS):
                 torch.mm(self.matrix, self.matrix, out=self.product)
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
+from qualify.facts.devices import HOST, Scale
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
@@ -66,9 +67,9 @@ class Sizes:
     """sequences that all have queries: more than the threads of two warps; on a GPU more than of the largest block"""
 
 
-SIZES = {
-    "cpu": Sizes(queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70),
-    "cuda": Sizes(queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130),
+SIZES: dict[Scale, Sizes] = {
+    "small": Sizes(queries=(1 << 11) + PAST + 1, spread=9 * 32 + 1, alive=70),
+    "large": Sizes(queries=(1 << 16) + PAST + 1, spread=9 * 128 + 1, alive=9 * 130),
 }
 NEAR = 64
 """rows of the other side of such a call"""
@@ -123,8 +124,7 @@ class SizeLimits(Shipped):
                 notes.append(noted(self.name, f"not asked: no room for {name} ({str(error).splitlines()[0][:120]})"))
                 continue
             finally:
-                if subject.device.type == "cuda":
-                    torch.cuda.empty_cache()
+                subject.processor.give_back()
             if wrong:
                 return [failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"what": name})]
             subject.asked[question] = "right"
@@ -154,7 +154,7 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
             if lengths and not (workload.latent and field == "v"):
                 move = partial(far_rows, field=field, offsets=1 << power)
                 parts[f"{name} {beyond}"] = partial(_same, lengths=lengths, move=move)
-    decode, sizes = max(workload.seqlens_q) == 1, SIZES[subject.device.type]
+    decode, sizes = max(workload.seqlens_q) == 1, SIZES[subject.processor.scale]
     if not decode and claimed(subject, (sizes.queries,), (FEW,)):
         parts[f"{sizes.queries} queries"] = _late_queries
     if not decode and claims.alignment == "bottom_right":
@@ -170,7 +170,7 @@ def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
 
 def _spread(subject: Subject, field: str) -> Lengths | None:
     """Lengths of a call with many rows of the tensor; None where the card claims none, or there is but one query."""
-    decode, rows = max(subject.workload.seqlens_q) == 1, SIZES[subject.device.type].spread
+    decode, rows = max(subject.workload.seqlens_q) == 1, SIZES[subject.processor.scale].spread
     if field == "q":
         tries = () if decode else (((rows,), (NEAR,)), ((rows,), (rows,)))
     else:
@@ -225,7 +225,7 @@ def far_rows(call: AttentionCall, *, field: str, offsets: int) -> AttentionCall:
 
 def _behind_nan(elements: int, like: Tensor) -> Tensor:
     """So many elements, with BEFORE more before them, NaN all; on a CPU memory that nobody touches is not taken."""
-    if like.is_cuda:
+    if like.device.type != HOST:
         whole = torch.empty(BEFORE + elements, dtype=like.dtype, device=like.device)
         for part in torch.split(whole, BEFORE):
             part.fill_(math.nan)
@@ -238,7 +238,7 @@ def _behind_nan(elements: int, like: Tensor) -> Tensor:
 
 def _late_queries(subject: Subject) -> Finding | None:
     """Very many queries over a few keys, which under a causal mask the last ones alone see."""
-    lengths = ((SIZES[subject.device.type].queries,), (FEW,))
+    lengths = ((SIZES[subject.processor.scale].queries,), (FEW,))
     late = replace(subject, workload=few_kv_heads(subject, 1).with_lengths(*lengths))
     return _wrong(late, late.inputs(seed=13).call)
 
@@ -292,7 +292,7 @@ def _many_sequences(subject: Subject) -> Finding | None:
 def _live_sequences(subject: Subject) -> Finding | None:
     """A batch in which every sequence has queries, and keys of a length of its own; then others, in the other order."""
     decode = max(subject.workload.seqlens_q) == 1
-    alive = SIZES[subject.device.type].alive
+    alive = SIZES[subject.processor.scale].alive
     queries, keys = (1 if decode else SEVERAL,) * alive, tuple(LEAST + index % LENGTHS for index in range(alive))
     # Then over a tile of queries in more sequences than a warp has threads.
     later = queries if decode else (PAST + 2,) * TILED + queries[TILED:]

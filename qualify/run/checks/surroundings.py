@@ -26,6 +26,7 @@ from functools import partial
 
 import torch
 
+from qualify.facts.devices import HOST
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
@@ -33,6 +34,7 @@ from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
 from qualify.run.checks.repeat import LOAD_PRODUCTS, LOAD_SIZE
 from qualify.run.checks.size_limits import layout_of
+from qualify.run.machine.device import Streams
 
 OTHERS = 66
 """other shapes: host code that keeps plans often keeps 64"""
@@ -69,8 +71,8 @@ class Surroundings(Shipped):
             if wrong:
                 return [wrong]
             asked.append(name)
-        if subject.device.type == "cuda":
-            told = self._on_another_stream(small)
+        if subject.processor.streams:
+            told = self._on_another_stream(small, subject.processor.streams)
             if told.verdict == "fail":
                 return [told]
             findings.append(told)
@@ -90,18 +92,18 @@ class Surroundings(Shipped):
         wrong = beyond_budget(subject, call, after)
         return failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"where": name}) if wrong else None
 
-    def _on_another_stream(self, subject: Subject) -> Finding:
+    def _on_another_stream(self, subject: Subject, streams: Streams) -> Finding:
         """A prepared call behind work of a side stream that replaces its queries, keys and values."""
         inputs, other = subject.inputs(), subject.inputs(seed=1)
         exact = subject.card.claims.deterministic
         expected = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
         prepared = subject.adapter.prepare(inputs.call)
         prepared.launch()
-        side = torch.cuda.Stream(subject.device)  # type: ignore[no-untyped-call]
+        side = streams.new()
         matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=subject.device)
         product = torch.empty_like(matrix)
-        torch.cuda.synchronize()
-        with torch.cuda.stream(side):
+        subject.processor.synchronize()
+        with streams.on(side):
             for _ in range(LOAD_PRODUCTS):
                 torch.mm(matrix, matrix, out=product)
             inputs.q_whole.copy_(other.q_whole)
@@ -109,12 +111,12 @@ class Surroundings(Shipped):
             inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
             after = subject.judged(prepared.result(prepared.launch()))
             after = Result(out=after.out.clone(), lse=None if after.lse is None else after.lse.clone())
-        torch.cuda.synchronize()
+        subject.processor.synchronize()
         found = difference(subject, expected, after, exact=exact)
         if not found:
             return passed(self.name, "the same result on another stream, behind the work that makes its inputs")
         here = subject.judged(prepared.result(prepared.launch()))
-        torch.cuda.synchronize()
+        subject.processor.synchronize()
         if difference(subject, expected, here, exact=exact):
             return noted(self.name, "not asked on another stream: the adapter copies its inputs")
         detail = f"on another stream, the call does not wait for the work before it: {changed(found)}"
@@ -125,7 +127,7 @@ def reruns(subject: Subject) -> Iterator[tuple[str, Rerun]]:
     """(where, how the call is made there)."""
     yield ("outside" if torch.is_inference_mode_enabled() else "in") + " inference mode", _in_the_other_mode
     yield "from another thread", _from_another_thread
-    if subject.device.type == "cpu":
+    if subject.device.type == HOST:
         for count in COUNTS:
             if count != torch.get_num_threads():
                 yield f"with {count} threads", partial(_with_threads, count)

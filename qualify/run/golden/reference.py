@@ -18,10 +18,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from qualify.facts.devices import Scale
 from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.machine.device import processor_of
 
-BLOCK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+BLOCK_BYTES: dict[Scale, int] = {"small": 64 << 20, "large": 1 << 30}
 """size of one block of scores"""
 CACHES = 4
 """such blocks that the keys and values of the sequences of a block may fill"""
@@ -232,7 +234,7 @@ def _fill_bucket(
 ) -> int:
     """Compute all blocks of a bucket into ``result`` from row ``at`` on; returns the next free row."""
     heads_q, seqlen_k, device = call.q.shape[1], bucket.seqlen_k, call.q.device
-    budget = BLOCK_BYTES[device.type]
+    budget = BLOCK_BYTES[processor_of(device.type).scale]
     row_bytes = max(1, heads_q * max(seqlen_k, call.v.shape[-1]) * dtype.itemsize)
     rows_per_block = max(1, min(len(bucket.rows), budget // row_bytes))
     # Keys and values are held in this precision too, beside a few tensors of the values' size.

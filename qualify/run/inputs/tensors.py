@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Format, Workload
+from qualify.facts.devices import HOST
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.inputs.kept import Kept
 from qualify.run.inputs.kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
@@ -63,11 +64,6 @@ class Inputs:
         return sum(tensor.numel() * tensor.element_size() for tensor in read)
 
 
-def device_of(kind: str) -> torch.device:
-    """The torch device of a worker: one device per process, so always the first."""
-    return torch.device(kind, 0) if kind == "cuda" else torch.device("cpu")
-
-
 def _spans(workload: Workload, device: torch.device) -> Tensor | None:
     return torch.tensor(workload.spans, dtype=torch.int32, device=device) if workload.spans else None
 
@@ -100,7 +96,7 @@ def make_inputs(
             values themselves.
     """
     make = partial(_made, workload, kind, seed, device, descaled)
-    if device.type == "cpu" and _elements(workload) <= KEEPABLE:
+    if device.type == HOST and _elements(workload) <= KEEPABLE:
         return clone(kept_inputs().get((workload, kind, seed, descaled), make))
     return make()
 

@@ -15,19 +15,17 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import torch
-
-from qualify.facts.case import DTYPE_BYTES, DeviceKind, Level, Workload
+from qualify.facts.case import DTYPE_BYTES, Level, Workload
+from qualify.facts.devices import HOST, DeviceKind, Scale
 from qualify.facts.outcome import Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
 from qualify.masks import key_range, pairs
+from qualify.run.machine.device import Processor
 
 COLD_FACTOR = 5
 """footprint of the copies over the last-level cache"""
-MAX_COPIES = {"cpu": 4, "cuda": 24}
+MAX_COPIES: dict[Scale, int] = {"small": 4, "large": 24}
 """on a CPU the inputs of small cases stay warm, and the timing says so"""
-SPIN_CYCLES_PER_US = 2_000
-"""a little more than the clock of the cards that it runs on"""
 MOST_AHEAD_US = 20_000.0
 """longest that the device spins while the host issues a block"""
 IMPOSSIBLE_SHARE = 1.1
@@ -47,11 +45,11 @@ class Effort:
 
 COPIES_US = 50_000.0
 """host time that one call of each copy may cost together; a kernel of thousands of launches stays warm, and says so"""
-EFFORTS: dict[tuple[Level, DeviceKind], Effort] = {
-    ("smoke", "cpu"): Effort(blocks=3, block_us=1_000, launches=10),
-    ("full", "cpu"): Effort(blocks=7, block_us=10_000, launches=100),
-    ("smoke", "cuda"): Effort(blocks=5, block_us=1_000, launches=50),
-    ("full", "cuda"): Effort(blocks=15, block_us=5_000, launches=200),
+EFFORTS: dict[tuple[Level, Scale], Effort] = {
+    ("smoke", "small"): Effort(blocks=3, block_us=1_000, launches=10),
+    ("full", "small"): Effort(blocks=7, block_us=10_000, launches=100),
+    ("smoke", "large"): Effort(blocks=5, block_us=1_000, launches=50),
+    ("full", "large"): Effort(blocks=15, block_us=5_000, launches=200),
 }
 
 
@@ -119,7 +117,7 @@ def roofline(work: Work, dtype: str, ceilings: Ceilings) -> tuple[float, Bound]:
     return times[bound], bound
 
 
-def copies_needed(input_bytes: int, cache_bytes: int, budget_bytes: int, call_us: float, kind: DeviceKind) -> int:
+def copies_needed(input_bytes: int, cache_bytes: int, budget_bytes: int, call_us: float, scale: Scale) -> int:
     """Copies of the inputs to rotate over, within a memory and a time budget; at least one.
 
     Args:
@@ -127,40 +125,16 @@ def copies_needed(input_bytes: int, cache_bytes: int, budget_bytes: int, call_us
     """
     wanted = -(-COLD_FACTOR * cache_bytes // max(1, input_bytes)) + 1
     affordable = int(COPIES_US / max(call_us, 1.0))
-    return max(1, min(wanted, MAX_COPIES[kind], budget_bytes // max(1, input_bytes), affordable))
+    return max(1, min(wanted, MAX_COPIES[scale], budget_bytes // max(1, input_bytes), affordable))
 
 
-class Clock:
-    """Times blocks of launches on one device."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.cuda = device.type == "cuda"
-
-    def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
-        """Microseconds of all launches, back to back."""
-        if not self.cuda:
-            start = time.perf_counter_ns()
-            for launch in launches:
-                launch()
-            return (time.perf_counter_ns() - start) / 1e3
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(int(ahead_us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]
-        begin.record()
-        for launch in launches:
-            launch()
-        end.record()
-        end.synchronize()
-        return float(begin.elapsed_time(end)) * 1e3
-
-    def host_us(self, launch: Callable[[], Any]) -> float:
-        """Microseconds of the host to issue one call, without waiting for it."""
-        start = time.perf_counter_ns()
-        launch()
-        issued = (time.perf_counter_ns() - start) / 1e3
-        if self.cuda:
-            torch.cuda.synchronize()
-        return issued
+def host_us(processor: Processor, launch: Callable[[], Any]) -> float:
+    """Microseconds of the host to issue one call, without waiting for it."""
+    start = time.perf_counter_ns()
+    launch()
+    issued = (time.perf_counter_ns() - start) / 1e3
+    processor.synchronize()
+    return issued
 
 
 def measure(
@@ -170,7 +144,7 @@ def measure(
     input_bytes: int,
     cache_bytes: int,
     level: Level,
-    device: torch.device,
+    processor: Processor,
     ceilings: Ceilings,
 ) -> Timing:
     """Time a call that is prepared on ``len(launches)`` copies of its inputs.
@@ -179,12 +153,11 @@ def measure(
         input_bytes: what one copy reads.
         cache_bytes: last-level cache of the device; 0 = unknown.
     """
-    kind: DeviceKind = "cuda" if device.type == "cuda" else "cpu"
-    clock, effort = Clock(device), EFFORTS[level, kind]
+    effort = EFFORTS[level, processor.scale]
     for launch in launches:
         launch()
-    host = [clock.host_us(launches[number % len(launches)]) for number in range(5)]
-    estimate = clock.block_us(list(launches), ahead_us=sum(host)) / len(launches)
+    host = [host_us(processor, launches[number % len(launches)]) for number in range(5)]
+    estimate = processor.block_us(list(launches), ahead_us=sum(host)) / len(launches)
     count = max(1, min(effort.launches, int(effort.block_us / max(estimate, 0.5, median(host) / 4))))
     samples = []
     turn = 0
@@ -192,7 +165,7 @@ def measure(
         block = [launches[(turn + number) % len(launches)] for number in range(count)]
         turn += count
         ahead = min(MOST_AHEAD_US, 1.3 * median(host) * count)
-        samples.append(clock.block_us(block, ahead_us=ahead) / count)
+        samples.append(processor.block_us(block, ahead_us=ahead) / count)
     work = work_of(workload)
     least, bound = roofline(work, workload.q_format, ceilings)
     latency = median(samples)
@@ -221,7 +194,7 @@ def findings(timing: Timing, workload: Workload, ceilings: Ceilings, kind: Devic
     arithmetic = timing.flops / ceilings.matmul_flops_per_s[workload.q_format] * 1e6
     memory = timing.compulsory_bytes / ceilings.copy_bytes_per_s * 1e6 if timing.cold else 0.0
     least = max(arithmetic, memory)
-    if kind == "cpu" or timing.latency_us * IMPOSSIBLE_SHARE >= least:
+    if kind == HOST or timing.latency_us * IMPOSSIBLE_SHARE >= least:
         return []
     detail = (
         f"{timing.latency_us:.2f} µs is faster than this card can be: {least:.2f} µs for {timing.flops:.3g} FLOPs and "

@@ -24,6 +24,7 @@ from torch.autograd.profiler import profile, record_function
 from torch.profiler import ProfilerActivity
 
 from qualify.facts.outcome import Launch
+from qualify.run.machine.device import processor_of
 from qualify.run.measure.kernel_names import identify
 
 CALLS = 3
@@ -61,9 +62,9 @@ def trace(
         announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
         memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
     """
-    cuda = device.type == "cuda"
+    processor = processor_of(device.type)
     sentinel = torch.ones(8, device=device)
-    with _profiler(cuda=cuda, memory=memory) as session:
+    with _profiler(processor.activity, memory=memory) as session:
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:
@@ -71,11 +72,10 @@ def trace(
             for number in range(calls):
                 with record_function(f"qualify#{index}#{number}"):
                     launch()
-            if cuda:
-                torch.cuda.synchronize()
+            processor.synchronize()
         _mark("close", sentinel)
-        if cuda:
-            torch.cuda.synchronize()
+        processor.synchronize()
+    cuda = processor.activity is not None
     events = _exported(session) if cuda else _recorded(session, memory=memory)
     return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
 
@@ -112,15 +112,15 @@ def _recorded(session: Any, *, memory: bool) -> list[dict[str, Any]]:
     return events
 
 
-def _profiler(*, cuda: bool, memory: bool) -> Any:
+def _profiler(activity: ProfilerActivity | None, *, memory: bool) -> Any:
     """A profiler session, to be entered.
 
     On a CPU it is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: a second
     for each worker. On CUDA it is the wrapper, with which the evidence of docs/kernels.md was made: it also knows when
     CUPTI must be torn down.
     """
-    if cuda:
-        return torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])
+    if activity is not None:
+        return torch.profiler.profile(activities=[ProfilerActivity.CPU, activity])
     return profile(use_kineto=True, profile_memory=memory)
 
 
@@ -278,7 +278,7 @@ def _cpu_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, .
 
 def cpu_peak(launch: Callable[[], Any]) -> tuple[int, Any]:
     """(bytes, result): high-water mark of the allocations within a call on a CPU, and what it returned."""
-    with _profiler(cuda=False, memory=True) as session:
+    with _profiler(None, memory=True) as session:
         result = launch()
     memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
     return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())), result

@@ -22,7 +22,8 @@ from pydantic import PlainSerializer, ValidationError
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts import codec
-from qualify.facts.case import Case, DeviceKind, Level
+from qualify.facts.case import Case, Level
+from qualify.facts.devices import DeviceKind
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import DeviceKind, Level
+from qualify.facts.case import Level
+from qualify.facts.devices import DeviceKind
 from qualify.facts.stack import Ceilings
 from qualify.run.process.messages import CompileSetup, Reference, RunSetup
 

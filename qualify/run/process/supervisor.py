@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from qualify.errors import DeviceError
+from qualify.facts.devices import KINDS
 from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut, evidence_of
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
@@ -40,8 +41,6 @@ from qualify.run.process.repeats import (
 )
 from qualify.run.process.setup import Settings
 
-CHUNK = {"cpu": 8, "cuda": 16}
-"""cases that share a profiler session"""
 START_TIMEOUT_S = 300.0
 FRESH_TOGETHER = 6
 """workers for repeats that start side by side: importing every library keeps a core busy for seconds. One that waits
@@ -144,7 +143,7 @@ class Supervisor:
         if self.trials:
             return [self.trials.popleft()]
         if self.queue:
-            size = min(CHUNK[self.settings.device], len(self.queue))
+            size = min(KINDS[self.settings.device].session_cases, len(self.queue))
             return [self.queue.popleft() for _ in range(size)]
         return [self.alone.popleft()] if self.alone else []
 

@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 
 from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
+from qualify.facts.devices import HOST
 from qualify.run.process.messages import (
     CallCompiled,
     CaseEnded,
@@ -108,22 +109,23 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     """Describe the device, then run chunks until the pipe closes."""
     # Heavy imports come after the process follows its parent, and are part of what the parent times.
     from qualify.run import execute
-    from qualify.run.inputs.tensors import device_of
     from qualify.run.machine import stack
+    from qualify.run.machine.device import processor_of
     from qualify.run.measure.ceilings import measure_ceilings
 
     sys.path += setup.import_paths
     try:
-        device = stack.describe_device(setup.device)
+        device = processor_of(setup.device).describe()
     except DeviceError as error:
         pipe.send(Unusable(message=str(error)))
         return
-    if device.kind == "cpu":
+    if device.kind == HOST:
         _limit_memory(device.memory_bytes)
     adapters = _preload([setup.cards[name] for name in setup.preload], pipe)
     pipe.announce("", "ceilings")
-    ceilings = setup.ceilings or measure_ceilings(device_of(device.kind))
-    control = execute.run_control(device_of(device.kind))
+    processor = processor_of(device.kind)
+    ceilings = setup.ceilings or measure_ceilings(processor)
+    control = execute.run_control(processor.device)
     pipe.announce("", "fingerprint")
     described = stack.describe_stack(device, Path(setup.hash_cache))
     unloadable = tuple(name for name in setup.preload if name not in adapters)
@@ -146,13 +148,13 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
 def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pipe) -> None:
     """Answer the trials of ``qualify repro`` until the pipe closes."""
     from qualify.run.adapters.registry import create_adapter
-    from qualify.run.inputs.tensors import device_of
-    from qualify.run.machine import stack
+    from qualify.run.machine.device import processor_of
     from qualify.run.repro import trial
 
     sys.path += setup.import_paths
     try:
-        device = device_of(stack.describe_device(setup.device).kind)
+        processor = processor_of(setup.device)
+        processor.describe()
     except DeviceError as error:
         pipe.send(Unusable(message=str(error)))
         return
@@ -169,7 +171,7 @@ def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pip
     pipe.send(Ready())
     for request in requests:
         pipe.announce(request.case.id, "call")
-        attempt = trial.Trial(request, trial.subject_of(request, setup, adapter, device), show)
+        attempt = trial.Trial(request, trial.subject_of(request, setup, adapter, processor.device), show)
         try:
             ended = attempt.run()
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends

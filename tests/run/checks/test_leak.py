@@ -14,8 +14,9 @@ from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.checks import leak
-from qualify.run.checks.leak import Leak, tells
+from qualify.run.checks.leak import Leak
+from qualify.run.machine import device
+from qualify.run.machine.device import Cpu
 
 DECODE: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
 
@@ -76,8 +77,8 @@ def test_garbage_is_no_leak() -> None:
 
 def test_where_nothing_is_told_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another allocator than glibc's is loaded."""
-    assert tells()
-    monkeypatch.setattr(leak, "malloc_bytes", lambda: 0)
+    assert Cpu().counts_bytes()
+    monkeypatch.setattr(device, "malloc_bytes", lambda: 0)
     finding = asked(Edited(call=Keeping(copy=True)))
     assert ("note", True) == (finding.verdict, "does not tell" in finding.detail)
 

@@ -11,6 +11,7 @@ import torch
 from builders import make_card, make_subject
 from torch import Tensor
 
+from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
@@ -101,11 +102,13 @@ def test_offsets_of_32_bits_are_caught(layout: dict[str, Any], name: str, what: 
     assert ("fail", f"{what} beyond 2^{power} elements") == (finding.verdict, finding.values["what"])
 
 
-@pytest.mark.parametrize(("tile", "device"), [(32, "cpu"), (64, "cpu"), (128, "cpu"), (176, "cuda"), (192, "cuda")])
+@pytest.mark.parametrize(
+    ("tile", "scale"), [(32, "small"), (64, "small"), (128, "small"), (176, "large"), (192, "large")]
+)
 @pytest.mark.parametrize("name", ["k", "q"])
-def test_offsets_of_tiles_are_caught(name: str, tile: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_of_tiles_are_caught(name: str, tile: int, scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's memory-efficient kernel is right within a tile, wherever that ends; on a GPU they may have any size."""
-    monkeypatch.setitem(SIZES, "cpu", SIZES[device])
+    monkeypatch.setitem(SIZES, "small", SIZES[scale])
     finding, *_ = size_limits(Wrapped(name, 1 << 31, tile))
     assert ("fail", "2^31") == (finding.verdict, str(finding.values["what"]).split()[2])
 
@@ -254,7 +257,7 @@ class QueriesLimited(TiledTorch):
 )
 def test_a_gpu_is_asked_larger_calls(kernel: TiledTorch, what: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what costs it nothing; here on a CPU."""
-    monkeypatch.setitem(SIZES, "cpu", SIZES["cuda"])
+    monkeypatch.setitem(SIZES, "small", SIZES["large"])
     finding, *_ = size_limits(kernel, card=make_card(elements={"max": 1 << 31}), heads_q=2, heads_kv=1)
     assert ("fail" if what else "pass", what) == (finding.verdict, finding.values.get("what"))
 

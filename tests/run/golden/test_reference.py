@@ -195,7 +195,7 @@ def test_blocks_do_not_change_the_result(
 ) -> None:
     """Cut into single rows or single sequences, everything is the same."""
     call = make_call(**AWKWARD | {"seqlens_q": seqlens_q, "seqlens_k": (6, 6, 6, 6)}, sinks=True)
-    monkeypatch.setattr(reference, "BLOCK_BYTES", {"cpu": block_bytes})
+    monkeypatch.setattr(reference, "BLOCK_BYTES", {"small": block_bytes})
     assert_equal(exact(call), golden(call, underflow=True, scores=True))
 
 
@@ -222,7 +222,7 @@ def peak_bytes(call: AttentionCall) -> int:
 @pytest.mark.parametrize("seqlen", [2048, 8192])
 def test_the_score_matrix_never_exists(seqlen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With blocks of 2 MiB the peak stays far below S × S scores, whether all rows are compared or a sample."""
-    monkeypatch.setattr(reference, "BLOCK_BYTES", {"cpu": 2 << 20})
+    monkeypatch.setattr(reference, "BLOCK_BYTES", {"small": 2 << 20})
     call = make_call(seqlens_q=(seqlen,), heads_q=2, heads_kv=1, head_dim=16)
     peak = peak_bytes(call)
     assert 2 << 20 < peak < 2 * seqlen * seqlen * 8 / 3
@@ -230,14 +230,14 @@ def test_the_score_matrix_never_exists(seqlen: int, monkeypatch: pytest.MonkeyPa
 
 def test_the_caches_of_a_large_batch_are_not_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decode batch of 64 sequences in float64 would take 64 MiB; a few at a time take an eighth at most."""
-    monkeypatch.setattr(reference, "BLOCK_BYTES", {"cpu": 1 << 19})
+    monkeypatch.setattr(reference, "BLOCK_BYTES", {"small": 1 << 19})
     call = make_call(seqlens_q=(1,) * 64, seqlens_k=(1024,) * 64, heads_q=4, heads_kv=4, head_dim=16, page_size=16)
     assert peak_bytes(call) < 8 << 20
 
 
 def test_peak_memory_grows_with_the_length_and_not_with_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the sequence costs at most twice the memory."""
-    monkeypatch.setattr(reference, "BLOCK_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(reference, "BLOCK_BYTES", {"small": 1 << 20})
     short, long = (
         peak_bytes(make_call(seqlens_q=(length,), heads_q=2, heads_kv=1, head_dim=16)) for length in (1024, 2048)
     )

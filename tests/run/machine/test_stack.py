@@ -15,15 +15,16 @@ import torch
 
 import qualify
 from qualify.errors import DeviceError
+from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import dispatch_environment
-from qualify.run.machine.stack import describe_device, describe_stack, mapped_binaries
+from qualify.run.machine.stack import describe_stack, mapped_binaries
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
 
 
 def test_this_cpu_is_described() -> None:
     """Name, cores and memory of the machine; no capability."""
-    device = describe_device("cpu")
+    device = processor_of("cpu").describe()
     assert ("cpu", "") == (device.kind, device.compute_capability)
     assert device.name
     assert device.units >= 1
@@ -35,25 +36,25 @@ def test_this_cpu_is_described() -> None:
 def test_a_missing_gpu_is_an_error_that_says_what_to_do() -> None:
     """Why there is none, and the way out."""
     with pytest.raises(DeviceError, match=r"no CUDA device: .*--device cpu"):
-        describe_device("cuda")
+        processor_of("cuda").describe()
 
 
 def test_the_stack_names_versions_and_binaries(tmp_path: Path) -> None:
     """Python, torch with the digest of its RECORD, and torch's mapped libraries by their content."""
     cache = tmp_path / "sha256.json"
-    stack = describe_stack(describe_device("cpu"), cache)
+    stack = describe_stack(processor_of("cpu").describe(), cache)
     assert platform.python_version() == stack.version("python")
     torch_itself = next(part for part in stack.components if part.name == "torch")
     assert ("distribution", 64) == (torch_itself.kind, len(torch_itself.digest))
     library = next(path for path in mapped_binaries() if path.name.startswith("libtorch_python"))
     digests = {part.name: part.digest for part in stack.components if part.kind == "binary"}
     assert hashlib.sha256(library.read_bytes()).hexdigest() == digests[library.name]
-    assert stack == describe_stack(describe_device("cpu"), cache)
+    assert stack == describe_stack(processor_of("cpu").describe(), cache)
 
 
 def test_a_broken_or_unwritable_cache_only_costs_time(tmp_path: Path) -> None:
     """Hashes are computed again."""
-    device = describe_device("cpu")
+    device = processor_of("cpu").describe()
     cache = tmp_path / "sha256.json"
     expected = describe_stack(device, cache)
     cache.write_text("{broken")
@@ -64,7 +65,7 @@ def test_a_broken_or_unwritable_cache_only_costs_time(tmp_path: Path) -> None:
 
 def test_equal_software_on_two_cards_has_one_fingerprint(tmp_path: Path) -> None:
     """The card's UUID does not count, everything else does."""
-    stack = describe_stack(describe_device("cpu"), tmp_path / "sha256.json")
+    stack = describe_stack(processor_of("cpu").describe(), tmp_path / "sha256.json")
     assert stack.fingerprint == replace(stack, device=replace(stack.device, uuid="another")).fingerprint
     assert stack.fingerprint != replace(stack, device=replace(stack.device, units=1000)).fingerprint
     assert stack.fingerprint != replace(stack, environment={**stack.environment, "VLLM_X": "1"}).fingerprint

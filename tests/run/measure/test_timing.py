@@ -7,21 +7,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import CEILINGS, CPU, make_workload, sees
+from builders import CEILINGS, make_workload, sees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualify.facts.case import DTYPE_BYTES, Workload
 from qualify.facts.outcome import Timing
+from qualify.run.machine.device import Cpu
 from qualify.run.measure import ceilings
 from qualify.run.measure.ceilings import measure_ceilings
 from qualify.run.measure.timing import (
     EFFORTS,
     MAX_COPIES,
-    Clock,
     Work,
     copies_needed,
     findings,
+    host_us,
     measure,
     roofline,
     work_of,
@@ -115,15 +116,15 @@ def test_the_roofline_is_that_of_the_dtype() -> None:
 @pytest.mark.parametrize(
     ("input_bytes", "cache_bytes", "budget_bytes", "kind", "expected"),
     [
-        (10, 0, 10**9, "cuda", 1),  # unknown cache: no point in copies
-        (100, 20, 10**9, "cuda", 2),  # one more than five caches need
-        (30, 60, 10**9, "cuda", 11),
-        (31, 60, 10**9, "cuda", 11),  # rounded up
-        (1, 1000, 10**9, "cuda", MAX_COPIES["cuda"]),
-        (1, 1000, 10**9, "cpu", MAX_COPIES["cpu"]),
-        (30, 60, 100, "cuda", 3),  # the memory budget
-        (300, 60, 100, "cuda", 1),  # at least the inputs themselves
-        (0, 60, 100, "cuda", MAX_COPIES["cuda"]),  # a call without inputs
+        (10, 0, 10**9, "large", 1),  # unknown cache: no point in copies
+        (100, 20, 10**9, "large", 2),  # one more than five caches need
+        (30, 60, 10**9, "large", 11),
+        (31, 60, 10**9, "large", 11),  # rounded up
+        (1, 1000, 10**9, "large", MAX_COPIES["large"]),
+        (1, 1000, 10**9, "small", MAX_COPIES["small"]),
+        (30, 60, 100, "large", 3),  # the memory budget
+        (300, 60, 100, "large", 1),  # at least the inputs themselves
+        (0, 60, 100, "large", MAX_COPIES["large"]),  # a call without inputs
     ],
 )
 def test_copies_fill_five_caches_within_the_budget(
@@ -136,17 +137,17 @@ def test_copies_fill_five_caches_within_the_budget(
 @given(input_bytes=st.integers(1, 10**6), cache_bytes=st.integers(1, 10**6), budget_bytes=st.integers(0, 10**8))
 def test_copies_are_enough_or_limited(input_bytes: int, cache_bytes: int, budget_bytes: int) -> None:
     """Either a full round of the others is five caches long, or a limit was reached."""
-    copies = copies_needed(input_bytes, cache_bytes, budget_bytes, 10.0, "cuda")
+    copies = copies_needed(input_bytes, cache_bytes, budget_bytes, 10.0, "large")
     assert copies >= 1
     enough = (copies - 1) * input_bytes >= 5 * cache_bytes
-    assert enough or copies == MAX_COPIES["cuda"] or (copies + 1) * input_bytes > budget_bytes
+    assert enough or copies == MAX_COPIES["large"] or (copies + 1) * input_bytes > budget_bytes
     assert copies == 1 or copies * input_bytes <= budget_bytes
 
 
 @pytest.mark.parametrize(("call_us", "expected"), [(0.1, 24), (2_000, 24), (10_000, 5), (60_000, 1)])
 def test_a_slow_call_is_not_copied_often(call_us: float, expected: int) -> None:
     """All copies together may cost 50 ms of the host's time."""
-    assert expected == copies_needed(1, 1000, 10**9, call_us, "cuda")
+    assert expected == copies_needed(1, 1000, 10**9, call_us, "large")
 
 
 class Calls:
@@ -168,14 +169,14 @@ class Calls:
 def test_a_measurement_runs_every_copy_and_keeps_all_samples(level: Any) -> None:
     """Blocks as the effort says, the copies in turn, and the median of what was sampled."""
     calls = Calls(3)
-    effort = EFFORTS[level, "cpu"]
+    effort = EFFORTS[level, "small"]
     found = measure(
         calls.launches,
         workload=make_workload(),
         input_bytes=1000,
         cache_bytes=500,
         level=level,
-        device=CPU,
+        processor=Cpu(),
         ceilings=CEILINGS,
     )
     assert effort.blocks == len(found.samples_us)
@@ -198,7 +199,7 @@ def test_a_measurement_holds_work_and_ceilings() -> None:
         input_bytes=1000,
         cache_bytes=0,
         level="smoke",
-        device=CPU,
+        processor=Cpu(),
         ceilings=CEILINGS,
     )
     work = work_of(workload)
@@ -217,7 +218,7 @@ def test_cold_means_five_caches(cache_bytes: int, cold: bool) -> None:
         input_bytes=1000,
         cache_bytes=cache_bytes,
         level="smoke",
-        device=CPU,
+        processor=Cpu(),
         ceilings=CEILINGS,
     )
     assert cold == found.cold
@@ -265,9 +266,9 @@ def test_a_cpu_has_no_firm_ceiling() -> None:
 
 def test_ceilings_of_this_cpu_are_positive_and_fair(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every dtype is granted at least the float32 product; all rates are of a real machine."""
-    monkeypatch.setattr(ceilings, "MATMUL_SIZE", {"cpu": 128})
-    monkeypatch.setattr(ceilings, "COPY_BYTES", {"cpu": 8 << 20})
-    found = measure_ceilings(CPU)
+    monkeypatch.setattr(ceilings, "MATMUL_SIZE", {"small": 128})
+    monkeypatch.setattr(ceilings, "COPY_BYTES", {"small": 8 << 20})
+    found = measure_ceilings(Cpu())
     rates = found.matmul_flops_per_s
     assert {"bf16", "fp16", "fp32", "fp8_e4m3"} == set(rates)
     assert all(rate >= rates["fp32"] > 1e8 for rate in rates.values())
@@ -288,6 +289,5 @@ def test_the_best_of_two_measurements_is_the_least_disturbed() -> None:
 
 def test_the_clock_measures_what_it_ran() -> None:
     """A block of launches takes at least as long as the sleep in it."""
-    clock = Clock(CPU)
-    assert clock.block_us([lambda: time.sleep(0.002)] * 3, ahead_us=0) >= 6000
-    assert clock.host_us(lambda: time.sleep(0.002)) >= 2000
+    assert Cpu().block_us([lambda: time.sleep(0.002)] * 3, ahead_us=0) >= 6000
+    assert host_us(Cpu(), lambda: time.sleep(0.002)) >= 2000

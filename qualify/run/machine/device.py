@@ -1,0 +1,363 @@
+"""What differs from one kind of device to another while a case runs: everything that says so says it here."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity
+
+from qualify.errors import DeviceError
+from qualify.facts.devices import KINDS, DeviceKind, Scale
+from qualify.facts.stack import Component, Device
+from qualify.run.machine.software import describe_cpu, firmware
+
+SPIN_CYCLES_PER_US = 2_000
+"""a little more than the clock of the cards that it runs on"""
+ALLOCATION = 64 << 10
+"""bytes of a tensor that the C library must notice"""
+TRIES = 3
+CHAIN_LENGTH = 256
+EXP_CHAIN = """
+template <typename T> T chain(T x) {
+  float y = x;
+  #pragma unroll 16
+  for (int i = 0; i < 256; i++) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(y));
+  return y;
+}
+"""
+
+
+class Streams(ABC):
+    """What a kind of device has whose launches queue on streams."""
+
+    @abstractmethod
+    def new(self) -> torch.Stream:
+        """A stream beside the current one."""
+
+    @abstractmethod
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Launches within go to that stream."""
+
+    @abstractmethod
+    def warm_up(self, launch: Callable[[], Any], times: int) -> None:
+        """Launch so many times on a stream aside, as before a capture, and wait."""
+
+    @abstractmethod
+    def capture(self, launch: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """Capture one launch into a graph: (replay, what the captured launch returned).
+
+        Raises:
+            RuntimeError: it cannot be captured.
+        """
+
+
+class CudaStreams(Streams):
+    """CUDA's streams and graphs."""
+
+    def new(self) -> torch.cuda.Stream:
+        """One of PyTorch's pool."""
+        return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def on(self, stream: torch.cuda.Stream) -> AbstractContextManager[Any]:
+        """PyTorch's context."""
+        return torch.cuda.stream(stream)
+
+    def warm_up(self, launch: Callable[[], Any], times: int) -> None:
+        """As PyTorch's manual asks for it."""
+        side = self.new()
+        side.wait_stream(torch.cuda.current_stream())
+        with self.on(side):
+            for _ in range(times):
+                launch()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+
+    def capture(self, launch: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """A CUDA graph; other threads may go on with what a capture forbids."""
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured, capture_error_mode="thread_local"):
+            native = launch()
+        return captured.replay, native
+
+
+class Processor(ABC):
+    """The device of this process, one kind of it for each subclass."""
+
+    kind: ClassVar[DeviceKind]
+    activity: ClassVar[ProfilerActivity | None] = None
+    """the device's own records in a profiler session; None: operators are all there is to record"""
+    streams: ClassVar[Streams | None] = None
+    """None: a launch returns when its work is done"""
+
+    @property
+    def scale(self) -> Scale:
+        """How large its calls may be."""
+        return KINDS[self.kind].scale
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """The torch device: one for each process, so always the first."""
+
+    @abstractmethod
+    def describe(self) -> Device:
+        """The device as its driver describes it.
+
+        Raises:
+            DeviceError: it is not usable; the message says why and what to do.
+        """
+
+    def runtimes(self, described: Device) -> list[Component]:
+        """Its driver, runtime and firmware."""
+        return []
+
+    def synchronize(self) -> None:  # noqa: B027 - where launches wait for their work there is nothing to do
+        """Wait for everything that was launched."""
+
+    def give_back(self) -> None:  # noqa: B027 - where no allocator keeps memory there is nothing to do
+        """Free what the allocator keeps."""
+
+    def healthy(self) -> bool:
+        """Whether it still computes; raises whatever a lost context raises."""
+        return True
+
+    @abstractmethod
+    def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
+        """Microseconds of all launches, back to back.
+
+        Args:
+            ahead_us: how long the host needs to issue them.
+        """
+
+    def peak_bytes(self, launch: Callable[[], Any]) -> int | None:
+        """Allocator high-water mark of a call, without what it returns; None where only a trace tells."""
+        return None
+
+    @abstractmethod
+    def in_use(self) -> tuple[int, ...]:
+        """Bytes in use, by each counter that there is."""
+
+    @abstractmethod
+    def counts_bytes(self) -> bool:
+        """Whether :meth:`in_use` knows of tensors."""
+
+    @abstractmethod
+    def multiplies_fp8(self) -> bool:
+        """Whether it multiplies matrices of e4m3 by itself."""
+
+    @abstractmethod
+    def exponentials(self, values: Tensor) -> tuple[Callable[[], Any], int]:
+        """A call that takes exponentials of float32 values (n,), and how many of each."""
+
+
+class Cpu(Processor):
+    """The cores of the machine: a launch returns when its work is done."""
+
+    kind = "cpu"
+
+    @property
+    def device(self) -> torch.device:
+        """``cpu``."""
+        return torch.device("cpu")
+
+    def describe(self) -> Device:
+        """The CPU of this machine."""
+        return describe_cpu()
+
+    def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
+        """By the host's clock."""
+        start = time.perf_counter_ns()
+        for launch in launches:
+            launch()
+        return (time.perf_counter_ns() - start) / 1e3
+
+    def in_use(self) -> tuple[int, ...]:
+        """By the C library's account; the size of the process would not do, because what was freed serves again."""
+        return (malloc_bytes(),)
+
+    def counts_bytes(self) -> bool:
+        """Another allocator may be loaded; Python may collect garbage meanwhile, so it is looked at more than once."""
+
+        def noticed() -> bool:
+            before = malloc_bytes()
+            tensor = torch.zeros(ALLOCATION, dtype=torch.uint8)
+            return malloc_bytes() - before >= tensor.numel()
+
+        return any(noticed() for _ in range(TRIES))
+
+    def multiplies_fp8(self) -> bool:
+        """None does."""
+        return False
+
+    def exponentials(self, values: Tensor) -> tuple[Callable[[], Any], int]:
+        """PyTorch's operator."""
+        return lambda: torch.exp(values, out=values), 1
+
+
+class Cuda(Processor):
+    """An NVIDIA GPU."""
+
+    kind = "cuda"
+    activity = ProfilerActivity.CUDA
+    streams = CudaStreams()
+
+    @property
+    def device(self) -> torch.device:
+        """``cuda:0``."""
+        return torch.device("cuda", 0)
+
+    def describe(self) -> Device:
+        """As the driver tells torch."""
+        if not torch.cuda.is_available():
+            raise DeviceError(no_cuda_reason())
+        properties = torch.cuda.get_device_properties(0)
+        return Device(
+            kind="cuda",
+            name=properties.name,
+            uuid=f"GPU-{properties.uuid}",
+            compute_capability=f"{properties.major}.{properties.minor}",
+            units=properties.multi_processor_count,
+            memory_bytes=properties.total_memory,
+            cache_bytes=int(getattr(properties, "L2_cache_size", 0)),
+        )
+
+    def runtimes(self, described: Device) -> list[Component]:
+        """CUDA and cuDNN as torch sees them, the driver and firmware where NVML tells."""
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        found = [
+            Component(kind="runtime", name="cuda", version=str(torch.version.cuda), digest=""),
+            Component(kind="runtime", name="cudnn", version="" if cudnn is None else str(cudnn), digest=""),
+        ]
+        return found + _nvml(described)
+
+    def synchronize(self) -> None:
+        """All streams."""
+        torch.cuda.synchronize()
+
+    def give_back(self) -> None:
+        """To the driver, for other processes on the same card."""
+        torch.cuda.empty_cache()
+
+    def healthy(self) -> bool:
+        """One synchronize and a tiny computation."""
+        torch.cuda.synchronize()
+        return float(torch.arange(8, device=self.device, dtype=torch.float32).square().sum()) == 140.0
+
+    def block_us(self, launches: Sequence[Callable[[], Any]], ahead_us: float) -> float:
+        """By events, behind a kernel that spins while the host issues the block."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(int(ahead_us * SPIN_CYCLES_PER_US))  # type: ignore[no-untyped-call]
+        begin.record()
+        for launch in launches:
+            launch()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e3
+
+    def peak_bytes(self, launch: Callable[[], Any]) -> int | None:
+        """By PyTorch's allocator."""
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        native = launch()
+        torch.cuda.synchronize()
+        kept = torch.cuda.memory_allocated() - before
+        highest = torch.cuda.max_memory_allocated() - before
+        del native
+        return max(0, highest - kept)
+
+    def in_use(self) -> tuple[int, ...]:
+        """By PyTorch's account, and on the card outside of its allocator."""
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return torch.cuda.memory_allocated(self.device), total - free - torch.cuda.memory_reserved(self.device)
+
+    def counts_bytes(self) -> bool:
+        """The allocator does."""
+        return True
+
+    def multiplies_fp8(self) -> bool:
+        """The tensor cores of Ada, Hopper and later."""
+        return torch.cuda.get_device_capability(self.device) >= (8, 9)
+
+    def exponentials(self, values: Tensor) -> tuple[Callable[[], Any], int]:
+        """A chain of them in registers."""
+        chain = torch.cuda.jiterator._create_jit_fn(EXP_CHAIN)
+        return lambda: chain(values), CHAIN_LENGTH
+
+
+PROCESSORS: tuple[type[Processor], ...] = (Cpu, Cuda)
+
+
+@cache
+def processor_of(kind: str) -> Processor:
+    """The processor of a kind: that of a tensor's ``device.type`` too."""
+    return next(each for each in PROCESSORS if each.kind == kind)()
+
+
+def device_of(kind: str) -> torch.device:
+    """The torch device of a worker."""
+    return processor_of(kind).device
+
+
+def no_cuda_reason() -> str:
+    """Why CUDA cannot be used here, and what to do about it."""
+    if torch.version.cuda is None:
+        return (
+            f"no CUDA device: this torch ({torch.__version__}) is built without CUDA. Install a CUDA build of torch, "
+            "or run with --device cpu."
+        )
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        text = str(error).splitlines()[0].rstrip(".")
+        hint = "Upgrade the NVIDIA driver" if "driver" in text.lower() and "old" in text.lower() else "See `nvidia-smi`"
+        return f"no CUDA device: {text}. {hint}, or run with --device cpu."
+    return "no CUDA device: torch sees none (CUDA_VISIBLE_DEVICES?). See `nvidia-smi`, or run with --device cpu."
+
+
+def _nvml(device: Device) -> list[Component]:
+    """What only the driver's management library knows; a note of its absence where it cannot be asked."""
+    try:
+        import pynvml
+    except ImportError:
+        return [Component(kind="driver", name="driver", version="unknown (nvidia-ml-py is not installed)", digest="")]
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        driver = Component(kind="driver", name="driver", version=str(pynvml.nvmlSystemGetDriverVersion()), digest="")
+        return [driver, *firmware(pynvml, handle)]
+    except pynvml.NVMLError as error:
+        return [Component(kind="driver", name="driver", version=f"unknown (NVML: {error})", digest="")]
+
+
+class _Mallinfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+    hblkhd: int
+    uordblks: int
+
+
+def malloc_bytes() -> int:
+    """Bytes that the C library has given out and not got back; 0 where it does not tell."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:
+        return 0
+    ask.restype = _Mallinfo
+    told = ask()
+    return int(told.uordblks + told.hblkhd)
