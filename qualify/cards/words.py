@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from qualify.masks import MaskKind
+
 T = TypeVar("T")
 Where = tuple[str | int, ...]
 """The way to a value in a file: keys and list indices from the top."""
@@ -22,7 +24,8 @@ Where = tuple[str | int, ...]
 INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
 
-Mask = Literal["full", "causal", "window", "band", "chunked", "spans"]
+ClaimedMask = Literal[MaskKind, "spans"]
+"""a family of masks, or images whose tokens see each other whatever the mask says"""
 AccuracyClass = Literal["fp32", "fp16", "bf16", "fp8kv", "lowp_scores", "fp8"]
 """What a kernel may round on the way (docs/numerics.md), tightest first."""
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 
-from qualify.facts.case import Level, Workload, mask_kind
+from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import Prepared
 from qualify.run.checks.interface import Subject, failing, passed
@@ -37,7 +37,7 @@ class Growth:
         if subject.card.claims.memory == "quadratic":
             return "the card says that its memory grows with the square of the length"
         workload = subject.workload
-        kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)
+        kind = workload.mask.kind
         if subject.card.claims.memory == "mask" and kind not in {"full", "causal"}:
             return f"the card says that a {kind} mask is held whole"
         if subject.card.jit == "shapes":

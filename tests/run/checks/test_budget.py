@@ -13,7 +13,6 @@ from faults import Dense, Edited, changed
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
@@ -50,7 +49,7 @@ def fp8_weights(call: AttentionCall) -> AttentionCall:
 
 def skips_rescaling(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
     """The last tile of 32 keys is lost."""
-    seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+    seen: Tensor = call.mask.visible(i, j, seqlen_q, seqlen_k)
     return seen & (j < seqlen_k // 32 * 32)
 
 
