@@ -8,6 +8,7 @@ import torch
 from common import machine, peak_bytes, show, small
 
 from qualify.facts.case import Workload
+from qualify.masks import Mask
 from qualify.run.golden.reference import golden
 from qualify.run.inputs.tensors import make_inputs
 
@@ -37,8 +38,7 @@ def run(seqlen: int) -> int:
         head_dim=128,
         head_dim_v=128,
         dtype="bf16",
-        causal=True,
-        window=(-1, -1),
+        mask=Mask(causal=True),
         softcap=0.0,
         sinks=False,
         scale=128**-0.5,

@@ -32,6 +32,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
 from qualify.facts.case import Dtype, Workload, formats_of
 from qualify.facts.codec import strict
+from qualify.masks import Mask
 from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
@@ -136,8 +137,7 @@ def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, lon
         head_dim_v=head_dim_v,
         latent=latent,
         dtype=dtype,
-        causal=turn % 2 == 0,
-        window=(-1, -1),
+        mask=Mask(causal=turn % 2 == 0),
         softcap=0.0,
         sinks=False,
         scale=head_dim**-0.5,
@@ -150,9 +150,9 @@ def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, lon
 
 def unclaimed(card: KernelCard, workload: Workload) -> list[str]:
     """Why the card does not claim the call."""
-    names = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "causal", "window", "softcap", "sinks", "scale", "latent")
+    names = ("heads_q", "heads_kv", "head_dim", "head_dim_v", "mask", "softcap", "sinks", "scale", "latent")
     parts: dict[str, Any] = {name: getattr(workload, name) for name in names}
-    geometry = Geometry(model="", mask="", layers=1, refusals=(), **parts)
+    geometry = Geometry(model="", label="", layers=1, refusals=(), **parts)
     shape = Shape(
         phase="varlen",
         label="",
@@ -219,7 +219,7 @@ def attempt(tally: Tally, trials: Trials, workload: Workload, seed: int) -> None
         tally.values[kind][name].append(value)
     tally.trials += 1
     if not errors.within or any(finding.verdict == "fail" for finding in wrong):
-        lengths = {"seqlens_q": workload.seqlens_q, "seqlens_k": workload.seqlens_k, "causal": workload.causal}
+        lengths = {"seqlens_q": workload.seqlens_q, "seqlens_k": workload.seqlens_k, "causal": workload.mask.causal}
         tally.over.append({"seed": seed, "kind": kind, **lengths, **found})
 
 

@@ -1,70 +1,247 @@
-"""Mask predicates in plain arithmetic: the same functions take ints and tensors, and import nothing.
+"""Masks: which keys a query sees, in plain arithmetic; the same code takes ints and tensors, and imports nothing heavy.
 
-Positions: query i of a sequence sits at key position ``p = i + seqlen_k - seqlen_q``, so every mask is
-aligned to the bottom right corner. With ``seqlen_q = 3`` and ``seqlen_k = 5``::
+Query i of a sequence sits at key position ``p = i + seqlen_k - seqlen_q``, so every mask is aligned to the bottom
+right corner. With ``seqlen_q = 3`` and ``seqlen_k = 5``::
 
-    causal          window (1, 0)     window (1, 1)     full            causal, chunk 2
+    causal          window (1, 0)     window (1, 1)     full            causal, chunks of 2
     k 0 1 2 3 4     k 0 1 2 3 4       k 0 1 2 3 4       k 0 1 2 3 4     k 0 1 2 3 4
     q x x x . .     q . x x . .       q . x x x .       q x x x x x     q . . x . .
       x x x x .       . . x x .         . . x x x         x x x x x       . . x x .
       x x x x x       . . . x x         . . . x x         x x x x x       . . . . x
 
-A causal mask is a window whose right side is 0; ``causal`` and ``window`` together mean both. With chunks, a query
-sees only keys of its own; they are counted from key 0 of the sequence, wherever its queries begin.
+A mask is an interval of keys around the query's position, and perhaps a pattern that hides some of them. To add a
+kind of mask, add its word to ``MaskKind`` and ``PatternName``, and a :class:`Pattern` to ``PATTERNS``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
+MaskKind = Literal["full", "causal", "window", "band", "chunked"]
+"""the families of masks; cards claim them in ``claims.masks``"""
+PatternName = Literal["", "chunked"]
+"""the kinds that hide keys within the interval; empty = none"""
+KINDS: tuple[MaskKind, ...] = get_args(MaskKind)
 UNBOUNDED = -1
+EVERYWHERE = (UNBOUNDED, UNBOUNDED)
+"""a window without sides"""
 
 
-def visible(
-    i: Any, j: Any, seqlen_q: Any, seqlen_k: Any, *, causal: bool, window: tuple[int, int], chunk: int = 0
-) -> Any:
-    """Whether query ``i`` sees key ``j``; broadcasts over tensors.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pattern:
+    """A kind of mask that hides keys within the interval, by one number, its size."""
 
-    Args:
-        i: query index, from 0 (int or integer tensor).
-        j: key index, from 0 (int or integer tensor).
-        seqlen_q: queries of the sequence (int or integer tensor).
-        seqlen_k: keys of the sequence (int or integer tensor).
-        causal: keys after the query's position are hidden.
-        window: (left, right) inclusive distances in keys, -1 = unbounded.
-        chunk: positions per chunk, outside of which nothing is seen; 0 = no chunks.
+    sees: Callable[[Any, Any, Any], Any]
+    """(position, key, size): whether the query at a position sees a key"""
+    narrows: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+    """(position, low, high, size): the first key seen within [low, high), and one past the last"""
+    step: Callable[[int], int]
+    """(size): distance from one visible key to the next; 1 = what a query sees is one range of keys"""
+    parts: Callable[[int, int, int], Iterator[tuple[int, int]]]
+    """(seqlen_q, seqlen_k, size): (queries, keys) of independent sequences, in which only the interval hides keys, with
+    its sides divided by ``step``"""
+    noun: str
+    """what hides the keys, for people"""
+    words: str
+    """the same with its size"""
+
+
+def _chunks(seqlen_q: int, seqlen_k: int, size: int) -> Iterator[tuple[int, int]]:
+    first = max(0, seqlen_k - seqlen_q)
+    for begin in range(first // size * size, seqlen_k, size):
+        yield min(begin + size, seqlen_k) - max(begin, first), min(size, seqlen_k - begin)
+
+
+def _chunk_edges(position: Any, low: Any, high: Any, size: Any) -> tuple[Any, Any]:
+    begin = position // size * size
+    return _higher(low, begin), _lower(high, begin + size)
+
+
+PATTERNS: dict[str, Pattern] = {
+    "chunked": Pattern(
+        sees=lambda position, key, size: key // size == position // size,
+        narrows=_chunk_edges,
+        step=lambda _: 1,
+        parts=_chunks,
+        noun="chunks",
+        words="chunks of {size}",
+    ),
+}
+"""Chunks are counted from key 0 of the sequence, wherever its queries begin."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mask:
+    """Which keys each query of a sequence sees.
+
+    ``causal`` and ``window`` stay apart as they were spelled: a window whose right side is 0 hides the same keys as a
+    causal mask, and kernels take other paths for it.
     """
-    position = i + (seqlen_k - seqlen_q)
-    left, right = window
-    seen = (j >= 0) & (j < seqlen_k)
-    if causal:
-        seen = seen & (j <= position)
-    if left != UNBOUNDED:
-        seen = seen & (j >= position - left)
-    if right != UNBOUNDED:
-        seen = seen & (j <= position + right)
-    if chunk:
-        seen = seen & (j // chunk == position // chunk)
-    return seen
+
+    causal: bool = False
+    """whether keys after the query's position are hidden"""
+    window: tuple[int, int] = (-1, -1)
+    """(left, right) inclusive distances in keys from the query's position, -1 = unbounded"""
+    pattern: PatternName = ""
+    """what hides keys within the interval"""
+    size: int = 0
+    """the pattern's number, for example positions per chunk; 0 = no pattern"""
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown pattern, and a pattern without a size or the reverse."""
+        if self.pattern and self.pattern not in PATTERNS:
+            raise ValueError(f"pattern={self.pattern!r} is none of {', '.join(PATTERNS)}")
+        if bool(self.pattern) != (self.size > 0):
+            raise ValueError(f"pattern={self.pattern!r} and size={self.size}: a pattern goes with a size of 1 or more")
+
+    @property
+    def kind(self) -> MaskKind:
+        """The family of the mask, the word that cards use; a window that is open to later keys is a band."""
+        if self.pattern:
+            return self.pattern
+        if not self.windowed:
+            return "causal" if self.causal else "full"
+        return "window" if self.causal or self.window[1] == 0 else "band"
+
+    @property
+    def windowed(self) -> bool:
+        """Whether a side of the window is bounded."""
+        return self.window != EVERYWHERE
+
+    @property
+    def chunk(self) -> int:
+        """Positions per chunk; 0 where there are no chunks."""
+        return self.size if self.pattern == "chunked" else 0
+
+    @property
+    def step(self) -> int:
+        """Distance from one visible key to the next: a query sees ``range(low, high, step)`` of its key range."""
+        return PATTERNS[self.pattern].step(self.size) if self.pattern else 1
+
+    @property
+    def label(self) -> str:
+        """Short and typeable, as case ids have it, for example ``causal`` or ``window4096``; :func:`parse` reads it."""
+        left, right = self.window
+        if self.causal and left >= 0 and right in {UNBOUNDED, 0}:
+            label = f"window{left + 1}"
+        else:
+            label = "causal" if self.causal else "full"
+            label += f".window{left}.{right}".replace("-1", "all") if self.windowed else ""
+        if not self.pattern:
+            return label
+        return f"{self.pattern}{self.size}" if label == "causal" else f"{label}.{self.pattern}{self.size}"
+
+    @property
+    def words(self) -> str:
+        """For people, for example ``causal, window (4095, 0)``; empty where every query sees every key."""
+        sides = ", ".join("∞" if side == UNBOUNDED else str(side) for side in self.window)
+        parts = (
+            "causal" if self.causal else "",
+            f"window ({sides})" if self.windowed else "",
+            PATTERNS[self.pattern].words.format(size=self.size) if self.pattern else "",
+        )
+        return ", ".join(filter(None, parts))
+
+    def visible(self, i: Any, j: Any, seqlen_q: Any, seqlen_k: Any) -> Any:
+        """Whether query ``i`` sees key ``j``; all are ints or integer tensors, which broadcast.
+
+        Args:
+            i: query index, from 0.
+            j: key index, from 0.
+            seqlen_q: queries of the sequence.
+            seqlen_k: keys of the sequence.
+        """
+        position = i + (seqlen_k - seqlen_q)
+        left, right = self.window
+        seen = (j >= 0) & (j < seqlen_k)
+        if self.causal:
+            seen = seen & (j <= position)
+        if left != UNBOUNDED:
+            seen = seen & (j >= position - left)
+        if right != UNBOUNDED:
+            seen = seen & (j <= position + right)
+        if self.pattern:
+            seen = seen & PATTERNS[self.pattern].sees(position, j, self.size)
+        return seen
+
+    def key_range(self, i: Any, seqlen_q: Any, seqlen_k: Any) -> tuple[Any, Any]:
+        """First visible key and one past the last one of query ``i``, ints or tensors; equal where it sees none."""
+        position = i + seqlen_k - seqlen_q
+        left, right = self.window
+        low, high = 0 * position, seqlen_k + 0 * position
+        if left != UNBOUNDED:
+            low = _higher(low, position - left)
+        if self.causal:
+            high = _lower(high, position + 1)
+        if right != UNBOUNDED:
+            high = _lower(high, position + right + 1)
+        if self.pattern:
+            low, high = PATTERNS[self.pattern].narrows(position, low, high, self.size)
+        low = _lower(low, seqlen_k)
+        return low, _higher(low, high)
+
+    def pairs(self, seqlen_q: int, seqlen_k: int) -> int:
+        """Visible (query, key) pairs of one sequence, in closed form for each part of a pattern."""
+        if self.pattern:
+            left, right = (side if side == UNBOUNDED else side // self.step for side in self.window)
+            interval = Mask(causal=self.causal, window=(left, right))
+            parts = PATTERNS[self.pattern].parts(seqlen_q, seqlen_k, self.size)
+            return sum(interval.pairs(queries, keys) for queries, keys in parts)
+        if not seqlen_q or not seqlen_k:
+            return 0
+        left, right = self.window
+        offset = seqlen_k - seqlen_q
+        bound = 0 if self.causal else UNBOUNDED
+        if right != UNBOUNDED:
+            bound = right if bound == UNBOUNDED else min(bound, right)
+        stops = seqlen_q * seqlen_k if bound == UNBOUNDED else _clipped_sum(offset + bound + 1, seqlen_q, 0, seqlen_k)
+        starts = 0 if left == UNBOUNDED else _clipped_sum(offset - left, seqlen_q, 0, seqlen_k)
+        return stops - starts
 
 
-def key_range(
-    i: int, seqlen_q: int, seqlen_k: int, *, causal: bool, window: tuple[int, int], chunk: int = 0
-) -> tuple[int, int]:
-    """First visible key and one past the last one of query ``i``; equal where it sees none."""
-    position = i + seqlen_k - seqlen_q
-    left, right = window
-    start = 0 if left == UNBOUNDED else max(0, position - left)
-    stop = seqlen_k
-    if causal:
-        stop = min(stop, position + 1)
-    if right != UNBOUNDED:
-        stop = min(stop, position + right + 1)
-    if chunk:
-        start = max(start, position // chunk * chunk)
-        stop = min(stop, position // chunk * chunk + chunk)
-    start = min(start, seqlen_k)
-    return start, max(start, stop)
+ASKABLE = r"full|causal|window[1-9][0-9]{0,8}"
+"""labels that a matrix may ask for, as a regular expression"""
+_LABEL = re.compile(
+    r"(?:(?P<interval>causal|full|window(?P<window>\d+))"
+    r"(?:\.window(?P<left>all|\d+)\.(?P<right>all|\d+))?)?"
+    rf"(?:(?(interval)\.)(?P<pattern>{'|'.join(PATTERNS)})(?P<size>\d+))?"
+)
+
+
+def parse(label: str) -> Mask:
+    """The mask of a label.
+
+    Raises:
+        ValueError: the text is no label.
+    """
+    found = _LABEL.fullmatch(label)
+    if not label or found is None:
+        raise ValueError(f"{label!r} names no mask")
+    window = EVERYWHERE
+    if found["window"]:
+        window = (int(found["window"]) - 1, 0)
+    elif found["left"]:
+        window = (_side(found["left"]), _side(found["right"]))
+    causal = found["interval"] in {None, "causal"} or bool(found["window"])
+    pattern: Any = found["pattern"] or ""
+    return Mask(causal=causal, window=window, pattern=pattern, size=int(found["size"] or 0))
+
+
+def _side(text: str) -> int:
+    return UNBOUNDED if text == "all" else int(text)
+
+
+def _higher(one: Any, other: Any) -> Any:
+    """The larger of each two, ints or tensors."""
+    return one + (other - one) * (other > one)
+
+
+def _lower(one: Any, other: Any) -> Any:
+    """The smaller of each two, ints or tensors."""
+    return one + (other - one) * (other < one)
 
 
 def _clipped_sum(first: int, count: int, low: int, high: int) -> int:
@@ -75,22 +252,3 @@ def _clipped_sum(first: int, count: int, low: int, high: int) -> int:
     inside = count - below - above
     start = first + below
     return below * low + above * high + inside * start + inside * (inside - 1) // 2
-
-
-def pairs(seqlen_q: int, seqlen_k: int, *, causal: bool, window: tuple[int, int], chunk: int = 0) -> int:
-    """Visible (query, key) pairs of one sequence, in closed form; with chunks, in one for each chunk."""
-    if not seqlen_q or not seqlen_k:
-        return 0
-    if chunk:
-        first = max(0, seqlen_k - seqlen_q)
-        begins = range(first // chunk * chunk, seqlen_k, chunk)
-        parts = [(min(begin + chunk, seqlen_k) - max(begin, first), min(chunk, seqlen_k - begin)) for begin in begins]
-        return sum(pairs(queries, keys, causal=causal, window=window) for queries, keys in parts)
-    left, right = window
-    offset = seqlen_k - seqlen_q
-    bound = 0 if causal else UNBOUNDED
-    if right != UNBOUNDED:
-        bound = right if bound == UNBOUNDED else min(bound, right)
-    stops = seqlen_q * seqlen_k if bound == UNBOUNDED else _clipped_sum(offset + bound + 1, seqlen_q, 0, seqlen_k)
-    starts = 0 if left == UNBOUNDED else _clipped_sum(offset - left, seqlen_q, 0, seqlen_k)
-    return stops - starts

@@ -34,12 +34,14 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings
+from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.interface import Subject
 from qualify.run.inputs.tensors import make_inputs
 
 CPU = torch.device("cpu")
+CAUSAL = Mask(causal=True)
 CEILINGS = Ceilings(
     matmul_flops_per_s={"bf16": 1e12, "fp16": 1e12, "fp32": 5e11, "fp8_e4m3": 1e12},
     copy_bytes_per_s=1e11,
@@ -92,18 +94,37 @@ def make_workload(**changes: Any) -> Workload:
         "heads_kv": 2,
         "head_dim": 64,
         "dtype": "bf16",
-        "causal": True,
-        "window": (-1, -1),
         "softcap": 0.0,
         "sinks": False,
         "seqlens_q": (70,),
         "page_size": 0,
     }
-    fields = usual | changes
+    given, sides = _apart(changes)
+    fields = {"mask": make_mask(**sides)} | usual | given
     fields.setdefault("head_dim_v", fields["head_dim"])
     fields.setdefault("scale", fields["head_dim"] ** -0.5)
     fields.setdefault("seqlens_k", fields["seqlens_q"])
     return Workload(**fields)
+
+
+def make_mask(mask: Mask = CAUSAL, **changes: Any) -> Mask:
+    """A mask with changes to causal and window; ``chunk`` gives it chunks of that size."""
+    if "chunk" in changes:
+        chunk = changes.pop("chunk")
+        changes |= {"pattern": "chunked" if chunk else "", "size": chunk}
+    return replace(mask, **changes)
+
+
+def alter(record: Any, **changes: Any) -> Any:
+    """A workload, call or geometry with changes, of which causal, window and chunk are its mask's."""
+    fields, sides = _apart(changes)
+    return replace(record, **fields, **({"mask": make_mask(record.mask, **sides)} if sides else {}))
+
+
+def _apart(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of a record, and what is its mask's."""
+    sides = {name: value for name, value in changes.items() if name in {"causal", "window", "chunk"}}
+    return {name: value for name, value in changes.items() if name not in sides}, sides
 
 
 def make_card(**changes: Any) -> KernelCard:

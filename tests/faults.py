@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
+from builders import alter
 from torch import Tensor
 
-from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import Sequence, TiledTorch, bounds_of, gather_paged, sequence_of
 
@@ -32,7 +31,7 @@ class Edited:
 
 def changed(**fields: Any) -> Edited:
     """A kernel that takes these fields of every call for something else."""
-    return Edited(call=lambda call: replace(call, **fields))
+    return Edited(call=lambda call: alter(call, **fields))
 
 
 class Dense:
@@ -45,7 +44,7 @@ class Dense:
 
     def mask(self, i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
         """(seqlen_q, seqlen_k) bool."""
-        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
+        seen: Tensor = call.mask.visible(i, j, seqlen_q, seqlen_k)
         return seen.expand(seqlen_q, seqlen_k)
 
     def kv_head(self, head: int, heads_q: int, heads_kv: int) -> int:
@@ -132,7 +131,7 @@ class EightBit:
         if call.softcap:
             scores = call.softcap * torch.tanh(scores / call.softcap)
         i, j = torch.arange(scores.shape[-2])[:, None], torch.arange(scores.shape[-1])
-        seen = visible(i, j, len(i), len(j), causal=call.causal, window=call.window)
+        seen = call.mask.visible(i, j, len(i), len(j))
         scores = scores.masked_fill(~seen, -math.inf)
         base = scores.amax(-1, keepdim=True).clamp(min=-1e30)
         p = torch.exp(scores - base)

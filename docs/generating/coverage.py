@@ -73,7 +73,7 @@ def _words_of(workload: Workload) -> set[str]:
         "ragged": ragged,
         "empty": 0 in workload.seqlens_q or 0 in workload.seqlens_k,
     }
-    words = {workload.dtype, workload.mask_kind, workload.layout}
+    words = {workload.dtype, workload.mask.kind, workload.layout}
     return words | {word for word, needs in needed.items() if needs}
 
 

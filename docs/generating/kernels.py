@@ -11,6 +11,7 @@ from generating.tables import table
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
 from qualify.facts.case import Workload
+from qualify.masks import Mask
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Check, Subject
 from qualify.run.checks.registry import CHECKS
@@ -54,8 +55,7 @@ def _workloads(card: KernelCard) -> list[Workload]:
         head_dim=dim,
         head_dim_v=dim,
         dtype=card.claims.dtypes[0],
-        causal=True,
-        window=(-1, -1),
+        mask=Mask(causal=True),
         softcap=0.0,
         sinks=False,
         scale=dim**-0.5,

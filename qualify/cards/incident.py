@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from qualify.cards.words import Card, Count, Flag, Name, OneOf, Positive, Several, Some, Text, Where, Whole, refuse
 from qualify.facts.case import Dtype
 from qualify.facts.checks import FINDINGS
+from qualify.masks import EVERYWHERE, Mask
 
 Ending = Literal["crash", "hang", "refusal", "substitution"]
 """outcomes that may show one"""
@@ -81,7 +82,7 @@ class IncidentCall(Card):
     """keys per page; 0 = packed"""
     causal: Flag = True
     """whether keys after the query are hidden, aligned to the bottom right corner"""
-    window: Window = (-1, -1)
+    window: Window = EVERYWHERE
     """[left, right] inclusive distances in keys, -1 = unbounded"""
     softcap: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = 0.0
     """scores become softcap * tanh(score / softcap); 0 = off"""
@@ -102,6 +103,11 @@ class IncidentCall(Card):
             problems.append((("seqlens_q",), "has no query at all"))
         refuse(problems)
         return self
+
+    @property
+    def mask(self) -> Mask:
+        """Which keys each query sees."""
+        return Mask(causal=self.causal, window=(self.window[0], self.window[1]))
 
     @property
     def lengths(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -13,9 +13,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from qualify.cards.words import (
     AccuracyClass,
     Card,
+    ClaimedMask,
     Count,
     Flag,
-    Mask,
     Name,
     Positive,
     Several,
@@ -175,9 +175,9 @@ class Claims(Card):
     """equal: every sequence of a call has as many queries as the others; any: they may have different numbers"""
     elements: ElementsClaim | None = None
     """limit of the elements that queries, keys or values span; left out = none"""
-    masks: Some[Mask]
+    masks: Some[ClaimedMask]
     """full, causal, window, band (a window open to later keys), chunked, spans (images whose tokens see each other)"""
-    longer_queries: Some[Mask] | None = None
+    longer_queries: Some[ClaimedMask] | None = None
     """masks under which a sequence may have more queries than keys; left out = under every one of masks"""
     features: Several[Feature]
     """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), empty_batch

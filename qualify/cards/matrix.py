@@ -34,11 +34,12 @@ from qualify.cards.words import (
     refuse,
 )
 from qualify.facts.case import Dtype
+from qualify.masks import ASKABLE
 
 CONTIGUOUS = "contiguous"
 PRODUCT = ("models", "phases", "dtypes")
 """axes that only make cases together"""
-MASK = r"^(model|full|causal|window[1-9][0-9]{0,8})$"
+MASK = rf"^(model|{ASKABLE})$"
 
 
 def _page_size(value: object) -> object:

@@ -16,6 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from qualify.facts.accuracy import CLASSES
+from qualify.masks import MaskKind
 
 T = TypeVar("T")
 Where = tuple[str | int, ...]
@@ -24,7 +25,8 @@ Where = tuple[str | int, ...]
 INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
 
-Mask = Literal["full", "causal", "window", "band", "chunked", "spans"]
+ClaimedMask = Literal[MaskKind, "spans"]
+"""a family of masks, or images whose tokens see each other whatever the mask says"""
 Name = Annotated[str, Field(pattern=NAME, max_length=100)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(strict=True, ge=1, le=INT32_MAX)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from qualify.masks import Mask
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"]
 """Element types of q, k and v. ``bf16_kv_fp8_e4m3``: 16-bit queries beside an fp8 cache. What is fp8 comes with descale
@@ -12,7 +14,6 @@ Format = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
 """Element type of one tensor."""
 Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
 Level = Literal["smoke", "full"]
-MaskKind = Literal["full", "causal", "window", "band", "chunked"]
 Descale = Literal["", "sequence", "head", "tensor"]
 """What one fp8 descale factor covers: a KV head of one sequence, a KV head of the whole batch, or a whole tensor; empty
 = no fp8."""
@@ -47,10 +48,8 @@ class Workload:
     head_dim_v: int
     """elements per value vector"""
     dtype: Dtype
-    causal: bool
-    """aligned to the bottom right corner: query i sees keys up to i + seqlen_k - seqlen_q"""
-    window: tuple[int, int]
-    """(left, right) inclusive distance in keys from the query's position, -1 = unbounded"""
+    mask: Mask
+    """which keys each query sees"""
     softcap: float
     """scores become softcap * tanh(score / softcap); 0.0 = off"""
     sinks: bool
@@ -63,8 +62,6 @@ class Workload:
     """keys of each sequence of the batch"""
     page_size: int
     """keys per page of a paged KV cache; 0 = packed, no pages"""
-    chunk: int = 0
-    """positions per chunk, counted from the sequence's first key; a query sees only its own chunk; 0 = no chunks"""
     spans: tuple[tuple[int, int, int], ...] = ()
     """(sequence, start, end): keys from start to end - 1 see each other whatever the mask says, as images do"""
     descale: Descale = ""
@@ -111,19 +108,9 @@ class Workload:
         )
         return replace(self, seqlens_q=seqlens_q, seqlens_k=seqlens_k, spans=spans)
 
-    @property
-    def mask_kind(self) -> MaskKind:
-        """The family of the mask, the word that cards use in ``claims.masks``; spans are asked for beside it."""
-        return mask_kind(causal=self.causal, window=self.window, chunk=self.chunk)
-
-
-def mask_kind(*, causal: bool, window: tuple[int, int], chunk: int) -> MaskKind:
-    """The family of a mask; a window that is open to later keys is a band."""
-    if chunk:
-        return "chunked"
-    if window == (-1, -1):
-        return "causal" if causal else "full"
-    return "window" if causal or window[1] == 0 else "band"
+    def masked(self, **changes: Any) -> Workload:
+        """The workload with changes to fields of its mask."""
+        return replace(self, mask=replace(self.mask, **changes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from qualify.facts.cliffs import Axis, Map, Segment
 from qualify.facts.devices import KINDS, DeviceKind
 from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
+from qualify.masks import Mask
 from qualify.plan.workloads import descaled, workload_refusals
 from qualify.run.process.messages import LAUNCHES_OF, TrialSetup
 
@@ -112,7 +113,7 @@ def _launched(bench: Bench, card: KernelCard, workload: Workload, *, grids: bool
         phase="decode" if max(workload.seqlens_q) == 1 else "prefill",
         shape=digest[:12],
         dtype=workload.dtype,
-        mask=workload.mask_kind,
+        mask=workload.mask.kind,
         kernel=card.kernel,
         layers=1,
         line=0,
@@ -169,8 +170,7 @@ def base_workload(*, dtype: Dtype, phase: Literal["prefill", "decode"], seqlen: 
         head_dim=128,
         head_dim_v=128,
         dtype=dtype,
-        causal=True,
-        window=(-1, -1),
+        mask=Mask(causal=True),
         softcap=0.0,
         sinks=False,
         scale=128**-0.5,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from qualify.facts.case import Workload
+from qualify.masks import EVERYWHERE, PATTERNS
 
 TRIALS = 60
 """candidates that are tried at most"""
@@ -174,13 +175,13 @@ def _fewer_features(workload: Workload) -> Iterator[Smaller]:
         yield Smaller(what="no sinks", workload=replace(workload, sinks=False))
     if workload.softcap:
         yield Smaller(what="no softcap", workload=replace(workload, softcap=0.0))
-    if workload.window != (-1, -1):
-        yield Smaller(what="no window", workload=replace(workload, window=(-1, -1)))
-    if workload.chunk:
-        yield Smaller(what="no chunks", workload=replace(workload, chunk=0))
+    if workload.mask.windowed:
+        yield Smaller(what="no window", workload=workload.masked(window=EVERYWHERE))
+    if workload.mask.pattern:
+        yield Smaller(what=f"no {PATTERNS[workload.mask.pattern].noun}", workload=workload.masked(pattern="", size=0))
     if workload.spans:
         yield Smaller(what="no image spans", workload=replace(workload, spans=()))
     if workload.latent:
         yield Smaller(what="values of their own", workload=replace(workload, latent=False))
-    if workload.causal:
-        yield Smaller(what="no causal mask", workload=replace(workload, causal=False))
+    if workload.mask.causal:
+        yield Smaller(what="no causal mask", workload=workload.masked(causal=False))

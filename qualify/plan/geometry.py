@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.facts.case import Phase
+from qualify.masks import Mask, parse
 
 PROMPT: tuple[Phase, ...] = ("prefill", "chunked", "varlen")
 """phases that read a prompt, in which an image may be"""
@@ -22,21 +23,19 @@ class Geometry:
 
     model: str
     """with tensor parallelism, for example ``llama-3.1-8b.tp1``"""
-    mask: str
-    """label for the id, for example ``window4096``"""
+    label: str
+    """the mask for the id, for example ``window4096``, and what tells the call from others under that mask"""
+    mask: Mask
     layers: int
     heads_q: int
     heads_kv: int
     head_dim: int
     head_dim_v: int
-    causal: bool
-    window: tuple[int, int]
     softcap: float
     sinks: bool
     scale: float
     refusals: tuple[str, ...]
     """why the heads cannot be divided so, or the call cannot be made at all"""
-    chunk: int = 0
     cross_keys: int = 0
     """keys of each sequence in cross-attention; 0 = those of the shape"""
     image_tokens: int = 0
@@ -54,15 +53,17 @@ class Geometry:
             self.heads_kv,
             self.head_dim,
             self.head_dim_v,
-            self.causal,
-            self.window,
+            self.mask.causal,
+            self.mask.window,
             self.softcap,
             self.sinks,
             self.scale,
         ]
+        # Hashes are compared with those of earlier releases, which knew chunks alone and wrote their size only.
+        pattern = self.mask.chunk or (self.mask.pattern and f"{self.mask.pattern}{self.mask.size}")
         if self.latent:
-            return json.dumps([*usual, self.chunk, "latent"])
-        return json.dumps([*usual, self.chunk] if self.chunk else usual)
+            return json.dumps([*usual, pattern or 0, "latent"])
+        return json.dumps([*usual, pattern] if pattern else usual)
 
     def has(self, phase: Phase) -> bool:
         """Whether the call is made in a phase."""
@@ -77,14 +78,14 @@ def expand_geometries(card: MatrixCard, models: Mapping[str, ModelCard]) -> Iter
             found = [
                 each
                 for group in model.groups
-                for mask in dict.fromkeys(_label(group, asked) for asked in card.masks)
-                for each in _prompts(divide(group, f"{model.model}.tp{parallel}", mask, parallel), group)
+                for label in dict.fromkeys(_label(group, asked) for asked in card.masks)
+                for each in _prompts(divide(group, f"{model.model}.tp{parallel}", label, parallel), group)
             ]
             yield from _distinct_labels(_merged(found))
 
 
-def divide(group: LayerGroup, model: str, mask: str, parallel: int) -> Geometry:
-    """One layer group under a mask, as one of ``parallel`` GPUs sees it.
+def divide(group: LayerGroup, model: str, label: str, parallel: int) -> Geometry:
+    """One layer group under the mask of a label, as one of ``parallel`` GPUs sees it.
 
     Query heads are divided; KV heads too, or replicated where there are fewer than GPUs, as serving engines do.
     """
@@ -95,22 +96,20 @@ def divide(group: LayerGroup, model: str, mask: str, parallel: int) -> Geometry:
         refusals.append(f"tensor_parallel={parallel} neither divides nor is divided by heads_kv={group.heads_kv}")
     if group.positions == "alibi":
         refusals.append("positions=alibi: a bias on the scores of each head, which the attention call cannot carry")
-    label, causal, window = _mask(group, mask)
+    label = _label(group, label)
     return Geometry(
         model=model,
-        mask=label,
+        label=label,
+        mask=_own_mask(group) if label == _own(group) else parse(label),
         layers=len(group.layers),
         heads_q=group.heads_q if refusals else group.heads_q // parallel,
         heads_kv=group.heads_kv if refusals else max(1, group.heads_kv // parallel),
         head_dim=group.head_dim,
         head_dim_v=group.head_dim_v,
-        causal=causal,
-        window=window,
         softcap=group.softcap,
         sinks=group.sinks,
         scale=group.scale,
         refusals=tuple(refusals),
-        chunk=group.chunk if group.chunk and label == _own(group) else 0,
         cross_keys=group.cross_keys or 0,
         phases=group.phases,
         latent=group.latent,
@@ -132,32 +131,32 @@ def _label(group: LayerGroup, asked: str) -> str:
     return _own(group) if only_own else asked
 
 
-def _mask(group: LayerGroup, asked: str) -> tuple[str, bool, tuple[int, int]]:
-    """(label, causal, window) of a mask; W keys including the diagonal are W - 1 to the left, half of it in a band."""
-    label = _label(group, asked)
-    if label == _own(group):
-        size = group.window or 1
-        sides = {"window": (size - 1, 0), "band": (size // 2, size // 2)}
-        return label, group.mask in {"causal", "window", "chunked"}, sides.get(group.mask, (-1, -1))
-    if label.startswith("window"):
-        return label, True, (int(label.removeprefix("window")) - 1, 0)
-    return label, label == "causal", (-1, -1)
+def _own_mask(group: LayerGroup) -> Mask:
+    """The layers' own mask; W keys including the diagonal are W - 1 to the left, half of it in a band."""
+    match group.mask:
+        case "band":
+            side = (group.window or 1) // 2
+            return Mask(window=(side, side))
+        case "cross":
+            return Mask()
+        case kind:
+            return parse(f"{kind}{group.window or group.chunk or ''}")
 
 
 def _prompts(geometry: Geometry, group: LayerGroup) -> Iterator[Geometry]:
     """The call on text, and on prompts with an image where its tokens see each other."""
     yield geometry
     phases: tuple[Phase, ...] = tuple(phase for phase in PROMPT if geometry.has(phase))
-    if group.image_tokens and phases and geometry.mask == _own(group):
-        label = f"{geometry.mask}.image{group.image_tokens}"
-        yield replace(geometry, mask=label, image_tokens=group.image_tokens, phases=phases)
+    if group.image_tokens and phases and geometry.label == _own(group):
+        label = f"{geometry.label}.image{group.image_tokens}"
+        yield replace(geometry, label=label, image_tokens=group.image_tokens, phases=phases)
 
 
 def _merged(found: list[Geometry]) -> list[Geometry]:
     """Groups that make the same call become one; their layers add up, and one refusal refuses them all."""
     merged: dict[tuple[object, ...], Geometry] = {}
     for geometry in found:
-        key = (geometry.mask, geometry.canonical, geometry.cross_keys, geometry.image_tokens, geometry.phases)
+        key = (geometry.label, geometry.canonical, geometry.cross_keys, geometry.image_tokens, geometry.phases)
         known = merged.get(key)
         if known is None:
             merged[key] = geometry
@@ -170,25 +169,25 @@ def _merged(found: list[Geometry]) -> list[Geometry]:
 def _distinct_labels(found: list[Geometry]) -> Iterator[Geometry]:
     """Groups that differ under one mask label get what differs appended, so that ids stay unique."""
     labels = _labels(found)
-    named = [replace(each, mask=f"{each.mask}.{_detail(each)}") if _shared(each, labels) else each for each in found]
+    named = [replace(each, label=f"{each.label}.{_detail(each)}") if _shared(each, labels) else each for each in found]
     labels = _labels(named)
     for geometry in named:
         if _shared(geometry, labels):  # they differ in digits that the label does not print
             digest = hashlib.sha256(f"{geometry.canonical}{geometry.cross_keys}{geometry.phases}".encode()).hexdigest()[
                 :8
             ]
-            yield replace(geometry, mask=f"{geometry.mask}.x{digest}")
+            yield replace(geometry, label=f"{geometry.label}.x{digest}")
         else:
             yield geometry
 
 
 def _labels(found: list[Geometry]) -> Counter[tuple[str, Phase]]:
     """How many geometries have a label in a phase; ids name both."""
-    return Counter((each.mask, phase) for each in found for phase in each.phases or PHASES)
+    return Counter((each.label, phase) for each in found for phase in each.phases or PHASES)
 
 
 def _shared(geometry: Geometry, labels: Counter[tuple[str, Phase]]) -> bool:
-    return any(labels[geometry.mask, phase] > 1 for phase in geometry.phases or PHASES)
+    return any(labels[geometry.label, phase] > 1 for phase in geometry.phases or PHASES)
 
 
 def _detail(geometry: Geometry) -> str:

@@ -197,7 +197,7 @@ def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
                 continue
             for dtype in card.dtypes:
                 yield _Cell(
-                    id=f"{geometry.model}/{shape.phase}/{shape.label}/{dtype}/{geometry.mask}",
+                    id=f"{geometry.model}/{shape.phase}/{shape.label}/{dtype}/{geometry.label}",
                     geometry=geometry,
                     shape=shape,
                     lengths=lengths,
@@ -233,7 +233,7 @@ def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
             shape = shape_of(*call.lengths, call.page_size, where=("incidents", number, "calls", index))
             for dtype in incident.dtypes:
                 yield _Cell(
-                    id=f"{INCIDENTS}/{incident.incident}/{shape.label}/{dtype}/{geometry.mask}",
+                    id=f"{INCIDENTS}/{incident.incident}/{shape.label}/{dtype}/{geometry.label}",
                     geometry=geometry,
                     shape=shape,
                     lengths=_lengths(shape),
@@ -263,7 +263,7 @@ def _expand(
                 phase=shape.phase,
                 shape=shape.label,
                 dtype=cell.dtype,
-                mask=geometry.mask,
+                mask=geometry.label,
                 kernel=name,
                 layers=geometry.layers,
                 line=cell.line,
@@ -322,15 +322,13 @@ def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:
         head_dim=geometry.head_dim,
         head_dim_v=geometry.head_dim_v,
         dtype=dtype,
-        causal=geometry.causal,
-        window=geometry.window,
+        mask=geometry.mask,
         softcap=geometry.softcap,
         sinks=geometry.sinks,
         scale=geometry.scale,
         seqlens_q=shape.seqlens_q,
         seqlens_k=shape.seqlens_k,
         page_size=shape.page_size,
-        chunk=geometry.chunk,
         spans=shape.spans,
         latent=geometry.latent,
     )

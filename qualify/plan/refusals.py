@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Dtype, formats_of, mask_kind
+from qualify.facts.case import Dtype, formats_of
 from qualify.plan.geometry import Geometry
 from qualify.plan.shapes import Shape
 
@@ -25,7 +25,7 @@ def geometry_refusals(card: KernelCard, geometry: Geometry) -> list[str]:
         reasons.append(f"head_dim_v={geometry.head_dim_v} ≠ head_dim={dim} ({name} claims equal ones)")
     if claims.head_dim_v == "latent":
         reasons += _latent_refusals(name, geometry)
-    kind = mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)
+    kind = geometry.mask.kind
     if kind not in claims.masks:
         reasons.append(f"mask={kind} ({name} claims {', '.join(claims.masks)})")
     for feature, wanted, value in (
@@ -91,7 +91,7 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
 
 def length_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[str]:
     """A mask aligned to the wrong corner where that matters, more queries than keys, or more elements than claimed."""
-    claims, kind = card.claims, mask_kind(causal=geometry.causal, window=geometry.window, chunk=geometry.chunk)
+    claims, kind = card.claims, geometry.mask.kind
     step = shape.page_size or 1
     keys = sum(-(-seqlen_k // step) * step for seqlen_k in shape.seqlens_k)
     queries = sum(shape.seqlens_q)

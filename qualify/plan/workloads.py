@@ -8,7 +8,6 @@ from dataclasses import replace
 from qualify.cards.incident import IncidentCall
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import INCIDENTS, Phase, Workload
-from qualify.masks import UNBOUNDED
 from qualify.plan.geometry import Geometry
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.shapes import Shape, label_of
@@ -18,15 +17,13 @@ def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
     """Why a card does not claim a workload; empty where it does."""
     geometry = Geometry(
         model="",
-        mask=workload.mask_kind,
+        label="",
+        mask=workload.mask,
         layers=1,
         heads_q=workload.heads_q,
         heads_kv=workload.heads_kv,
         head_dim=workload.head_dim,
         head_dim_v=workload.head_dim_v,
-        causal=workload.causal,
-        window=workload.window,
-        chunk=workload.chunk,
         softcap=workload.softcap,
         sinks=workload.sinks,
         scale=workload.scale,
@@ -50,12 +47,7 @@ def descaled(workload: Workload, card: KernelCard) -> Workload:
 
 def geometry_of(call: IncidentCall) -> Geometry:
     """The geometry of a call that a matrix writes out, with a label that holds what differs between such calls."""
-    left, right = call.window
-    mask = "causal" if call.causal else "full"
-    if call.causal and left >= 0 and right in (UNBOUNDED, 0):
-        mask = f"window{left + 1}"
-    elif (left, right) != (UNBOUNDED, UNBOUNDED):
-        mask += f".window{left}.{right}".replace("-1", "all")
+    mask = call.mask
     heads = f"h{call.heads_q}x{call.heads_kv}.d{call.head_dim}"
     details = [
         f"x{call.head_dim_v}" if call.head_dim_v != call.head_dim else "",
@@ -65,14 +57,13 @@ def geometry_of(call: IncidentCall) -> Geometry:
     ]
     return Geometry(
         model=INCIDENTS,
-        mask=f"{mask}.{heads}{''.join(details)}",
+        label=f"{mask.label}.{heads}{''.join(details)}",
+        mask=mask,
         layers=1,
         heads_q=call.heads_q,
         heads_kv=call.heads_kv,
         head_dim=call.head_dim,
         head_dim_v=call.head_dim_v,
-        causal=call.causal,
-        window=(left, right),
         softcap=call.softcap,
         sinks=call.sinks,
         scale=call.scale,

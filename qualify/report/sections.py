@@ -181,16 +181,13 @@ def _bytes(size: int | None) -> str:
 
 def workload_text(workload: Workload) -> str:
     """What the call computes, in one line."""
-    window = ", ".join("∞" if side < 0 else str(side) for side in workload.window)
     parts = [
         f"{workload.heads_q} query heads, {workload.heads_kv} KV heads",
         f"head_dim {workload.head_dim}"
         + (f" (values {workload.head_dim_v})" if workload.head_dim_v != workload.head_dim else ""),
         "values are the keys' first elements" if workload.latent else "",
         f"{workload.batch} × q {_lengths(workload.seqlens_q)}, k {_lengths(workload.seqlens_k)}",
-        "causal" if workload.causal else "",
-        f"window ({window})" if workload.window != (-1, -1) else "",
-        f"chunks of {workload.chunk}" if workload.chunk else "",
+        workload.mask.words,
         f"{len(workload.spans)} image spans" if workload.spans else "",
         f"softcap {workload.softcap:g}" if workload.softcap else "",
         "sinks" if workload.sinks else "",

@@ -7,6 +7,7 @@ from typing import Any
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Case, Phase, Workload, formats_of
+from qualify.masks import Mask
 from qualify.selftest.simulator import LATENT, RANGE
 
 MODEL = "selftest"
@@ -19,8 +20,7 @@ def _workload(**fields: Any) -> Workload:
         "heads_kv": 2,
         "head_dim": 64,
         "dtype": "bf16",
-        "causal": True,
-        "window": (-1, -1),
+        "mask": Mask(causal=True),
         "softcap": 0.0,
         "sinks": False,
         "page_size": 0,
@@ -49,14 +49,17 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
         _workload(seqlens_q=(9, 0, 40, 3), seqlens_k=(4, 20, 0, 65), dtype="fp16", heads_q=6, heads_kv=2, head_dim=40),
     ),
     ("varlen", _workload(seqlens_q=(70, 33, 9), dtype="fp8_e4m3", heads_q=6, head_dim=128)),
-    ("prefill", _workload(seqlens_q=(97,), causal=False, dtype="fp16", heads_q=6, heads_kv=2, head_dim=40)),
-    ("chunked", _workload(seqlens_q=(40,), seqlens_k=(140,), window=(20, 0), sinks=True)),
+    ("prefill", _workload(seqlens_q=(97,), mask=Mask(), dtype="fp16", heads_q=6, heads_kv=2, head_dim=40)),
+    ("chunked", _workload(seqlens_q=(40,), seqlens_k=(140,), mask=Mask(causal=True, window=(20, 0)), sinks=True)),
     (
         "decode",
         _workload(seqlens_q=(1,) * 3, seqlens_k=(300, 256, 5), page_size=256, heads_q=4, dtype="fp16"),
     ),
-    ("varlen", _workload(seqlens_q=(65, 33), causal=False, window=(15, 15), softcap=20.0, head_dim_v=32)),
-    ("prefill", _workload(seqlens_q=(80,), heads_q=4, heads_kv=4, dtype="fp32", window=(40, 0))),
+    ("varlen", _workload(seqlens_q=(65, 33), mask=Mask(window=(15, 15)), softcap=20.0, head_dim_v=32)),
+    (
+        "prefill",
+        _workload(seqlens_q=(80,), heads_q=4, heads_kv=4, dtype="fp32", mask=Mask(causal=True, window=(40, 0))),
+    ),
     (
         "chunked",
         _workload(
@@ -86,7 +89,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
             seqlens_q=(1,) * 3,
             seqlens_k=(150, 97, 40),
             page_size=48,
-            window=(70, 0),
+            mask=Mask(causal=True, window=(70, 0)),
             heads_q=4,
             heads_kv=4,
             head_dim=80,
@@ -107,12 +110,14 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
             head_dim_v=64,
             softcap=15.0,
             dtype="fp32",
-            causal=False,
-            window=(30, -1),
+            mask=Mask(window=(30, -1)),
         ),
     ),
     ("decode", _workload(seqlens_q=(2, 2), seqlens_k=(100, 65), page_size=16, dtype="fp16", head_dim=40)),
-    ("varlen", _workload(seqlens_q=(40, 30), window=(0, 0), heads_q=6, sinks=True, dtype="fp32")),
+    (
+        "varlen",
+        _workload(seqlens_q=(40, 30), mask=Mask(causal=True, window=(0, 0)), heads_q=6, sinks=True, dtype="fp32"),
+    ),
     (
         "decode",
         _workload(
@@ -125,8 +130,7 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
             seqlens_q=(33, 20),
             seqlens_k=(129, 50),
             page_size=16,
-            causal=False,
-            window=(-1, 5),
+            mask=Mask(window=(-1, 5)),
             heads_q=3,
             heads_kv=1,
             head_dim=128,
@@ -135,7 +139,12 @@ SHAPES: tuple[tuple[Phase, Workload], ...] = (
     ("chunked", _workload(seqlens_q=(33, 20), seqlens_k=(129, 50), page_size=16, dtype="fp16_kv_fp8_e4m3")),
     ("verify", _latent(seqlens_q=(5, 5), seqlens_k=(100, 69), page_size=16, heads_q=6, dtype="fp16")),
     ("decode", _latent(seqlens_q=(1,) * 2, seqlens_k=(97, 40), heads_q=4)),
-    ("varlen", _workload(seqlens_q=(40, 33, 9), seqlens_k=(90, 33, 70), chunk=40, heads_q=4)),
+    (
+        "varlen",
+        _workload(
+            seqlens_q=(40, 33, 9), seqlens_k=(90, 33, 70), mask=Mask(causal=True, pattern="chunked", size=40), heads_q=4
+        ),
+    ),
     ("chunked", _workload(seqlens_q=(70, 1, 21), seqlens_k=(138, 97, 30), page_size=16, heads_q=4)),
 )
 """Phases and workloads, those that reveal most first."""
@@ -146,7 +155,7 @@ def case(number: int, specimen: str, seed: int) -> Case:
     phase, workload = SHAPES[number]
     shape = f"w{number}.b{workload.batch}.q{max(workload.seqlens_q)}.k{max(workload.seqlens_k)}"
     shape += f".p{workload.page_size}" if workload.page_size else ""
-    kind = workload.mask_kind
+    kind = workload.mask.kind
     return Case(
         id=f"{MODEL}/{phase}/{shape}/{workload.dtype}/{kind}/{specimen}",
         model=MODEL,

@@ -28,6 +28,7 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
+from qualify.masks import Mask, PatternName
 from qualify.store import tables
 from qualify.store.types import decoded, unescaped
 
@@ -45,13 +46,11 @@ _WORKLOAD = (
     "heads_kv",
     "head_dim",
     "head_dim_v",
-    "causal",
     "softcap",
     "sinks",
     "scale",
     "page_size",
     "descale",
-    "chunk",
     "latent",
 )
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
@@ -175,8 +174,7 @@ def case_row(case: Case, run_id: str, position: int) -> Row:
         "unclaimed": list(case.unclaimed),
         **_fields(workload, _WORKLOAD),
         "workload_dtype": workload.dtype,
-        "window_left": workload.window[0],
-        "window_right": workload.window[1],
+        **_mask_fields(workload.mask),
         "seqlens_q": lengths_to_text(workload.seqlens_q),
         "seqlens_k": lengths_to_text(workload.seqlens_k),
         "spans": [list(span) for span in workload.spans],
@@ -188,12 +186,23 @@ def case_from(row: Row) -> Case:
     workload = Workload(
         **_pick(row, _WORKLOAD),
         dtype=row["workload_dtype"],
-        window=(row["window_left"], row["window_right"]),
+        mask=_mask_from(row),
         seqlens_q=lengths_from_text(row["seqlens_q"]),
         seqlens_k=lengths_from_text(row["seqlens_k"]),
         spans=tuple((sequence, start, end) for sequence, start, end in row["spans"]),
     )
     return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
+
+
+def _mask_fields(mask: Mask) -> Row:
+    left, right = mask.window
+    return {"causal": mask.causal, "window_left": left, "window_right": right, "chunk": mask.chunk}
+
+
+def _mask_from(row: Row) -> Mask:
+    pattern: PatternName = "chunked" if row["chunk"] else ""
+    window = (row["window_left"], row["window_right"])
+    return Mask(causal=row["causal"], window=window, pattern=pattern, size=row["chunk"])
 
 
 def outcome_row(outcome: Outcome, case_key: int) -> Row:

@@ -28,12 +28,12 @@ from qualify.facts.run import Record, Run
 from qualify.store import reading, writing
 from qualify.store.tables import runs
 
-VERSION = 5
+VERSION = 6
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
-READ = ("qualify.export/2", "qualify.export/3", "qualify.export/4", FORMAT)
+READ = ("qualify.export/2", "qualify.export/3", "qualify.export/4", "qualify.export/5", FORMAT)
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
-calls that were not made before, version 5 the code of a run"""
+calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields"""
 _AGAIN = "Copy it again, or make it again: qualify db export RUN"
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
@@ -169,7 +169,9 @@ def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> Evidence:
     run = codec.from_data(Run, head["run"])
     if not _RUN_ID.fullmatch(run.id):
         raise ValueError(f"run id {run.id!r}")
-    cases = [codec.from_data(Case, line["case"]) for line in lines if "case" in line]
+    of_today = head["format"] == FORMAT
+    written = [line["case"] if of_today else _with_mask(line["case"]) for line in lines if "case" in line]
+    cases = [codec.from_data(Case, case) for case in written]
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("a case is there twice")
     attempts = [line for line in lines if "case" not in line]
@@ -177,6 +179,15 @@ def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> Evidence:
         raise ValueError("an outcome names no case")
     outcomes = [Record(case=cases[line["of"]], outcome=codec.from_data(Outcome, line["outcome"])) for line in attempts]
     return Evidence(run=run, cases=cases, outcomes=outcomes)
+
+
+def _with_mask(case: dict[str, Any]) -> dict[str, Any]:
+    """A case of a format before 6, with the mask that its workload spelled in three fields."""
+    workload = dict(case["workload"])
+    chunk = workload.pop("chunk", 0)
+    mask = {"causal": workload.pop("causal"), "window": workload.pop("window"), "size": chunk}
+    mask["pattern"] = "chunked" if chunk else ""
+    return {**case, "workload": {**workload, "mask": mask}}
 
 
 def differs(path: Path, where: str, stored: Evidence, given: Evidence) -> UsageError:

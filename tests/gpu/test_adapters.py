@@ -16,7 +16,6 @@ from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
-from qualify.masks import visible
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal
 
 pytestmark = pytest.mark.gpu
@@ -135,7 +134,7 @@ def reference(problem: Problem) -> tuple[Tensor, Tensor]:
             scores = call.softcap * torch.tanh(scores / call.softcap)
         i = torch.arange(q.shape[1], device=q.device)[:, None]
         j = torch.arange(length_k, device=q.device)[None, :]
-        seen = visible(i, j, q.shape[1], length_k, causal=call.causal, window=call.window)
+        seen = call.mask.visible(i, j, q.shape[1], length_k)
         scores = scores.masked_fill(~seen, -torch.inf)
         if call.sinks is not None:
             sink = call.sinks.double()[:, None, None].expand(-1, q.shape[1], 1)

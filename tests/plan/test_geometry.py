@@ -65,7 +65,7 @@ def test_a_division_without_refusal_is_a_valid_geometry(heads_kv: int, group: in
 def test_a_window_counts_its_diagonal() -> None:
     """A window of 4096 keys is the query itself and 4095 to its left."""
     (found,) = geometries({"mask": "window", "window": 4096})
-    assert ("window4096", True, (4095, 0)) == (found.mask, found.causal, found.window)
+    assert ("window4096", True, (4095, 0)) == (found.label, found.mask.causal, found.mask.window)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_window_counts_its_diagonal() -> None:
 def test_masks_of_a_matrix(mask: str, expected: Any) -> None:
     """The model's own, or one that the matrix asks for instead."""
     (found,) = geometries({}, masks=mask)
-    assert expected == (found.mask, found.causal, found.window)
+    assert expected == (found.label, found.mask.causal, found.mask.window)
 
 
 def test_everything_else_is_taken_over() -> None:
@@ -116,7 +116,7 @@ def test_whatever_a_kernel_sees_is_part_of_the_content(change: dict[str, Any]) -
 def test_chunks_of_two_sizes_and_latents_are_told_apart() -> None:
     """By the size of the chunks, and latent values from values of their own."""
     one, other = (divided(1, mask="chunked", chunk=chunk) for chunk in (64, 128))
-    assert (64, 128, True) == (one.chunk, other.chunk, one.canonical != other.canonical)
+    assert (64, 128, True) == (one.mask.chunk, other.mask.chunk, one.canonical != other.canonical)
     latent: dict[str, Any] = {"heads_kv": 1, "head_dim_v": 32}
     assert divided(1, **latent).canonical != divided(1, **latent, latent=True).canonical
 
@@ -124,13 +124,15 @@ def test_chunks_of_two_sizes_and_latents_are_told_apart() -> None:
 def test_a_band_is_half_on_each_side() -> None:
     """And the query itself between them."""
     (found,) = geometries({"mask": "band", "window": 129})
-    assert ("band129", False, (64, 64)) == (found.mask, found.causal, found.window)
+    assert ("band129", False, (64, 64)) == (found.label, found.mask.causal, found.mask.window)
 
 
 def test_another_mask_leaves_the_chunks_behind() -> None:
     """A model with chunked layers, asked for a causal mask, sees all keys to the left."""
     own, causal = geometries({"mask": "chunked", "chunk": 64}, masks=["model", "causal"])
-    assert [("chunked64", True, 64), ("causal", True, 0)] == [(it.mask, it.causal, it.chunk) for it in (own, causal)]
+    assert [("chunked64", True, 64), ("causal", True, 0)] == [
+        (it.label, it.mask.causal, it.mask.chunk) for it in (own, causal)
+    ]
 
 
 def test_equal_groups_become_one_and_their_layers_add_up() -> None:
@@ -142,15 +144,15 @@ def test_equal_groups_become_one_and_their_layers_add_up() -> None:
 def test_groups_of_different_masks_keep_plain_labels() -> None:
     """Alternating layers: a window and a causal mask."""
     found = geometries({"layers": [0, 2], **WINDOW}, {"layers": [1]})
-    assert [("window128", 2), ("causal", 1)] == [(each.mask, each.layers) for each in found]
+    assert [("window128", 2), ("causal", 1)] == [(each.label, each.layers) for each in found]
 
 
 def test_a_mask_asked_for_twice_counts_its_layers_once() -> None:
     """The model's own mask is causal, and the matrix names causal as well: one call, 3 layers."""
     found = geometries({"layers": [0, 1, 2]}, masks=["model", "causal"])
-    assert [("causal", 3)] == [(each.mask, each.layers) for each in found]
+    assert [("causal", 3)] == [(each.label, each.layers) for each in found]
     found = geometries({"layers": [0, 1], **WINDOW}, {"layers": [2]}, masks=["model", "causal", "window128"])
-    assert {"window128": 3, "causal": 3} == {each.mask: each.layers for each in found}
+    assert {"window128": 3, "causal": 3} == {each.label: each.layers for each in found}
 
 
 @pytest.mark.parametrize(
@@ -166,13 +168,13 @@ def test_a_mask_asked_for_twice_counts_its_layers_once() -> None:
 def test_groups_that_differ_under_one_label_are_told_apart(change: dict[str, Any], detail: str) -> None:
     """What differs is appended, so that ids stay unique."""
     found = geometries({}, change)
-    assert ["causal.h8x2.d64x64.c0.s0.125", f"causal.{detail}"] == [each.mask for each in found]
+    assert ["causal.h8x2.d64x64.c0.s0.125", f"causal.{detail}"] == [each.label for each in found]
 
 
 def test_groups_that_differ_beyond_the_printed_digits_are_told_apart() -> None:
     """Two scales that print alike are two calls, with two labels."""
     found = geometries({"scale": 0.0883883}, {"scale": 0.08838834764831845})
-    assert 2 == len(found) == len({each.mask for each in found})
+    assert 2 == len(found) == len({each.label for each in found})
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -201,7 +203,7 @@ def test_labels_are_unique_and_no_layer_is_lost(
 ) -> None:
     """Whatever the groups: (model, label) is unique, and every mask covers each layer once."""
     found = geometries(*groups, parallel=parallel, masks=masks)
-    labels = [(each.model, each.mask) for each in found]
+    labels = [(each.model, each.label) for each in found]
     assert len(labels) == len(set(labels))
     asked = len({"causal" if mask == "model" else mask for mask in masks})
     for number in parallel:

@@ -77,9 +77,9 @@ def test_a_sliding_window_model() -> None:
     (case,) = make_plan(matrix, load_kernels()).cases
     assert ("window4096", True, (4095, 0), "window") == (
         case.mask,
-        case.workload.causal,
-        case.workload.window,
-        case.workload.mask_kind,
+        case.workload.mask.causal,
+        case.workload.mask.window,
+        case.workload.mask.kind,
     )
 
 

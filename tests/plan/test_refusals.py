@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import geometry, make_card, make_kernel, make_matrix
+from builders import CAUSAL, alter, geometry, make_card, make_kernel, make_matrix
 from pydantic import ValidationError
 
 from qualify.cards.load import load_matrix
@@ -181,8 +181,8 @@ def test_more_queries_than_keys_are_refused_under_masks_that_do_not_claim_them()
     expected = ["mask=causal, seqlen_q=9 > seqlen_k=4 (under-test claims more queries than keys under full, window)"]
     assert expected == length_refusals(card, causal(), lengths((4, 9), (4, 4)))
     assert [] == length_refusals(card, causal(), lengths((4, 9), (4, 9)))
-    assert [] == length_refusals(card, replace(causal(), causal=False), lengths((9,), (4,)))
-    assert [] == length_refusals(card, replace(causal(), window=(3, 0)), lengths((9,), (4,)))
+    assert [] == length_refusals(card, alter(causal(), causal=False), lengths((9,), (4,)))
+    assert [] == length_refusals(card, alter(causal(), window=(3, 0)), lengths((9,), (4,)))
     assert [] == length_refusals(make_card(), causal(), lengths((9,), (4,)))
     plan = make_plan(load_matrix("incidents"), {"under-test": make_kernel(longer_queries=["full"])})
     (refused,) = {why for case, why in plan.refused if case.incident == "flash-attention-1778"}
@@ -195,7 +195,7 @@ def test_chunks_are_a_mask_of_their_own_for_longer_queries() -> None:
     """A card that claims more queries than keys under a causal mask has not claimed them under chunks."""
     card = make_card(longer_queries=["causal"])
     expected = ["mask=chunked, seqlen_q=9 > seqlen_k=4 (under-test claims more queries than keys under causal)"]
-    assert expected == length_refusals(card, replace(causal(), chunk=16), lengths((9,), (4,)))
+    assert expected == length_refusals(card, alter(causal(), chunk=16), lengths((9,), (4,)))
 
 
 @pytest.mark.parametrize(("fewer", "refused"), [(0, False), (1, True)])
@@ -235,7 +235,7 @@ def test_lengths_of_queries_and_of_keys_count_alone(
 def causal() -> Geometry:
     """A causal layer."""
     heads: dict[str, Any] = {"heads_q": 8, "heads_kv": 2, "head_dim": 64, "head_dim_v": 64, "scale": 0.125}
-    mask: dict[str, Any] = {"mask": "causal", "causal": True, "window": (-1, -1), "softcap": 0.0, "sinks": False}
+    mask: dict[str, Any] = {"label": "causal", "mask": CAUSAL, "softcap": 0.0, "sinks": False}
     return Geometry(model="small", layers=1, refusals=(), **heads, **mask)
 
 

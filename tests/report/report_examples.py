@@ -30,6 +30,7 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Run, Verdict
 from qualify.facts.stack import Ceilings, Component, Device, Stack
+from qualify.masks import Mask
 
 HOSTILE = '<script>alert(1)</script>"&'
 PROBES = ("census", "needle", "poison", "suffix")
@@ -116,8 +117,7 @@ def make_case(model: str, phase: Phase, kernel: str, *, size: int = 8192, head_d
             head_dim=head_dim,
             head_dim_v=head_dim,
             dtype="bf16",
-            causal=True,
-            window=(-1, -1),
+            mask=Mask(causal=True),
             softcap=0.0,
             sinks=False,
             scale=head_dim**-0.5,

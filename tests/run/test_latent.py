@@ -150,7 +150,7 @@ ADAPTERS: dict[str, Callable[[], Adapter]] = {
         ({"heads_kv": 2}, "one KV head, not 2"),
         ({"head_dim": 320, "head_dim_v": 256}, "(head_dim, head_dim_v)=(320, 256) is not (576, 512)"),
         ({"softcap": 30.0}, "no softcap: softcap=30.0"),
-        ({"window": (9, 0)}, "no window: window=(9, 0)"),
+        ({"window": (9, 0)}, "no window mask: causal, window (9, 0)"),
         ({"sinks": True}, "no sinks: 16 given"),
         ({"dtype": "fp32"}, "bf16 and fp16 only, not torch.float32"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import alter
 from torch.profiler import profile
 
 from qualify.facts.case import Workload
@@ -99,7 +100,7 @@ def trials() -> list[list[AttentionCall]]:
         factors = 0.5 + torch.rand(3, batch, heads, generator=torch.Generator().manual_seed(1))
         strided = replace(call, q=spread(call.q), k=spread(call.k), v=spread(spread(call.v)))
         groups += [
-            [call, strided, replace(call, causal=not call.causal, window=(7, 3)), call],
+            [call, strided, alter(call, causal=not call.causal, window=(7, 3)), call],
             [replace(call, q_descale=factors[0], k_descale=factors[1], v_descale=factors[2])],
             [replace(call, scale=call.scale / 2, softcap=2.0), call, call],
             [replace(call, k=call.k * 40), replace(call, v=call.v * 1e5), call],

@@ -25,6 +25,7 @@ from qualify.facts.outcome import (
 from qualify.facts.run import Record, Run
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
 from qualify.facts.stack import Ceilings, Component, Device, Stack
+from qualify.masks import Mask
 
 NAN = float("nan")
 INFINITY = float("inf")
@@ -41,8 +42,7 @@ def workload(**changes: object) -> Workload:
         head_dim=128,
         head_dim_v=64,
         dtype="bf16",
-        causal=True,
-        window=(-1, -1),
+        mask=Mask(causal=True),
         softcap=0.0,
         sinks=False,
         scale=128**-0.5,

@@ -12,15 +12,18 @@ from qualify.errors import StoreError
 from qualify.facts.case import Case, Workload
 from qualify.facts.outcome import Crashed, Measured, Outcome, evidence_of
 from qualify.facts.run import Record
+from qualify.masks import Mask
 from qualify.store import Store
 
 RUN = examples.run()
 CASES = [
     examples.case(0),
     examples.case(1, unclaimed=("window 4096 (claims: full)", examples.HOSTILE), line=0, phase="decode"),
-    examples.case(2, workload=examples.workload(window=(4096, 0), softcap=50.0, sinks=True, scale=0.1)),
+    examples.case(
+        2, workload=examples.workload(mask=Mask(causal=True, window=(4096, 0)), softcap=50.0, sinks=True, scale=0.1)
+    ),
     examples.case(3, workload=examples.workload(seqlens_q=(1,) * 65_536, seqlens_k=tuple(range(500)), page_size=16)),
-    examples.case(4, workload=examples.workload(seqlens_q=(), seqlens_k=(), causal=False), model=examples.HOSTILE),
+    examples.case(4, workload=examples.workload(seqlens_q=(), seqlens_k=(), mask=Mask()), model=examples.HOSTILE),
     examples.case(5, dtype="fp16", workload=examples.workload(dtype="fp32", softcap=examples.INFINITY)),
     examples.case(6, dtype="fp8_e4m3", workload=examples.workload(dtype="fp8_e4m3", descale="head")),
     examples.case(7, dtype="bf16_kv_fp8_e4m3", workload=examples.workload(dtype="bf16_kv_fp8_e4m3", descale="tensor")),

@@ -22,11 +22,12 @@ from sqlalchemy import create_engine, select
 from qualify.errors import InfrastructureError, StoreError, UsageError
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Run
+from qualify.masks import Mask
 from qualify.store import Store, tables
 from qualify.store.database import parse
 from qualify.store.retention import holds
 from qualify.store.tables import metadata
-from qualify.store.transfer import FORMAT, Evidence, Moved
+from qualify.store.transfer import FORMAT, Evidence, Moved, read
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
@@ -36,6 +37,7 @@ SHAPES = {
     "qualify.export/3": "cf20833f3626",
     "qualify.export/4": "fb2b973f0f22",
     "qualify.export/5": "52c70f05181c",
+    "qualify.export/6": "14438520ef3e",
 }
 
 
@@ -158,6 +160,23 @@ def test_other_content_of_the_same_run_is_refused(address: str, file: Path) -> N
         assert [] == store.records(RUN)
 
 
+@pytest.mark.parametrize("chunk", [0, 64])
+def test_a_file_of_format_5_keeps_its_masks(file: Path, chunk: int) -> None:
+    """Until format 5 a workload spelled its mask in three fields."""
+
+    def older(lines: list[Any]) -> None:
+        lines[0].update(format="qualify.export/5")
+        for line in lines:
+            if "case" in line:
+                del line["case"]["workload"]["mask"]
+                line["case"]["workload"] |= {"causal": True, "window": [9, 0], "chunk": chunk}
+
+    _changed(file, older)
+    pattern: Any = "chunked" if chunk else ""
+    expected = Mask(causal=True, window=(9, 0), pattern=pattern, size=chunk)
+    assert {expected} == {case.workload.mask for case in read(file).cases}
+
+
 def test_a_run_that_only_began_travels(address: str, tmp_path: Path) -> None:
     """A run without stack, plan and outcomes is one as well."""
     file = tmp_path / "begun.gz"
@@ -189,7 +208,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
     "format": (
         lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
-        "this qualify reads qualify.export/2 and qualify.export/3 and qualify.export/4 and qualify.export/5",
+        "and qualify.export/5 and qualify.export/6",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
     "no run": (lambda file: _changed(file, lambda lines: lines[0].pop("run")), "its records are none"),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import from_batch, refusals, refuse
+from qualify.run.adapters.packing import WINDOWED, from_batch, refusals, refuse
 
 LIBRARY = "flash-attn 2"
 PAGE_MULTIPLE = 256
@@ -46,7 +46,7 @@ class FlashAttn2:
         Raises:
             LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
         """
-        refuse(call, LIBRARY, paged=True, window=True, softcap=True)
+        refuse(call, LIBRARY, masks=WINDOWED, paged=True, softcap=True)
         if call.block_table is not None:
             _refuse_pages(call)
         prepared = self.bind(call)

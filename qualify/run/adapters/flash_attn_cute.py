@@ -15,7 +15,7 @@ from typing import Any
 from qualify.facts.adapters import settle
 from qualify.masks import UNBOUNDED
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.adapters.packing import refusals, refuse
+from qualify.run.adapters.packing import WINDOWED, refusals, refuse
 
 LIBRARY = "flash-attn 4"
 
@@ -45,7 +45,7 @@ class FlashAttn4:
         Raises:
             LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
         """
-        refuse(call, LIBRARY, paged=True, window=True, softcap=True, sinks=True, head_dim_v=True)
+        refuse(call, LIBRARY, masks=WINDOWED, paged=True, softcap=True, sinks=True, head_dim_v=True)
         prepared = self.bind(call)
         with refusals(LIBRARY):
             prepared.launch()

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import left_window, page_list, refusals, refuse, tensor_scale
+from qualify.run.adapters.packing import PLAIN, WINDOWED, left_window, page_list, refusals, refuse, tensor_scale
 
 WORKSPACE_BYTES = 1 << 30
 """scratch of all wrappers: Falcon 7B's splits fill 614 MB of it (8 sequences, 5 queries of 71 heads, 8196 keys), and
@@ -71,7 +71,7 @@ class FlashInfer:
             call,
             self._name,
             paged=True,
-            window=not fp8,
+            masks=PLAIN if fp8 else WINDOWED,
             softcap=not fp8,
             head_dim_v=not paged and not fp8,
             fp8=self._backend == "fa3",

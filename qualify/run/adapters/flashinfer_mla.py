@@ -18,7 +18,7 @@ from torch import Tensor
 from qualify.facts.adapters import settle
 from qualify.run.adapters.flashinfer import Scratch
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.adapters.packing import latent_keys, page_list, refusals, refuse
+from qualify.run.adapters.packing import PLAIN, latent_keys, page_list, refusals, refuse
 
 HEAD_DIMS = (576, 512)
 """(head_dim, head_dim_v), and so a rotated part of 64"""
@@ -87,7 +87,7 @@ class FlashInferMla:
         Raises:
             LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
         """
-        refuse(call, self._name, paged=True, head_dim_v=True)
+        refuse(call, self._name, masks=PLAIN, paged=True, head_dim_v=True)
         latent_keys(call, self._name, HEAD_DIMS)
         with refusals(self._name):
             prepared = self.bind(call)

@@ -12,7 +12,7 @@ from typing import Any
 
 from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import from_batch, latent_keys, queries_of_each, refusals, refuse
+from qualify.run.adapters.packing import PLAIN, from_batch, latent_keys, queries_of_each, refusals, refuse
 from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "FlashMLA"
@@ -43,7 +43,7 @@ class FlashMla:
         Raises:
             LibraryRefusal: a parameter that the library has no word for, or what its own checks say.
         """
-        refuse(call, LIBRARY, paged=True, head_dim_v=True)
+        refuse(call, LIBRARY, masks=PLAIN, paged=True, head_dim_v=True)
         latent_keys(call, LIBRARY, HEAD_DIMS)
         if call.block_table is None or call.seqused_k is None:
             raise LibraryRefusal(f"{LIBRARY}: pages only")

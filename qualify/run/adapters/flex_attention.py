@@ -1,7 +1,7 @@
 """FlexAttention: PyTorch's compiled attention with a mask given as a function.
 
 Sequences of equal length become a dense view. Otherwise the packed tensors are one long sequence, and the
-mask lets a query see only the keys of its own sequence. The mask is ``qualify.masks.visible``; the block
+mask lets a query see only the keys of its own sequence. The mask is ``Mask.visible``; the block
 mask is built, and the kernel compiled, outside the timed region.
 """
 
@@ -17,7 +17,7 @@ from torch._dynamo import config as dynamo
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qualify.facts.adapters import settle
-from qualify.masks import UNBOUNDED, visible
+from qualify.masks import KINDS, Mask
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.adapters.packing import refusals, refuse
 
@@ -54,7 +54,7 @@ class FlexAttention:
         Raises:
             LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
         """
-        refuse(call, LIBRARY, window=True, chunk=True, softcap=True, head_dim_v=True, fp32=True)
+        refuse(call, LIBRARY, masks=KINDS, softcap=True, head_dim_v=True, fp32=True)
         with refusals(LIBRARY):
             return self.bind(call)
 
@@ -89,12 +89,11 @@ def mask_of(call: AttentionCall) -> MaskMod | None:
     """The mask of a packed call as FlexAttention wants it; None where every query sees every key."""
     count, seqlen_q, seqlen_k = _dense_shape(call)
     if count == len(call.cu_seqlens_q) - 1:
-        if not call.causal and call.window == (UNBOUNDED, UNBOUNDED) and not call.chunk:
+        if call.mask.kind == "full":
             return None
-        return _dense_mask(seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
+        return _dense_mask(call.mask, seqlen_q, seqlen_k)
     assert call.cu_seqlens_k is not None, "a packed call has cu_seqlens_k"
-    sides: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
-    return _document_mask(call.cu_seqlens_q, call.cu_seqlens_k, **sides)
+    return _document_mask(call.mask, call.cu_seqlens_q, call.cu_seqlens_k)
 
 
 def _dense_shape(call: AttentionCall) -> tuple[int, int, int]:
@@ -110,15 +109,15 @@ def _to_batch(packed: Tensor, count: int, length: int) -> Tensor:
     return packed.view(count, length, *packed.shape[1:]).transpose(1, 2)
 
 
-def _dense_mask(seqlen_q: int, seqlen_k: int, *, causal: bool, window: tuple[int, int], chunk: int) -> MaskMod:
+def _dense_mask(mask: Mask, seqlen_q: int, seqlen_k: int) -> MaskMod:
     def mask_mod(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=causal, window=window, chunk=chunk)
+        seen: Tensor = mask.visible(i, j, seqlen_q, seqlen_k)
         return seen
 
     return mask_mod
 
 
-def _document_mask(bounds_q: Tensor, bounds_k: Tensor, *, causal: bool, window: tuple[int, int], chunk: int) -> MaskMod:
+def _document_mask(mask: Mask, bounds_q: Tensor, bounds_k: Tensor) -> MaskMod:
     """Rows and columns of the packed tensors see each other within their own sequence.
 
     ::
@@ -138,7 +137,7 @@ def _document_mask(bounds_q: Tensor, bounds_k: Tensor, *, causal: bool, window: 
     own_k: Any = lengths_k[sequence_q]
 
     def mask_mod(_batch: Tensor, _head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        seen = visible(index_q[i], index_k[j], own_q[i], own_k[i], causal=causal, window=window, chunk=chunk)
+        seen = mask.visible(index_q[i], index_k[j], own_q[i], own_k[i])
         together: Tensor = (sequence_q[i] == sequence_k[j]) & seen
         return together
 

@@ -14,6 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from qualify.masks import Mask
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionCall:
@@ -47,12 +49,8 @@ class AttentionCall:
     """no sequence has more keys; a paged call may say more than the longest has, up to what its table has room for"""
     scale: float
     """multiplies q·k"""
-    causal: bool
-    """aligned to the bottom right corner"""
-    window: tuple[int, int] = (-1, -1)
-    """(left, right) inclusive, -1 = unbounded"""
-    chunk: int = 0
-    """positions per chunk, counted from the sequence's first key; a query sees only its own chunk; 0 = no chunks"""
+    mask: Mask
+    """which keys each query sees; ``causal``, ``window`` and ``chunk`` read it"""
     softcap: float = 0.0
     """0.0 = off"""
     sinks: Tensor | None = None
@@ -66,6 +64,21 @@ class AttentionCall:
     v_descale: Tensor | None = None
     """(batch, heads_kv) float32 where k and v are fp8"""
     out_dtype: torch.dtype
+
+    @property
+    def causal(self) -> bool:
+        """Whether keys after the query's position are hidden; aligned to the bottom right corner."""
+        return self.mask.causal
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """(left, right) inclusive distances in keys from the query's position, -1 = unbounded."""
+        return self.mask.window
+
+    @property
+    def chunk(self) -> int:
+        """Positions per chunk, counted from the sequence's first key; a query sees only its own; 0 = no chunks."""
+        return self.mask.chunk
 
     @property
     def latent(self) -> bool:

@@ -5,14 +5,14 @@ Everything here runs in ``prepare``, outside the timed region, and may copy and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from qualify.masks import UNBOUNDED, visible
+from qualify.masks import UNBOUNDED, Mask, MaskKind
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 
 NOT_REFUSALS = (
@@ -29,6 +29,10 @@ NOT_REFUSALS = (
 )
 """Texts of errors that are failures of the device or the host, whatever exception class carries them."""
 HALVES = (torch.bfloat16, torch.float16)
+PLAIN: frozenset[MaskKind] = frozenset({"full", "causal"})
+"""masks of a library that knows no window"""
+WINDOWED: frozenset[MaskKind] = PLAIN | {"window", "band"}
+"""masks of a library that takes both sides of a window"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +93,7 @@ def to_packed(dense: Tensor, starts: tuple[int, ...], lengths: tuple[int, ...], 
     return packed
 
 
-def boolean_mask(
-    sequences: Sequences, *, causal: bool, window: tuple[int, int], chunk: int = 0, device: torch.device
-) -> Tensor:
+def boolean_mask(mask: Mask, sequences: Sequences, device: torch.device) -> Tensor:
     """True where a query sees a key, (sequences or 1, 1, longest q, longest k); padding keys are hidden.
 
     Rows of padding queries hold anything: whoever pads drops them.
@@ -101,8 +103,8 @@ def boolean_mask(
         shapes = shapes[:1]
     i = torch.arange(max(sequences.q_lengths), device=device)[:, None]
     j = torch.arange(max(sequences.k_lengths), device=device)[None, :]
-    masks = [visible(i, j, q, k, causal=causal, window=window, chunk=chunk) for q, k in shapes]
-    return torch.stack([mask.expand(i.shape[0], j.shape[1]) for mask in masks])[:, None]
+    masks = [mask.visible(i, j, q, k) for q, k in shapes]
+    return torch.stack([seen.expand(i.shape[0], j.shape[1]) for seen in masks])[:, None]
 
 
 def from_batch(native: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -201,8 +203,7 @@ def refuse(
     library: str,
     *,
     paged: bool = False,
-    window: bool = False,
-    chunk: bool = False,
+    masks: Collection[MaskKind],
     softcap: bool = False,
     sinks: bool = False,
     spans: bool = False,
@@ -212,6 +213,9 @@ def refuse(
     fp8_cache: bool = False,
 ) -> None:
     """Refuse what a library cannot honour; each keyword names something that it can.
+
+    Args:
+        masks: kinds that the adapter hands on; every other kind is refused.
 
     Raises:
         LibraryRefusal: with one reason and value for each thing asked for in vain.
@@ -229,8 +233,7 @@ def refuse(
         text
         for wrong, text in (
             (call.block_table is not None and not paged, f"no paged cache: page_size={call.k.shape[1]}"),
-            (call.window != (UNBOUNDED, UNBOUNDED) and not window, f"no window: window={call.window}"),
-            (bool(call.chunk) and not chunk, f"no chunks: chunk={call.chunk}"),
+            (call.mask.kind not in masks, f"no {call.mask.kind} mask: {call.mask.words or 'every key is seen'}"),
             (bool(call.softcap) and not softcap, f"no softcap: softcap={call.softcap}"),
             (call.sinks is not None and not sinks, f"no sinks: {call.q.shape[1]} given"),
             (images is not None and not spans, f"no bidirectional spans: {0 if images is None else len(images)} given"),

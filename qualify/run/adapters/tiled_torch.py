@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from qualify.facts.adapters import settle
-from qualify.masks import key_range, visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
 
 
@@ -147,7 +146,7 @@ def attend_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int, 
             scores = call.softcap * torch.tanh(scores / call.softcap)
         i = torch.arange(start, stop, device=q.device).view(-1, 1)
         j = torch.arange(keys.start, keys.stop, device=q.device).view(1, -1)
-        seen = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window, chunk=call.chunk)
+        seen = call.mask.visible(i, j, seqlen_q, seqlen_k)
         for begin, end in sequence.spans:
             position = i + (seqlen_k - seqlen_q)
             seen = seen | ((position >= begin) & (position < end) & (j >= begin) & (j < end))
@@ -168,9 +167,8 @@ def keys_of_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int)
     seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
     if sequence.spans:
         return 0, seqlen_k
-    mask: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
-    low, _ = key_range(start, seqlen_q, seqlen_k, **mask)
-    _, high = key_range(stop - 1, seqlen_q, seqlen_k, **mask)
+    low, _ = call.mask.key_range(start, seqlen_q, seqlen_k)
+    _, high = call.mask.key_range(stop - 1, seqlen_q, seqlen_k)
     return low, high
 
 

@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from qualify.facts.adapters import settle
-from qualify.masks import UNBOUNDED
+from qualify.masks import KINDS
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import (
     Sequences,
@@ -68,11 +68,11 @@ class TorchSdpa:
         Raises:
             LibraryRefusal: with the reasons that PyTorch gives in its warnings.
         """
-        refuse(call, self._name, window=True, chunk=True, head_dim_v=True, fp32=True)
+        refuse(call, self._name, masks=KINDS, head_dim_v=True, fp32=True)
         sequences = live_sequences(call)
         if self._is_causal and sequences.q_lengths and _needs_mask(call, sequences):
             raise LibraryRefusal(
-                f"{self._name}: is_causal excludes the boolean mask that window={call.window}, chunk={call.chunk} "
+                f"{self._name}: is_causal excludes the boolean mask that {call.mask.words} "
                 f"or lengths {sequences.q_lengths} x {sequences.k_lengths} need"
             )
         prepared = self.bind(call)
@@ -127,23 +127,21 @@ def _dense_inputs(call: AttentionCall, sequences: Sequences) -> tuple[Tensor, Te
 
 def _needs_mask(call: AttentionCall, sequences: Sequences) -> bool:
     """Whether ``is_causal`` alone cannot say what each query sees."""
-    return call.window != (UNBOUNDED, UNBOUNDED) or bool(call.chunk) or sequences.ragged
+    return call.mask.kind not in {"full", "causal"} or sequences.ragged
 
 
 def _mask_arguments(call: AttentionCall, sequences: Sequences) -> dict[str, Any]:
     """The keywords that say the mask: none, ``is_causal`` or ``attn_mask``."""
     seqlen_q, seqlen_k = max(sequences.q_lengths), max(sequences.k_lengths)
     if _needs_mask(call, sequences):
-        sides: Any = {"causal": call.causal, "window": call.window, "chunk": call.chunk}
-        return {"attn_mask": boolean_mask(sequences, **sides, device=call.q.device)}
+        return {"attn_mask": boolean_mask(call.mask, sequences, call.q.device)}
     if not call.causal or seqlen_q == 1:
         return {}
     if seqlen_q == seqlen_k:
         return {"is_causal": True}
     if not call.q.is_cuda:
         # On the CPU the lower-right bias would only be turned into this mask at every call.
-        mask = boolean_mask(sequences, causal=True, window=call.window, device=call.q.device)
-        return {"attn_mask": mask}
+        return {"attn_mask": boolean_mask(call.mask, sequences, call.q.device)}
     with warnings.catch_warnings():
         # It warns where rows see no key; what such a row gives is a claim of the card, and checked.
         warnings.filterwarnings("ignore", message="Lower right causal bias will produce NaNs")

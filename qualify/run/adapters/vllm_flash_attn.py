@@ -19,7 +19,7 @@ from torch import Tensor
 
 from qualify.facts.adapters import settle
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import refusals, refuse
+from qualify.run.adapters.packing import WINDOWED, refusals, refuse
 from qualify.run.adapters.vllm_import import import_vllm
 
 
@@ -65,7 +65,7 @@ class VllmFlashAttn:
             LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
         """
         hopper = self._version == 3
-        refuse(call, self._name, paged=True, window=True, softcap=True, sinks=hopper, head_dim_v=hopper, fp8=hopper)
+        refuse(call, self._name, masks=WINDOWED, paged=True, softcap=True, sinks=hopper, head_dim_v=hopper, fp8=hopper)
         prepared = self.bind(call)
         with refusals(self._name):
             prepared.launch()
@@ -125,7 +125,7 @@ class UpstreamFlashAttn3:
         Raises:
             LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
         """
-        refuse(call, self._name, paged=True, window=True, softcap=True, head_dim_v=True, fp8=True)
+        refuse(call, self._name, masks=WINDOWED, paged=True, softcap=True, head_dim_v=True, fp8=True)
         prepared = self.bind(call)
         with refusals(self._name):
             prepared.launch()

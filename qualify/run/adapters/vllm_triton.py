@@ -17,7 +17,7 @@ from torch import Tensor
 from qualify.facts.adapters import settle
 from qualify.masks import UNBOUNDED
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
-from qualify.run.adapters.packing import refusals, refuse, tensor_scale
+from qualify.run.adapters.packing import WINDOWED, refusals, refuse, tensor_scale
 from qualify.run.adapters.vllm_import import import_vllm
 
 LIBRARY = "vLLM Triton"
@@ -60,7 +60,7 @@ class VllmTriton:
             LibraryRefusal: a parameter that the kernel has no word for, or what its own checks say.
         """
         eight = {"fp8": True, "fp8_cache": True}
-        refuse(call, LIBRARY, paged=True, window=True, chunk=True, softcap=True, sinks=True, spans=True, **eight)
+        refuse(call, LIBRARY, masks=WINDOWED | {"chunked"}, paged=True, softcap=True, sinks=True, spans=True, **eight)
         refuse_mask(call)
         for name in ("q_descale", "k_descale", "v_descale"):
             tensor_scale(call, name, LIBRARY)

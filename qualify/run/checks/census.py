@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.outcome import Finding, Value
+from qualify.masks import EVERYWHERE, PATTERNS, UNBOUNDED
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs.kinds import key_positions
@@ -183,8 +185,7 @@ class Reader:
 
     def first_wrong(self, result: Result, subject: Subject) -> tuple[str, dict[str, Value]] | None:
         """What is wrong with the first wrong row, in words, and the values; None where nothing is."""
-        mask = {"causal": self.workload.causal, "window": self.workload.window}
-        low, high = self.rows.visible_range(**mask)  # type: ignore[arg-type]
+        low, high = self.rows.visible_range()
         wrong = self.wrong_rows(result.out, low, high)
         miscounted = self._miscounted(result, low, high, subject.card.claims.lse.rel)
         if not bool(wrong.any()):
@@ -244,27 +245,28 @@ class Reader:
 
     def _looks_like(self, out: Tensor) -> str:
         """The name of a wrong mask that explains every row; empty where none does."""
-        causal, window = self.workload.causal, self.workload.window
-        left, right = window
-        suspects: list[tuple[str, dict[str, object]]] = [
+        mask = self.workload.mask
+        left, right = mask.window
+        suspects: list[tuple[str, dict[str, Any]]] = [
             ("a mask aligned to the top left corner", {"top_left": True}),
-            ("no mask at all", {"causal": False, "window": (-1, -1)}),
+            ("no mask at all", {"mask": replace(mask, causal=False, window=EVERYWHERE)}),
             ("a mask shifted by one key to the right", {"shift": 1}),
             ("a mask shifted by one key to the left", {"shift": -1}),
         ]
         if left >= 0:
             suspects += [
-                ("the window being ignored", {"window": (-1, right)}),
-                ("a window of one key more on the left", {"window": (left + 1, right)}),
-                ("a window of one key less on the left", {"window": (max(0, left - 1), right)}),
+                ("the window being ignored", {"mask": replace(mask, window=(UNBOUNDED, right))}),
+                ("a window of one key more on the left", {"mask": replace(mask, window=(left + 1, right))}),
+                ("a window of one key less on the left", {"mask": replace(mask, window=(max(0, left - 1), right))}),
             ]
-        if self.workload.chunk:
-            suspects.append(("the chunks being ignored", {"chunks": False}))
+        if mask.pattern:
+            suspects.append(
+                (f"the {PATTERNS[mask.pattern].noun} being ignored", {"mask": replace(mask, pattern="", size=0)})
+            )
         if self.workload.spans:
             suspects.append(("the image spans being ignored", {"spans": False}))
         for name, change in suspects:
-            mask = {"causal": causal, "window": window} | change
-            low, high = self.rows.visible_range(**mask)  # type: ignore[arg-type]
+            low, high = self.rows.visible_range(**change)
             if not bool(self.wrong_rows(out, low, high).any()):
                 return name
         return ""

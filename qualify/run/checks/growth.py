@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from qualify.facts.case import Workload, mask_kind
+from qualify.facts.case import Workload
 from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Shipped, Subject, failing, passed
@@ -31,7 +31,7 @@ class Growth(Shipped):
         if subject.card.claims.memory == "quadratic":
             return "the card says that its memory grows with the square of the length"
         workload = subject.workload
-        kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)
+        kind = workload.mask.kind
         if subject.card.claims.memory == "mask" and kind not in {"full", "causal"}:
             return f"the card says that a {kind} mask is held whole"
         if subject.card.jit == "shapes":

@@ -94,7 +94,7 @@ def wrong_head(subject: Subject) -> Finding | None:
     number = torch.arange(workload.heads_kv, device=subject.device) + 1
     read = torch.zeros(len(before.out), workload.heads_q, dtype=torch.int64, device=subject.device)
     rows = rows_of(workload, subject.device)
-    low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+    low, high = rows.visible_range()
     for digit in range(workload.heads_kv.bit_length()):
         after = subject.run(_turned_values(inputs, (number >> digit) & 1 == 1).call)
         read += _changes(subject, before, after).long() << digit

@@ -170,7 +170,7 @@ def replacements(subject: Subject) -> Iterator[tuple[str, Asked, Asked]]:
     workload, inputs = subject.workload, subject.inputs()
     yield "contents", (workload, inputs), (workload, subject.inputs(seed=3))
     other = _other_parameters(subject)
-    names = ("scale", "causal", "window", "softcap")
+    names = ("scale", "mask", "softcap")
     call = replace(inputs.call, **{name: getattr(other, name) for name in names})
     yield "parameters", (workload, inputs), (other, replace(inputs, call=call))
     for name, turned in _turned(subject):
@@ -265,37 +265,38 @@ def _shorter(workload: Workload) -> Workload:
 def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
     """Another number in one place of the mask: a key may hold the other places, or only that there is a mask."""
     workload, masks = subject.workload, subject.card.claims.masks
-    left, right = workload.window
-    if not workload.causal and left > 0:
-        yield "window (left side)", replace(workload, window=(left // 2, right))
-    if not workload.causal and right > 0:
-        yield "window (right side)", replace(workload, window=(left, right // 2))
-    if workload.causal and left > 0 and right == 0:
-        yield "window (right side)", replace(workload, window=(left, -1))  # it is causal all the same
-    if not workload.chunk and not workload.spans:
+    left, right = workload.mask.window
+    if not workload.mask.causal and left > 0:
+        yield "window (left side)", workload.masked(window=(left // 2, right))
+    if not workload.mask.causal and right > 0:
+        yield "window (right side)", workload.masked(window=(left, right // 2))
+    if workload.mask.causal and left > 0 and right == 0:
+        yield "window (right side)", workload.masked(window=(left, -1))  # it is causal all the same
+    if not workload.mask.pattern and not workload.spans:
         for side, window, kind in (("left", (0, ROUND // 4), "band"), ("right", (ROUND // 4, 0), "window")):
             if kind in masks:
-                yield f"window ({side} side of 0)", replace(workload, causal=False, window=window)
-    if not workload.causal or workload.window != (-1, -1):
+                yield f"window ({side} side of 0)", workload.masked(causal=False, window=window)
+    if not workload.mask.causal or workload.mask.windowed:
         return
     longest = max(workload.seqlens_k)
     if "chunked" in masks and longest > 2:
-        chunk = (-(-workload.chunk // 2) or -(-longest // 3)) | 1  # odd, so that it cuts tiles
-        yield "chunk", replace(workload, chunk=chunk)
-        yield "chunk (its length)", replace(workload, chunk=chunk + 16)
+        chunk = (-(-workload.mask.chunk // 2) or -(-longest // 3)) | 1  # odd, so that it cuts tiles
+        chunks = {"pattern": "chunked", "size": chunk}
+        yield "chunk", workload.masked(**chunks)
+        yield "chunk (its length)", workload.masked(pattern="chunked", size=chunk + 16)
         if "sinks" in subject.card.claims.features:
-            yield "chunk and sinks", replace(workload, chunk=chunk, sinks=True)
+            yield "chunk and sinks", replace(workload.masked(**chunks), sinks=True)
     image = _image(workload)
-    if "spans" in masks and not workload.chunk and image:
+    if "spans" in masks and not workload.mask.pattern and image:
         at, start, end = image
         yield "image", replace(workload, spans=(image,))
         yield "image (its place)", replace(workload, spans=((at, start + 1, end + 1),))
         if "chunked" in masks and longest > 2:
-            yield "chunk and image", replace(workload, chunk=chunk, spans=(image,))
+            yield "chunk and image", replace(workload.masked(**chunks), spans=(image,))
         if "sinks" in subject.card.claims.features:
             yield "sinks and image", replace(workload, sinks=True, spans=(image,))
-    if "window" in masks and not workload.chunk:
-        yield "window (beyond 2^16)", replace(workload, window=(FAR, 0))  # 3, to an index of 16 bits
+    if "window" in masks and not workload.mask.pattern:
+        yield "window (beyond 2^16)", workload.masked(window=(FAR, 0))  # 3, to an index of 16 bits
 
 
 def _image(workload: Workload) -> tuple[int, int, int] | None:
@@ -322,12 +323,12 @@ def _other_softcap(workload: Workload) -> float:
 def _windowed(subject: Subject) -> Workload | None:
     """The workload under a window, or half of its own; None where the card claims none."""
     workload = subject.workload
-    if "window" not in subject.card.claims.masks or workload.chunk:
+    if "window" not in subject.card.claims.masks or workload.mask.pattern:
         return None
     longest = max(workload.seqlens_k)
     own = ROUND - 1 if longest > ROUND else longest // 3
-    left = own if workload.window[0] < 0 else workload.window[0] // 2
-    return replace(workload, causal=True, window=(left, 0))
+    left = own if workload.mask.window[0] < 0 else workload.mask.window[0] // 2
+    return workload.masked(causal=True, window=(left, 0))
 
 
 def _other_parameters(subject: Subject) -> Workload:
@@ -338,7 +339,7 @@ def _other_parameters(subject: Subject) -> Workload:
         return other
     windowed = _windowed(subject)
     if windowed:
-        other = replace(other, causal=True, window=windowed.window)
+        other = replace(other, mask=windowed.mask)
     softcap = "softcap" in subject.card.claims.features
     return replace(other, softcap=_other_softcap(workload)) if softcap else other
 
@@ -367,8 +368,8 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
         yield "order of sequences", turned  # a key of totals and maxima does not tell them apart
     if subject.card.jit != "never":
         return  # what follows would be compiled
-    if workload.causal and "full" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
-        yield "mask", replace(workload, causal=False)
+    if workload.mask.causal and "full" in claims.masks and not workload.mask.windowed and not workload.mask.pattern:
+        yield "mask", workload.masked(causal=False)
     windowed = _windowed(subject)
     if windowed:
         yield "window", windowed

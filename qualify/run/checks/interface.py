@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Level, Workload, mask_kind
+from qualify.facts.case import Level, Workload
 from qualify.facts.checks import known_check
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
@@ -232,7 +232,7 @@ def difference(
 def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
     """(total_q,) rows that see a key, of all or of the given ones."""
     workload = subject.workload
-    low, high = rows_of(workload, subject.device).visible_range(causal=workload.causal, window=workload.window)
+    low, high = rows_of(workload, subject.device).visible_range()
     return high > low if rows is None else rows & (high > low)
 
 
@@ -318,8 +318,7 @@ def claimed(subject: Subject, seqlens_q: tuple[int, ...], seqlens_k: tuple[int, 
         return False
     if claims.longer_queries is None or all(q <= k for q, k in zip(seqlens_q, seqlens_k, strict=True)):
         return True
-    kind = mask_kind(causal=workload.causal, window=workload.window, chunk=workload.chunk)
-    return kind in claims.longer_queries
+    return workload.mask.kind in claims.longer_queries
 
 
 def paged_or_ragged(subject: Subject) -> Workload:

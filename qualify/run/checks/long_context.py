@@ -61,7 +61,7 @@ class LongContext(Shipped):
         """Needs late keys that some query sees, and nothing that has to be compiled for them."""
         if subject.card.jit == "shapes":
             return "each shape would be compiled"
-        if subject.card.claims.alignment == "top_left" and subject.workload.causal:
+        if subject.card.claims.alignment == "top_left" and subject.workload.mask.causal:
             return "a few queries at the top left see no late key"
         return ""
 
@@ -72,7 +72,7 @@ class LongContext(Shipped):
         process lives, and once more under a mask that hides the early keys.
         """
         workload = _long(subject, KEYS)
-        near = "/near" if workload.chunk or workload.window != (-1, -1) else ""
+        near = "/near" if workload.mask.pattern or workload.mask.windowed else ""
         question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}{near}"
         question += f"/{max(workload.seqlens_q)}"
         if question in subject.asked:

@@ -33,7 +33,7 @@ class Merge(Shipped):
         workload = subject.workload
         if "lse" not in subject.card.claims.features:
             return "the card claims no LSE"
-        if max(workload.seqlens_q) != 1 or workload.window != (-1, -1) or workload.chunk or workload.spans:
+        if max(workload.seqlens_q) != 1 or workload.mask.windowed or workload.mask.pattern or workload.spans:
             return "a part of the keys is another mask here"
         if subject.card.claims.alignment == "top_left":
             return "a mask aligned to the top left has no parts"

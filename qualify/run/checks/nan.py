@@ -39,7 +39,7 @@ class Nan(Shipped):
         workload = subject.workload
         inputs = subject.inputs()
         rows = rows_of(workload, subject.device)
-        low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+        low, high = rows.visible_range()
         row = int((high - low).argmax())
         slots = key_slots(inputs, workload)
         own = rows.sequence == rows.sequence[row]

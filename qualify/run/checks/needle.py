@@ -157,7 +157,7 @@ def choose_targets(workload: Workload, device: torch.device, number: int) -> tup
     pages, and everything else by a fixed stride; rows and heads walk through them.
     """
     rows = rows_of(workload, device)
-    low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+    low, high = rows.visible_range()
     count = (high - low).clamp(min=1)
     turn = torch.arange(len(count), device=device)[:, None] * 7 + torch.arange(workload.heads_q, device=device) * 3
     turn = turn + number * 5

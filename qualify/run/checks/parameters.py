@@ -132,7 +132,7 @@ def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
 
 def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
     """(total_q,) visible keys at even and at odd positions."""
-    low, high = rows_of(workload, device).visible_range(causal=workload.causal, window=workload.window)
+    low, high = rows_of(workload, device).visible_range()
     even = (high + 1) // 2 - (low + 1) // 2
     return even, high - low - even
 

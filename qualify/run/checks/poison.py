@@ -77,7 +77,7 @@ def named(value: float, dtype: torch.dtype) -> str:
 def unseen_keys(workload: Workload, device: torch.device) -> Tensor:
     """(total_k,) bool: keys that no query of their own sequence sees."""
     rows = rows_of(workload, device)
-    low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+    low, high = rows.visible_range()
     edges = torch.zeros(sum(workload.seqlens_k) + 1, dtype=torch.int32, device=device)
     ones = torch.ones_like(low, dtype=torch.int32)
     edges.index_add_(0, rows.first_key + low, ones)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
+from qualify.masks import Mask
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,38 +23,25 @@ class Rows:
     seqlen_k: Tensor
     first_key: Tensor
     """(total_q,) packed index of the sequence's first key"""
-    chunk: int
-    """positions per chunk; 0 = no chunks"""
+    mask: Mask
     span: Tensor
     """(total_q, 2) first key and one past the last of the image that a row is in; past all keys and 0 where none"""
 
     def visible_range(
         self,
+        mask: Mask | None = None,
         *,
-        causal: bool,
-        window: tuple[int, int],
         shift: int = 0,
         top_left: bool = False,
-        chunks: bool = True,
         spans: bool = True,
     ) -> tuple[Tensor, Tensor]:
-        """First visible key and one past the last, per row; what follows ``window`` describes suspected faults."""
-        position = self.query + (0 if top_left else self.seqlen_k - self.seqlen_q) + shift
-        zero = torch.zeros_like(position)
-        low = zero if window[0] < 0 else position - window[0]
-        high = self.seqlen_k
-        if causal:
-            high = torch.minimum(high, position + 1)
-        if window[1] >= 0:
-            high = torch.minimum(high, position + window[1] + 1)
-        if self.chunk and chunks:
-            low = torch.maximum(low, position // self.chunk * self.chunk)
-            high = torch.minimum(high, position // self.chunk * self.chunk + self.chunk)
+        """First visible key and one past the last, per row; arguments describe suspected faults."""
+        query = self.query + shift - (self.seqlen_k - self.seqlen_q if top_left else 0)
+        low, high = (self.mask if mask is None else mask).key_range(query, self.seqlen_q, self.seqlen_k)
         if spans:
             # A row's own key is in its image and in its mask, so both together are one range.
             low, high = torch.minimum(low, self.span[:, 0]), torch.maximum(high, self.span[:, 1])
-        low = torch.minimum(low.clamp(min=0), self.seqlen_k)
-        return low, torch.maximum(high, low)
+        return low, high
 
 
 def rows_of(workload: Workload, device: torch.device) -> Rows:
@@ -73,6 +61,6 @@ def rows_of(workload: Workload, device: torch.device) -> Rows:
         seqlen_q=lengths_q[sequence],
         seqlen_k=lengths_k[sequence],
         first_key=(torch.cumsum(lengths_k, 0) - lengths_k)[sequence],
-        chunk=workload.chunk,
+        mask=workload.mask,
         span=span,
     )

@@ -27,6 +27,7 @@ from torch import Tensor
 from qualify.facts.case import Workload
 from qualify.facts.devices import HOST, Scale
 from qualify.facts.outcome import Finding
+from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.degenerate import Lengths
@@ -314,8 +315,8 @@ def _under_window(subject: Subject, workload: Workload) -> Workload:
     claims = subject.card.claims
     if subject.card.jit != "never" or workload.latent or claims.alignment == "top_left":
         return workload
-    if "window" in claims.masks and workload.window == (-1, -1) and not workload.chunk:
-        workload = replace(workload, causal=True, window=(NARROW, 0))
+    if "window" in claims.masks and workload.mask.kind in {"full", "causal"}:
+        workload = replace(workload, mask=Mask(causal=True, window=(NARROW, 0)))
     return replace(workload, sinks=workload.sinks or "sinks" in claims.features)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding
+from qualify.masks import Mask
 from qualify.run.checks.interface import Difference, Result, Shipped, Subject, changed, difference, unsteady
 from qualify.run.checks.rows import Rows, rows_of
 from qualify.run.inputs.tensors import Inputs, fitted, replace_keys, with_tensors
@@ -21,15 +22,25 @@ SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0
 """where each sequence is split, as a share of its queries"""
 
 
+def _ahead(mask: Mask) -> bool:
+    """Whether keys after some query are hidden."""
+    return mask.causal or mask.window[1] >= 0 or bool(mask.pattern)
+
+
+def _behind(mask: Mask) -> bool:
+    """Whether keys before some query are hidden."""
+    return mask.window[0] >= 0 or bool(mask.pattern)
+
+
 class Suffix(Shipped):
     """Changes what must not be seen, and compares bits."""
 
     def skips(self, subject: Subject) -> str:
         """Needs something that some row must not see."""
         workload = subject.workload
-        if workload.batch == 1 and not (workload.causal or workload.chunk) and workload.window == (-1, -1):
+        if workload.batch == 1 and workload.mask.kind == "full":
             return "one sequence without a mask: every key is everybody's"
-        if workload.batch == 1 and max(workload.seqlens_q) == 1 and workload.window[0] == -1 and not workload.chunk:
+        if workload.batch == 1 and max(workload.seqlens_q) == 1 and not _behind(workload.mask):
             return "one query that sees every key"
         return ""
 
@@ -40,7 +51,7 @@ class Suffix(Shipped):
         before = subject.run(inputs.call)
         rows = rows_of(workload, subject.device)
         asked = []
-        if workload.causal or workload.chunk or workload.window[1] >= 0 or workload.window[0] >= 0:
+        if _ahead(workload.mask) or _behind(workload.mask):
             for share in SPLITS[subject.level]:
                 for name, keys, kept in self._splits(subject, rows, share):
                     found = self._difference(subject, inputs, before, keys, kept)
@@ -59,7 +70,7 @@ class Suffix(Shipped):
     def _splits(self, subject: Subject, rows: Rows, share: float) -> list[tuple[str, Tensor, Tensor]]:
         """(what changes, which keys, which rows must stay) for one place of the split."""
         workload = subject.workload
-        low, high = rows.visible_range(causal=workload.causal, window=workload.window)
+        low, high = rows.visible_range()
         split = (rows.seqlen_q * share).long()
         lengths = torch.tensor(workload.seqlens_k, device=subject.device)
         at_split = rows.query == split
@@ -70,10 +81,10 @@ class Suffix(Shipped):
         ends = torch.cumsum(lengths, 0)
         starts = ends - lengths
         owners = rows.sequence[at_split]
-        if workload.causal or workload.chunk or workload.window[1] >= 0:
+        if _ahead(workload.mask):
             ends = ends.scatter(0, owners, (rows.first_key + high)[at_split])
             splits.append(("the future", position >= ends[owner], rows.query <= split))
-        if workload.window[0] >= 0 or workload.chunk:
+        if _behind(workload.mask):
             starts = starts.scatter(0, owners, (rows.first_key + low)[at_split])
             splits.append(("keys behind its window", position < starts[owner], rows.query >= split))
         return [(name, keys, kept) for name, keys, kept in splits if bool(keys.any())]

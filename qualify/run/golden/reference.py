@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from qualify.facts.devices import Scale
-from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.machine.device import processor_of
 
@@ -283,7 +282,7 @@ def _seen(call: AttentionCall, bucket: _Bucket) -> Tensor:
     j = torch.arange(bucket.seqlen_k, device=device).view(1, 1, -1)
     lengths = [each[:1] if even else each for each in (bucket.lengths_q, bucket.lengths_k)]
     queries, keys = (each.to(device).view(-1, 1, 1) for each in lengths)
-    seen: Tensor = visible(i, j, queries, keys, causal=call.causal, window=call.window, chunk=call.chunk)
+    seen: Tensor = call.mask.visible(i, j, queries, keys)
     seen = seen.expand(-1, len(bucket.rows), -1)
     if call.bidirectional_spans is None:
         return seen

@@ -124,7 +124,7 @@ def key_positions(workload: Workload, device: torch.device) -> Tensor:
 
 def _period(workload: Workload) -> int:
     """Keys from one sink to the next: under a window every query shall see one."""
-    left = workload.window[0]
+    left = workload.mask.window[0]
     return left + 1 if left >= 0 else max(workload.seqlens_k)
 
 

@@ -19,7 +19,6 @@ from qualify.facts.case import DTYPE_BYTES, Level, Workload
 from qualify.facts.devices import HOST, DeviceKind, Scale
 from qualify.facts.outcome import Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
-from qualify.masks import key_range, pairs
 from qualify.run.machine.device import Processor
 
 COLD_FACTOR = 5
@@ -67,9 +66,8 @@ class Work:
 
 def work_of(workload: Workload) -> Work:
     """Operations and bytes that no correct kernel can avoid."""
-    mask: Any = {"causal": workload.causal, "window": workload.window, "chunk": workload.chunk}
     counted = Counter(zip(workload.seqlens_q, workload.seqlens_k, strict=True)).items()
-    visible = sum(count * pairs(*pair, **mask) for pair, count in counted)
+    visible = sum(count * workload.mask.pairs(*pair) for pair, count in counted)
     visible += sum(_added_pairs(workload, *span) for span in workload.spans)
     keys = sum(count * _visible_keys(*pair, workload) for pair, count in counted)
     queries = sum(workload.seqlens_q)
@@ -87,10 +85,9 @@ def work_of(workload: Workload) -> Work:
 def _added_pairs(workload: Workload, sequence: int, start: int, end: int) -> int:
     """Pairs that are visible only because their tokens belong to one image."""
     seqlen_q, seqlen_k = workload.seqlens_q[sequence], workload.seqlens_k[sequence]
-    mask: Any = {"causal": workload.causal, "window": workload.window, "chunk": workload.chunk}
     added = 0
     for query in range(max(0, start - (seqlen_k - seqlen_q)), end - (seqlen_k - seqlen_q)):
-        low, high = key_range(query, seqlen_q, seqlen_k, **mask)
+        low, high = workload.mask.key_range(query, seqlen_q, seqlen_k)
         added += (end - start) - max(0, min(high, end) - max(low, start))
     return added
 
@@ -99,9 +96,10 @@ def _visible_keys(seqlen_q: int, seqlen_k: int, workload: Workload) -> int:
     """Keys of a sequence that at least one query sees (masks are bands, so it is one range)."""
     if not seqlen_q or not seqlen_k:
         return 0
-    mask: Any = {"causal": workload.causal, "window": workload.window, "chunk": workload.chunk}
-    low, _ = key_range(0, seqlen_q, seqlen_k, **mask)
-    _, high = key_range(seqlen_q - 1, seqlen_q, seqlen_k, **mask)
+    low: int
+    high: int
+    low, _ = workload.mask.key_range(0, seqlen_q, seqlen_k)
+    _, high = workload.mask.key_range(seqlen_q - 1, seqlen_q, seqlen_k)
     return max(0, high - low)
 
 

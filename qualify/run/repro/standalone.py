@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qualify.masks import visible
+from qualify.masks import Mask  # noqa: F401 - the calls of a script are written with it
 from qualify.run.adapters.interface import AttentionCall, Prepared
 
 aten = torch.ops.aten
@@ -77,7 +77,7 @@ def exact(call: AttentionCall, sequence: int, query: int, head: int) -> Exact:
         k, v = (tensor[pages].flatten(0, 1)[:length] for tensor in (call.k, call.v))
     kv_head = head // (call.q.shape[1] // k.shape[1])
     key, position = torch.arange(len(k), device=k.device), query + len(k) - (end - begin)
-    seen = visible(query, key, end - begin, len(k), causal=call.causal, window=call.window, chunk=call.chunk)
+    seen = call.mask.visible(query, key, end - begin, len(k))
     for owner, start, stop in [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist():
         if owner == sequence and start <= position < stop:
             seen |= (key >= start) & (key < stop)

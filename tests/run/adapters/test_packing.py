@@ -7,13 +7,17 @@ from itertools import accumulate
 
 import pytest
 import torch
+from builders import CAUSAL, alter, make_mask
 
+from qualify.masks import MaskKind
 from qualify.run.adapters.flash_attn import FlashAttn2
 from qualify.run.adapters.flash_attn_cute import FlashAttn4
 from qualify.run.adapters.flashinfer import FlashInfer
 from qualify.run.adapters.flex_attention import FlexAttention, mask_of
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal
 from qualify.run.adapters.packing import (
+    PLAIN,
+    WINDOWED,
     boolean_mask,
     left_window,
     live_sequences,
@@ -46,7 +50,7 @@ def packed_call(seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...]) -> Atten
         max_seqlen_q=max(seqlens_q),
         max_seqlen_k=max(seqlens_k),
         scale=1.0,
-        causal=True,
+        mask=CAUSAL,
         out_dtype=torch.float32,
     )
 
@@ -105,7 +109,7 @@ def test_sequences_without_queries_or_keys_are_cut_out() -> None:
 def test_a_boolean_mask_aligns_each_sequence_to_its_own_corner() -> None:
     """Causal with 1 of 3 and 2 of 2 keys: the padding key is hidden."""
     sequences = live_sequences(packed_call((1, 2), (3, 2)))
-    mask = boolean_mask(sequences, causal=True, window=(-1, -1), device=torch.device("cpu"))
+    mask = boolean_mask(CAUSAL, sequences, torch.device("cpu"))
     assert (2, 1, 2, 3) == tuple(mask.shape)
     assert [True, True, True] == mask[0, 0, 0].tolist()
     assert [[True, False, False], [True, True, False]] == mask[1, 0].tolist()
@@ -114,7 +118,7 @@ def test_a_boolean_mask_aligns_each_sequence_to_its_own_corner() -> None:
 def test_a_mask_of_equal_lengths_is_shared_by_the_batch() -> None:
     """A window over equal sequences needs one mask for all."""
     sequences = live_sequences(packed_call((3, 3), (3, 3)))
-    mask = boolean_mask(sequences, causal=True, window=(1, -1), device=torch.device("cpu"))
+    mask = boolean_mask(make_mask(window=(1, -1)), sequences, torch.device("cpu"))
     assert [[[[True, False, False], [True, True, False], [False, True, True]]]] == mask.tolist()
 
 
@@ -148,13 +152,13 @@ def test_a_window_that_ends_at_the_query_is_causal(
     causal: bool, window: tuple[int, int], expected: tuple[bool, int]
 ) -> None:
     """A right side of 0, or one that the causal mask covers, needs no right side."""
-    call = replace(packed_call((2,), (4,)), causal=causal, window=window)
+    call = alter(packed_call((2,), (4,)), causal=causal, window=window)
     assert expected == left_window(call, "library")
 
 
 def test_a_right_side_is_refused_with_its_value() -> None:
     """Keys after the query cannot be bounded by a library that has no word for it."""
-    call = replace(packed_call((2,), (4,)), causal=False, window=(7, 3))
+    call = alter(packed_call((2,), (4,)), causal=False, window=(7, 3))
     with pytest.raises(LibraryRefusal, match=r"window=\(7, 3\)"):
         left_window(call, "library")
 
@@ -162,7 +166,7 @@ def test_a_right_side_is_refused_with_its_value() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"window": (9, 0)}, r"window=\(9, 0\)"),
+        ({"window": (9, 0)}, r"no window mask: causal, window \(9, 0\)"),
         ({"softcap": 30.0}, "softcap=30.0"),
         ({"sinks": torch.zeros(2)}, "no sinks: 2 given"),
         ({"bidirectional_spans": torch.zeros(3, 3, dtype=torch.int32)}, "spans: 3 given"),
@@ -175,19 +179,27 @@ def test_a_right_side_is_refused_with_its_value() -> None:
 def test_what_a_library_cannot_honour_is_refused_with_its_value(changes: dict[str, object], reason: str) -> None:
     """No parameter is dropped silently."""
     with pytest.raises(LibraryRefusal, match=reason):
-        refuse(replace(packed_call((4,), (4,)), **changes), "library")  # type: ignore[arg-type]
+        refuse(alter(packed_call((4,), (4,)), **changes), "library", masks=PLAIN)
+
+
+@pytest.mark.parametrize("masks", [PLAIN, WINDOWED])
+def test_a_kind_of_mask_that_nobody_declared_is_refused(masks: frozenset[MaskKind]) -> None:
+    """Whatever kinds there will be: a library gets none that its adapter does not name."""
+    call = alter(packed_call((4,), (4,)), chunk=2)
+    with pytest.raises(LibraryRefusal, match="no chunked mask: causal, chunks of 2"):
+        refuse(call, "library", masks=masks, fp32=True)
 
 
 def test_a_paged_cache_is_refused_with_its_page_size() -> None:
     """A library without pages says so."""
     with pytest.raises(LibraryRefusal, match="page_size=4"):
-        refuse(paged_call([4], [[1]], 4), "library", fp32=True)
+        refuse(paged_call([4], [[1]], 4), "library", masks=PLAIN, fp32=True)
 
 
 def test_everything_that_a_library_honours_passes() -> None:
     """No refusal where each parameter has its word."""
-    call = replace(packed_call((4,), (4,)), window=(9, 0), softcap=30.0, sinks=torch.zeros(2), v=torch.zeros(4, 2, 5))
-    refuse(call, "library", window=True, softcap=True, sinks=True, head_dim_v=True, fp32=True)
+    call = alter(packed_call((4,), (4,)), window=(9, 0), softcap=30.0, sinks=torch.zeros(2), v=torch.zeros(4, 2, 5))
+    refuse(call, "library", masks=WINDOWED, softcap=True, sinks=True, head_dim_v=True, fp32=True)
 
 
 def test_a_clean_no_of_a_library_is_a_refusal() -> None:
@@ -229,7 +241,8 @@ WITHOUT_SPANS = tuple(library for library in ADAPTERS if library != "vLLM Triton
 def half(call: AttentionCall, **changes: object) -> AttentionCall:
     """The call in bf16, with other parameters."""
     tensors = {"q": call.q.bfloat16(), "k": call.k.bfloat16(), "v": call.v.bfloat16(), "out_dtype": torch.bfloat16}
-    return replace(call, **{**tensors, **changes})  # type: ignore[arg-type]
+    altered: AttentionCall = alter(call, **{**tensors, **changes})
+    return altered
 
 
 @pytest.mark.parametrize(
@@ -278,7 +291,7 @@ def test_the_flex_mask_shows_each_sequence_its_own_keys(
     seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...], causal: bool, window: tuple[int, int]
 ) -> None:
     """The block mask's function, cell by cell, against the words of the contract."""
-    call = replace(packed_call(seqlens_q, seqlens_k), causal=causal, window=window)
+    call = alter(packed_call(seqlens_q, seqlens_k), causal=causal, window=window)
     mask_mod = mask_of(call)
     assert mask_mod is not None
     dense = len(set(seqlens_q)) == 1 and len(set(seqlens_k)) == 1
@@ -299,4 +312,4 @@ def test_the_flex_mask_shows_each_sequence_its_own_keys(
 
 def test_an_open_mask_of_equal_lengths_needs_no_function() -> None:
     """Every query sees every key: FlexAttention runs without a mask."""
-    assert mask_of(replace(packed_call((3, 3), (5, 5)), causal=False)) is None
+    assert mask_of(alter(packed_call((3, 3), (5, 5)), causal=False)) is None

@@ -79,8 +79,8 @@ def test_visible_ranges_of_rows_agree_with_counting(
     pairs: list[tuple[int, int]], causal: bool, window: tuple[int, int]
 ) -> None:
     """What census, needle, poison and suffix take for granted: the first and last key of each row of each sequence."""
-    workload = make_workload(seqlens_q=tuple(q for q, _ in pairs), seqlens_k=tuple(k for _, k in pairs))
-    low, high = rows_of(workload, CPU).visible_range(causal=causal, window=window)
+    lengths = {"seqlens_q": tuple(q for q, _ in pairs), "seqlens_k": tuple(k for _, k in pairs)}
+    low, high = rows_of(make_workload(**lengths, causal=causal, window=window), CPU).visible_range()
     expected = [
         [j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window)]
         for seqlen_q, seqlen_k in pairs

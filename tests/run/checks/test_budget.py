@@ -14,7 +14,6 @@ from torch import Tensor
 
 from qualify.facts.accuracy import class_named
 from qualify.facts.outcome import Finding, Statistics
-from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
@@ -55,7 +54,7 @@ def fp8_weights(call: AttentionCall) -> AttentionCall:
 
 def skips_rescaling(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
     """The last tile of 32 keys is lost."""
-    seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+    seen: Tensor = call.mask.visible(i, j, seqlen_q, seqlen_k)
     return seen & (j < seqlen_k // 32 * 32)
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.census import Census, Labelling, labellings
@@ -34,7 +33,7 @@ def shifted(by: int) -> Dense:
     """A kernel whose mask is off by some keys."""
 
     def mask(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
-        seen: Tensor = visible(i + by, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+        seen: Tensor = call.mask.visible(i + by, j, seqlen_q, seqlen_k)
         return seen
 
     return Dense(mask=mask)
@@ -42,7 +41,7 @@ def shifted(by: int) -> Dense:
 
 def top_left(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
     """The mask of an API that aligns it to the other corner."""
-    mask: Tensor = visible(i, j, seqlen_q, seqlen_q, causal=call.causal, window=call.window)
+    mask: Tensor = call.mask.visible(i, j, seqlen_q, seqlen_q)
     return mask.expand(seqlen_q, seqlen_k)
 
 
@@ -133,13 +132,13 @@ def test_the_first_wrong_row_is_described() -> None:
 
 def one_row_sees_one_key_more(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
     """A leak of one key of the future into query 31."""
-    seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+    seen: Tensor = call.mask.visible(i, j, seqlen_q, seqlen_k)
     return seen | ((i == 31) & (j == 32 + seqlen_k - seqlen_q))
 
 
 def loses_a_tile(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
     """The second tile of 16 keys is skipped for queries from 50 on."""
-    seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+    seen: Tensor = call.mask.visible(i, j, seqlen_q, seqlen_k)
     return seen & ~((i >= 50) & (j // 16 == 1))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import alter, make_card, make_subject
 from faults import Dense, Edited
 from torch import Tensor
 
@@ -163,7 +162,7 @@ def test_a_mask_that_is_wrong_for_one_group_size_is_caught() -> None:
 
     def edit(call: AttentionCall) -> AttentionCall:
         five = call.q.shape[1] == 5 * call.k.shape[1]
-        return replace(call, window=(len(call.k) // (len(call.cu_seqlens_q) - 1) - 2, 0)) if five else call
+        return alter(call, window=(len(call.k) // (len(call.cu_seqlens_q) - 1) - 2, 0)) if five else call
 
     finding = heads(Edited(call=edit))
     assert ("fail", 5, "budget") == (finding.verdict, finding.values["group"], finding.values["finding"])

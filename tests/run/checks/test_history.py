@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import make_card, make_subject
+from builders import alter, make_card, make_subject
 from faults import Edited
 from torch import Tensor
 
@@ -28,7 +28,7 @@ class Sticky(TiledTorch):
     def prepare(self, call: AttentionCall) -> Prepared:
         key = tuple(str(getattr(call, name)) for name in self.key)
         value = self.plans.setdefault(key, getattr(call, self.name))
-        return super().prepare(replace(call, **{self.name: value}))
+        return super().prepare(alter(call, **{self.name: value}))
 
 
 class SharedWorkspace(TiledTorch):
@@ -140,7 +140,7 @@ class Addressed(TiledTorch):
         if tensor is None:
             return super().prepare(call)
         _, copy = self.kept.setdefault((tensor.data_ptr(), tensor.shape, tensor.dtype), (tensor, tensor.clone()))
-        return super().prepare(replace(call, **{self.name: copy}))
+        return super().prepare(alter(call, **{self.name: copy}))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ class Layer(TiledTorch):
     def prepare(self, call: AttentionCall) -> Prepared:
         asked = {name: getattr(call, name) for name in self.fields}
         _, first = self.kept.setdefault(id(call.cu_seqlens_q), (call.cu_seqlens_q, asked))
-        return super().prepare(replace(call, **first))
+        return super().prepare(alter(call, **first))
 
 
 @pytest.mark.parametrize("field", ["window", "softcap", "scale"])
@@ -224,7 +224,7 @@ class AddressedBeside(Addressed):
             return TiledTorch.prepare(self, call)
         key = (tensor.data_ptr(), tensor.shape, str(self.key(call)))
         _, copy = self.kept.setdefault(key, (tensor, tensor.clone()))
-        return TiledTorch.prepare(self, replace(call, **{self.name: copy}))
+        return TiledTorch.prepare(self, alter(call, **{self.name: copy}))
 
 
 DECODE: dict[str, Any] = {"seqlens_q": (1, 1), "seqlens_k": (40, 33), "page_size": 16}
@@ -312,7 +312,7 @@ class Planned(TiledTorch):
         of_call = {name: getattr(call, name) for name in self.kept}
         tensors = {name: each.clone() if isinstance(each, Tensor) else each for name, each in of_call.items()}
         key = f"{self.key(call)} {call.q.dtype} {call.q.shape} {call.cu_seqlens_q.tolist()}"
-        return super().prepare(replace(call, **self.plans.setdefault(key, tensors)))
+        return super().prepare(alter(call, **self.plans.setdefault(key, tensors)))
 
 
 def image_count(call: AttentionCall) -> int:
@@ -330,15 +330,15 @@ def image_count(call: AttentionCall) -> int:
         ),
         (
             "window (left side)",
-            Planned(("window",), lambda call: (call.causal, call.window[1])),
+            Planned(("mask",), lambda call: (call.causal, call.window[1])),
             {"causal": False, "window": (9, 5)},
         ),
         (
             "window (right side)",
-            Planned(("window",), lambda call: (call.causal, call.window[0])),
+            Planned(("mask",), lambda call: (call.causal, call.window[0])),
             {"causal": False, "window": (9, 5)},
         ),
-        ("chunk", Planned(("chunk",), lambda call: (call.causal, call.window, call.chunk > 0)), {"chunk": 20}),
+        ("chunk", Planned(("mask",), lambda call: (call.causal, call.window, call.chunk > 0)), {"chunk": 20}),
         ("image", Planned(("bidirectional_spans",), lambda call: (call.causal, call.window, call.chunk)), {}),
         (
             "image (its place)",
@@ -362,7 +362,7 @@ def test_what_is_lost_under_a_window_only_is_caught(name: str, fields: dict[str,
     """Each alone is right."""
 
     def edit(call: AttentionCall) -> AttentionCall:
-        return call if call.window == (-1, -1) else replace(call, **fields)
+        return call if call.window == (-1, -1) else alter(call, **fields)
 
     (finding,) = history(Edited(call=edit))
     assert ("fail", f"window and {name}") == (finding.verdict, finding.values["differs_in"])
@@ -376,7 +376,7 @@ def test_a_side_of_0_that_is_taken_for_an_open_one_is_caught(side: str, workload
     def opened(call: AttentionCall) -> AttentionCall:
         left, right = call.window
         window = (left or -1, right) if side == "left" else (left, right or -1)
-        return call if call.causal else replace(call, window=window)
+        return call if call.causal else alter(call, window=window)
 
     made = make_subject(Edited(call=opened), level="full", **workload)
     if max(made.workload.seqlens_q) == 1 and side == "right":

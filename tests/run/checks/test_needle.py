@@ -166,7 +166,9 @@ def test_targets_are_visible_and_sweep_the_edges(workload: dict[str, Any]) -> No
     first_key, row, hit = 0, 0, set()
     for seqlen_q, seqlen_k in zip(made.seqlens_q, made.seqlens_k, strict=True):
         for query in range(seqlen_q):
-            visible = [j for j in range(seqlen_k) if sees(query, j, seqlen_q, seqlen_k, made.causal, made.window)]
+            visible = [
+                j for j in range(seqlen_k) if sees(query, j, seqlen_q, seqlen_k, made.mask.causal, made.mask.window)
+            ]
             assert bool(visible) == bool(seen[row])
             for target in targets[row].tolist() if visible else []:
                 assert target - first_key in visible

@@ -164,7 +164,7 @@ def test_unseen_keys_are_those_that_no_query_sees(workload: dict[str, Any]) -> N
     """Against asking every query of the sequence about every key."""
     made = make_workload(**workload)
     expected = [
-        not any(sees(i, j, seqlen_q, seqlen_k, made.causal, made.window) for i in range(seqlen_q))
+        not any(sees(i, j, seqlen_q, seqlen_k, made.mask.causal, made.mask.window) for i in range(seqlen_q))
         for seqlen_q, seqlen_k in zip(made.seqlens_q, made.seqlens_k, strict=True)
         for j in range(seqlen_k)
     ]

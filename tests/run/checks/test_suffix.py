@@ -11,7 +11,6 @@ from faults import Dense, Edited, changed
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.masks import visible
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.suffix import Suffix
@@ -31,7 +30,7 @@ def leak(query: int, key: int) -> Any:
     """One query sees one key that it must not see."""
 
     def mask(i: Tensor, j: Tensor, seqlen_q: int, seqlen_k: int, call: AttentionCall) -> Tensor:
-        seen: Tensor = visible(i, j, seqlen_q, seqlen_k, causal=call.causal, window=call.window)
+        seen: Tensor = call.mask.visible(i, j, seqlen_q, seqlen_k)
         return seen | ((i == query) & (j == key))
 
     return Dense(mask=mask)

@@ -34,7 +34,7 @@ def counted(workload: Workload) -> Work:
     visible = keys = 0
     for seqlen_q, seqlen_k in zip(workload.seqlens_q, workload.seqlens_k, strict=True):
         seen = [
-            {j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, workload.causal, workload.window)}
+            {j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, workload.mask.causal, workload.mask.window)}
             for i in range(seqlen_q)
         ]
         visible += sum(map(len, seen))

@@ -10,6 +10,7 @@ import torch
 from builders import CPU, make_subject
 from torch import Tensor
 
+from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.registry import CHECKS
 from qualify.run.repro import standalone
@@ -43,7 +44,13 @@ def recorded(check: Any, level: str = "smoke", **workload: Any) -> Recorder:
 def repeated(lines: list[str]) -> dict[str, Any]:
     """The names that a program defines, in a namespace that has torch and what every script is made of."""
     names: dict[str, Any] = {name: getattr(standalone, name) for name in ("aten", "torch", "unpack")}
-    names |= {"device": CPU, "kernel": None, "run": lambda kernel, call: (None, None), "AttentionCall": AttentionCall}
+    names |= {
+        "device": CPU,
+        "kernel": None,
+        "run": lambda kernel, call: (None, None),
+        "AttentionCall": AttentionCall,
+        "Mask": Mask,
+    }
     exec("\n".join(lines), names)
     return names
 
@@ -139,6 +146,6 @@ def call_of(tensor: Tensor) -> AttentionCall:
         max_seqlen_q=1,
         max_seqlen_k=1,
         scale=1.0,
-        causal=False,
+        mask=Mask(),
         out_dtype=torch.float32,
     )
