@@ -80,6 +80,7 @@ def test_two_leaders_are_forced(postgres_place: Place) -> None:
     assert "hold" not in str(first)
 
 
+@pytest.mark.slow
 def test_the_database_is_away(tmp_path: Path, own_postgres: OwnPostgres) -> None:
     """Server stopped in mid-fire for ten leases: the service says so once, leads again, and the fire ends once."""
     place = Place(tmp_path, own_postgres.url)

@@ -89,6 +89,7 @@ def test_the_printed_script_shows_the_failure(folder) -> None:
     assert re.search(r"sequence \d+, query \d+, head \d+, element \d+: out is \S+, exact \S+", shown.stdout)
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_made_smaller(folder) -> None:
     """One sequence, two KV heads and no mask remain, just long enough, and the smaller script still fails."""
     printed = repro(folder, "long-ones-are-wrong", "--minimise", "--json")
@@ -106,6 +107,7 @@ def test_a_wrong_kernel_is_made_smaller(folder) -> None:
     assert "still finding:" in printed.err
 
 
+@pytest.mark.slow
 def test_a_kernel_that_dies_is_made_smaller_without_dying_along(folder) -> None:
     """Its script ends by the same signal, on fewer queries."""
     printed = repro(folder, "dies-when-long", "--minimise")
@@ -116,6 +118,7 @@ def test_a_kernel_that_dies_is_made_smaller_without_dying_along(folder) -> None:
     assert -11 == run_script(printed.out, folder).returncode
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs_is_made_smaller(folder) -> None:
     """Its script hangs as the kernel does, on the two sequences that it needs."""
     printed = repro(folder, "hangs-when-batched", "--minimise")
@@ -150,6 +153,7 @@ def test_what_cannot_be_repeated_is_said(folder, arguments, code, said) -> None:
     assert said in ended.err
 
 
+@pytest.mark.slow
 def test_what_depends_on_history_runs_qualify(tmp_path) -> None:
     """A failure that needs other cases before it has no script of calls: what is printed runs them all again."""
     cards = tmp_path / "cards"
