@@ -125,7 +125,12 @@ def main() -> None:
     """One path a line, and on stderr how many were left out."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", default="main", help="the branch or commit to compare with")
-    found = nearby(changed_since(parser.parse_args().base), Imports())
+    base = parser.parse_args().base
+    try:
+        changed = changed_since(base)
+    except subprocess.CalledProcessError:  # git has said why
+        sys.exit(f"Nothing can be compared with {base!r}. Name a commit or branch that is here: make quick BASE=HEAD~1")
+    found = nearby(changed, Imports())
     print("\n".join(found[:MOST]))
     print(f"The nearest {len(found[:MOST])} of {len(found)} test files that the change reaches:", file=sys.stderr)
 
