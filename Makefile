@@ -3,6 +3,7 @@ PYTHON ?= python3
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
 MATRIX ?= smoke
 TORCH ?= 2.13.0
+BASE ?= main
 ARGS ?=
 
 VENV := .venv
@@ -11,7 +12,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check types layers documents test-gpu bench docs lock clean
+.PHONY: help install run test quick check types layers documents test-gpu bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -21,6 +22,14 @@ run: $(RUN) ## install what a run needs, run the smoke matrix, print the verdict
 
 test: check ## install, check, and run all tests that need no GPU, in one process more than there are cores (some wait)
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+quick: $(DEV) ## within a minute: check, and run the tests nearest to what changed since this branch left BASE
+	@end=$$(($$(date +%s) + 45)); \
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && \
+	$(MAKE) --no-print-directory --jobs $(WORKERS) types layers && \
+	nearby=$$($(BIN)/python tests/nearby.py --base $(BASE)) && \
+	if [ -n "$$nearby" ]; then $(BIN)/pytest -q -n 2 --dist load --maxschedchunk 1 --until $$end $$nearby $(ARGS); \
+	else echo "No test can reach what changed since $(BASE)."; fi
 
 check: $(DEV) ## lint, format, types, layers, generated documents
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -24,15 +25,26 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def pytest_addoption(parser):
     """``--gpu`` asks for the tests that run CUDA kernels, ``--kills`` for more of what happens at random."""
     parser.addoption("--gpu", action="store_true", help="run the tests that need a GPU")
+    parser.addoption(
+        "--until", type=float, metavar="EPOCH_S", help="leave out slow tests, and those that would start later"
+    )
     parser.addoption("--kills", type=int, default=2, help="random moments of a run at which it is ended by SIGKILL")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Without ``--gpu``, tests of CUDA kernels are skipped with that reason."""
-    if not config.getoption("--gpu"):
-        for item in items:
-            if "gpu" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="needs --gpu and a CUDA device"))
+    """Without ``--gpu``, tests of CUDA kernels are skipped with that reason; in a hurry those that take long."""
+    for item in items:
+        if "gpu" in item.keywords and not config.getoption("--gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs --gpu and a CUDA device"))
+        if "slow" in item.keywords and config.getoption("--until"):
+            item.add_marker(pytest.mark.skip(reason="takes long: `make test` runs it"))
+
+
+def pytest_runtest_setup(item):
+    """When the time of ``--until`` is over, no further test starts."""
+    until = item.config.getoption("--until")
+    if until and time.time() >= until:
+        pytest.skip("the time was over: `make test` runs it")
 
 
 @pytest.fixture(scope="session")

@@ -91,6 +91,7 @@ def shell(place: Path, text: str, **variables: str) -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipeline_promotes(place: Path, name: str) -> None:
     """Every step of an example runs on a good kernel, ends with 0 and leaves what it promises."""
@@ -105,6 +106,7 @@ def test_a_pipeline_promotes(place: Path, name: str) -> None:
         assert ("PASSED", True) == (statement["predicate"]["result"], len(statement["subject"]) > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipeline_blocks(place: Path, name: str) -> None:
     """A wrong kernel ends the deciding step with 1, and the reports are still written."""

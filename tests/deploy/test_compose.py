@@ -133,6 +133,7 @@ def get(url: str) -> str:
         return ""
 
 
+@pytest.mark.slow
 def test_the_whole_flow(machine, tmp_path):
     """Migrate, serve, fire, tell, report, measure: with the compose file's commands, environment and health checks."""
     with receivers.receiving() as receiver:

@@ -65,6 +65,7 @@ def test_dashboard_panels_are_apart():
     assert len(places) == len(set(places))
 
 
+@pytest.mark.slow
 def test_promtool():
     """The rules fire when they should, and not before; the configuration is valid."""
     promtool = shutil.which("promtool") or pytest.skip("no promtool on the PATH: apt-get install prometheus")

@@ -219,6 +219,7 @@ def test_nothing_reported_is_lost(story: Story) -> None:
     assert ["ok"] * 3 == story.integrity
 
 
+@pytest.mark.slow
 def test_nothing_reported_is_lost_at_random_moments(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """SIGKILL at any moment, from the first millisecond on: every case that was called done is stored.
 
@@ -328,6 +329,7 @@ def small_disk(tmp_path: Path):
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_exit_4_and_loses_nothing(small_disk: Path, folder: Path) -> None:
     """What was committed stays, the message says how to go on, and once there is room that works."""
     arguments = ("run", "chain.yaml", "--cards", "cards", "--db", small_disk / "evidence.db")

@@ -18,20 +18,28 @@ matrix: repro
 models:
   - model: toy
     geometry: {groups: [{layers: [0], heads_q: 8, heads_kv: 4, head_dim: 32, mask: causal}]}
-  - model: tiny
-    geometry: {groups: [{layers: [0], heads_q: 1, heads_kv: 1, head_dim: 32, mask: full}]}
 phases:
   varlen: {lengths: [[3, 40, 17]]}
 dtypes: fp32
-kernels: [long-ones-are-wrong, dies-when-long, correct]
-exclude: ["toy.*/dies-when-long", "tiny.*/long-ones-are-wrong", "tiny.*/correct"]
+kernels: [long-ones-are-wrong, correct]
 """
-"""each step on the way to a smaller failure that kills costs a process, so the kernel that dies has few to take"""
-HANGS = (
-    re.sub("kernels: .*\nexclude: .*", 'kernels: [hangs-when-batched]\nexclude: ["tiny.*"]', MATRIX)
-    + "policy: {timeout_s: 6, compile_timeout_s: 6}\n"
-)
-CELLS = {"dies-when-long": "tiny.tp1/varlen/l3-40-17/fp32/full"}
+KILLERS = """\
+matrix: repro
+models:
+  - model: tiny
+    geometry: {groups: [{layers: [0], heads_q: 1, heads_kv: 1, head_dim: 32, mask: full}]}
+phases:
+  varlen: {lengths: [[1, 1, 1], [3, 12]]}
+dtypes: fp32
+kernels: [hangs-when-batched, dies-when-long]
+exclude: ["*/l1-1-1/*/dies-when-long", "*/l3-12/*/hangs-when-batched"]
+policy: {timeout_s: 6, compile_timeout_s: 6}
+"""
+"""each step that kills costs a process, and one that hangs also its limit, so these two have few to take"""
+CELLS = {
+    "dies-when-long": "tiny.tp1/varlen/l3-12/fp32/full",
+    "hangs-when-batched": "tiny.tp1/varlen/l1-1-1/fp32/full",
+}
 CELL = "toy.tp1/varlen/l3-40-17/fp32/causal"
 
 
@@ -46,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_card(cards, function.replace("_", "-"), "wrong_kernels", function)
         path = cards / f"{function.replace('_', '-')}.yaml"
         path.write_text(path.read_text().replace("features: [ragged]", "features: [gqa, ragged]"))
-    for text in (HANGS, MATRIX):
+    for text in (KILLERS, MATRIX):
         (folder / "repro.yaml").write_text(text)
         call("run", "repro.yaml", "--cards", "cards", "--db", "e.db", "--json", cwd=folder)
     return folder
@@ -81,6 +89,7 @@ def test_the_printed_script_shows_the_failure(folder) -> None:
     assert re.search(r"sequence \d+, query \d+, head \d+, element \d+: out is \S+, exact \S+", shown.stdout)
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_is_made_smaller(folder) -> None:
     """One sequence, two KV heads and no mask remain, just long enough, and the smaller script still fails."""
     printed = repro(folder, "long-ones-are-wrong", "--minimise", "--json")
@@ -98,20 +107,24 @@ def test_a_wrong_kernel_is_made_smaller(folder) -> None:
     assert "still finding:" in printed.err
 
 
+@pytest.mark.slow
 def test_a_kernel_that_dies_is_made_smaller_without_dying_along(folder) -> None:
     """Its script ends by the same signal, on fewer queries."""
     printed = repro(folder, "dies-when-long", "--minimise")
     assert 0 == printed.code, printed.err
     assert "still crashed:killed by signal 11 (SIGSEGV)" in printed.err
-    assert "lengths" in lengths_of(printed.out)
+    assert "batch 2 to 1" in lengths_of(printed.out)
+    assert "lengths 12x12 to 11x11" in lengths_of(printed.out)
     assert -11 == run_script(printed.out, folder).returncode
 
 
+@pytest.mark.slow
 def test_a_kernel_that_hangs_is_made_smaller(folder) -> None:
     """Its script hangs as the kernel does, on the two sequences that it needs."""
     printed = repro(folder, "hangs-when-batched", "--minimise")
     assert 0 == printed.code, printed.err
     assert "still timed_out" in printed.err
+    assert "batch 3 to 2" in lengths_of(printed.out)
     with pytest.raises(subprocess.TimeoutExpired):
         run_script(printed.out, folder, limit_s=8)
 
@@ -140,6 +153,7 @@ def test_what_cannot_be_repeated_is_said(folder, arguments, code, said) -> None:
     assert said in ended.err
 
 
+@pytest.mark.slow
 def test_what_depends_on_history_runs_qualify(tmp_path) -> None:
     """A failure that needs other cases before it has no script of calls: what is printed runs them all again."""
     cards = tmp_path / "cards"

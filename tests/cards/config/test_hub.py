@@ -78,6 +78,7 @@ def test_offline_without_a_cached_config_says_so(tmp_path: Path) -> None:
     assert "unset HF_HUB_OFFLINE" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
     """The endpoint is named after the library's retries (some 20 s), without a traceback."""
     done = run(tmp_path, f"hf://organisation/Some-Model@{COMMIT}", HF_ENDPOINT="http://127.0.0.1:9")
