@@ -18,6 +18,7 @@ try:
     from qualify.facts.adapters import ENTRY_POINTS as ADAPTER_ENTRY_POINTS
     from qualify.facts.adapters import Option
     from qualify.facts.outcome import Finding
+    from qualify.masks import Mask
     from qualify.run.adapters.interface import (
         Adapter,
         AdapterFactory,
@@ -43,6 +44,7 @@ __all__ = [
     "ContractBreach",
     "Finding",
     "LibraryRefusal",
+    "Mask",
     "Option",
     "Prepared",
     "Result",

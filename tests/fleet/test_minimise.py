@@ -47,7 +47,7 @@ def test_a_failure_that_needs_nothing_shrinks_to_one_of_each() -> None:
         (lambda workload: workload.heads_kv >= 3, lambda workload: (workload.heads_q, workload.heads_kv) == (3, 3)),
         (lambda workload: workload.heads_q // workload.heads_kv == 3, lambda workload: workload.heads_q == 3),
         (lambda workload: workload.page_size > 0, lambda workload: 0 < workload.page_size <= 16),
-        (lambda workload: workload.sinks and workload.causal, lambda workload: not workload.softcap),
+        (lambda workload: workload.sinks and workload.mask.causal, lambda workload: not workload.softcap),
     ],
     ids=["long", "batched", "KV heads", "group of three", "paged", "sinks under a mask"],
 )
