@@ -7,7 +7,7 @@ from typing import Any
 
 from stored_runs import make_stack
 
-from qualify.facts.canary import Due, Lease, Letter, Result, Watched, own_lease
+from qualify.facts.canary import Due, FireResult, Lease, Letter, Watched, own_lease
 from qualify.facts.comparison import StackChange
 from qualify.store import Store
 
@@ -30,7 +30,7 @@ def due(canary: str = "nightly", at: datetime = THREE, **changes: Any) -> Due:
     return Due(canary=canary, scheduled_for=at, **{**usual, **changes})
 
 
-def result(**changes: Any) -> Result:
+def result(**changes: Any) -> FireResult:
     """A pass."""
     usual: dict[str, Any] = {
         "state": "completed",
@@ -42,7 +42,7 @@ def result(**changes: Any) -> Result:
         "reasons": ("everything passed",),
         "numerics_only": (),
     }
-    return Result(**{**usual, **changes})
+    return FireResult(**{**usual, **changes})
 
 
 def letter(target: str = "oncall", **changes: Any) -> Letter:

@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 import textwrap
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,17 @@ def test_code_in_a_string_is_seen():
     text = 'a = """\\\nimport math\n"""\nb = """\\\n    def f(x):\n        return x\n"""\n'
     text += 'c = """\\\nmatrix: x\nb: [1]\n"""\n'
     assert [1, 4] == code_in_strings(ast.parse(text))
+
+
+def test_every_class_has_a_name_of_its_own():
+    """So that a name in a message, a signature or a search means one thing."""
+    places = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(name_of(path))
+    assert len(places) > 300
+    assert {} == {name: found for name, found in places.items() if len(found) > 1}
 
 
 def test_no_function_exists_twice():

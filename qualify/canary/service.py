@@ -34,7 +34,7 @@ from qualify.canary.watch import Watcher
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.errors import INFRASTRUCTURE, LeaseLost, StoreError
-from qualify.facts.canary import Due, Fire, Lease, Letter, Result, Served, own_lease
+from qualify.facts.canary import Due, Fire, FireResult, Lease, Letter, Served, own_lease
 from qualify.store.store import Store
 
 BEAT_S = 2.0
@@ -300,7 +300,7 @@ class Service:
             doubts, xids = firing.observed
             fire = blamed(fire, ended.seen, self._store)
             counsel = advise(ended.seen, numerics_only=doubts, xids=xids)
-            result = Result(
+            result = FireResult(
                 state="completed",
                 matrix=ended.seen.matrix,
                 run_id=ended.seen.run_id,
@@ -322,7 +322,7 @@ class Service:
             self._canaries.put_back(lease, fire.id, ended.why, after_s)
             self._say(f"{fire.canary}: {ended.why}; it will be tried again")
 
-    def _finish(self, lease: Lease, fire: Fire, loaded: LoadedCanary | None, result: Result) -> None:
+    def _finish(self, lease: Lease, fire: Fire, loaded: LoadedCanary | None, result: FireResult) -> None:
         alerts = loaded.card.alerts if loaded else ()
         letters = [
             Letter(target=alert.target, kind=result.kind, body=body_of(fire, result, self._options.node))
@@ -370,9 +370,9 @@ def _same(one: Lease, other: Lease | None) -> bool:
     return other is not None and (one.name, one.epoch) == (other.name, other.epoch)
 
 
-def _without_run(fire: Fire, state: str, *reasons: str, run_id: str | None = None) -> Result:
+def _without_run(fire: Fire, state: str, *reasons: str, run_id: str | None = None) -> FireResult:
     """A fire that ended without evidence: nothing is known, so hold."""
-    return Result(
+    return FireResult(
         state="refused" if state == "refused" else "failed",
         matrix=fire.matrix,
         run_id=run_id or fire.run_id,

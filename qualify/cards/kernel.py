@@ -231,7 +231,7 @@ def _range_problems(name: str, low: int, high: int | None, step: int) -> list[tu
     return []
 
 
-class Witness(Card):
+class WitnessRules(Card):
     """Names by which the profiler proves that this kernel ran; searched in the demangled name."""
 
     must_match: Some[Regex]
@@ -287,7 +287,7 @@ class KernelCard(Card):
     """what it claims to compute"""
     accuracy: Mapping[Dtype, AccuracyClass]
     """accuracy class of each claimed dtype"""
-    witness: Witness
+    witness: WitnessRules
     """how to prove that it ran"""
 
     @model_validator(mode="after")

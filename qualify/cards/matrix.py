@@ -18,7 +18,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from qualify.cards.incident import Incident
-from qualify.cards.model import Geometry, ModelCard
+from qualify.cards.model import InlineGeometry, ModelCard
 from qualify.cards.words import (
     INT32_MAX,
     Card,
@@ -89,7 +89,7 @@ class ModelEntry(Card):
     """name of a model card, or of the model that geometry describes"""
     tensor_parallel: Some[Count] = (1,)
     """GPUs that share the heads, as serving engines divide them"""
-    geometry: Geometry | None = None
+    geometry: InlineGeometry | None = None
     """attention geometry of a model that has no card"""
 
     def card(self) -> ModelCard | None:

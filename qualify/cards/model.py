@@ -144,7 +144,7 @@ class Pin(Card):
     """commit on the hub, where it came from there"""
 
 
-class Geometry(Card):
+class InlineGeometry(Card):
     """An attention geometry written into a matrix."""
 
     hub: str = ""
@@ -158,7 +158,7 @@ class Geometry(Card):
     """layers of the main stack that have none, as the state-space and linear layers of a hybrid"""
 
     @model_validator(mode="after")
-    def _fits(self) -> Geometry:
+    def _fits(self) -> InlineGeometry:
         refuse(_layer_problems(self.groups, self.without_attention, self.layers))
         return self
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
     from qualify.plan.code import CodeHere
-    from qualify.report.attestation import Subject
+    from qualify.report.attestation import Artifact
     from qualify.store.store import Store
 
 
@@ -54,7 +54,7 @@ class GateFormat(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class GateOptions:
     """What is to be judged, as the command line has it."""
 
     run: str
@@ -111,7 +111,7 @@ def gate(
     reading_only()
     from qualify.report.attestation import parse_subject
 
-    wanted = Wanted(
+    wanted = GateOptions(
         run=given("--run", run_id),
         matrix=given("--matrix", matrix),
         max_age=given("--max-age", max_age),
@@ -136,7 +136,7 @@ def gate(
     raise typer.Exit(judged.conclusion.exit_code)
 
 
-def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], now: datetime) -> None:
+def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Artifact], now: datetime) -> None:
     """Print the verdict in one format."""
     match format_:
         case GateFormat.text:
@@ -167,7 +167,7 @@ def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Subject], 
             emit(codec.to_json(to_statement(judged, subjects)))
 
 
-def _judged(store: Store, wanted: Wanted, now: datetime) -> Judged:
+def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     """The verdict on a run or on a matrix, compared where that was asked."""
     from qualify.cards.load import load_kernels
     from qualify.judge.against import compare_with
@@ -181,7 +181,7 @@ def _judged(store: Store, wanted: Wanted, now: datetime) -> Judged:
     return compare_with(store, judged, wanted.against, kernels, now=now, waivers=wanted.waivers)
 
 
-def _judged_run(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
+def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
     """The verdict on one run."""
     from qualify.judge.judged import judge
     from qualify.report.ages import parse_age
@@ -199,7 +199,7 @@ def _judged_run(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel
     )
 
 
-def _judged_matrix(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
+def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
     """The verdict on a matrix, from all evidence that is fresh."""
     from qualify.cards.load import load_matrix
     from qualify.cards.waivers import beside, load_waivers
@@ -220,7 +220,7 @@ def _judged_matrix(store: Store, wanted: Wanted, kernels: Mapping[str, LoadedKer
     return gather(store, loaded, kernels, fresh, waivers=items, waivers_path=named)
 
 
-def _code_here(wanted: Wanted) -> CodeHere:
+def _code_here(wanted: GateOptions) -> CodeHere:
     """What evidence is compared with: all code of this machine where it was asked about, else the --cards folders'."""
     from qualify.assets import digest_cache
     from qualify.plan.code import CodeHere

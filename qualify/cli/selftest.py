@@ -39,14 +39,14 @@ def selftest(
     from qualify.facts.case import Level as CaseLevel
     from qualify.report.files import check_folder
     from qualify.report.selftest import to_data, to_text, write_selftest
-    from qualify.selftest.battery import Asked, chosen, run_battery
+    from qualify.selftest.battery import SelftestOptions, chosen, run_battery
 
     chosen(fault)
     check_folder(out)
     levels = codec.from_data(tuple[CaseLevel, ...], ["smoke", "full"] if level is SelfTestLevel.both else [level.value])
     with open_store(db, create=True) as store:
         with counter("selftest") as progress:
-            result = run_battery(Asked(levels=levels, runs=runs, select=fault), progress)
+            result = run_battery(SelftestOptions(levels=levels, runs=runs, select=fault), progress)
         store.add_selftest(result)
     path = write_selftest(out, result)
     if as_json:

@@ -116,7 +116,7 @@ class Fire:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class FireResult:
     """How a fire ended."""
 
     state: FireState

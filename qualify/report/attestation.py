@@ -21,7 +21,7 @@ SUBJECT = re.compile(r"(?P<name>[^\s@]+)@sha256:(?P<digest>[0-9a-f]{64})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class Artifact:
     """An artifact and its digest."""
 
     name: str
@@ -32,17 +32,17 @@ class Subject:
         return {"name": self.name, "digest": {"sha256": self.sha256}}
 
 
-def parse_subject(text: str) -> Subject:
+def parse_subject(text: str) -> Artifact:
     """A subject as it is typed: NAME@sha256:HEX. Raises UsageError for anything else."""
     found = SUBJECT.fullmatch(text)
     if not found:
         raise UsageError(
             f"--subject {text}: give NAME@sha256:HEX with 64 lower-case hexadecimal digits, as registries name images"
         )
-    return Subject(name=found["name"], sha256=found["digest"])
+    return Artifact(name=found["name"], sha256=found["digest"])
 
 
-def to_statement(judged: Judged, given: Sequence[Subject] = ()) -> dict[str, Any]:
+def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, Any]:
     """The statement. A verdict that is not given is FAILED: in-toto knows no third state, and it never passes.
 
     Raises:
@@ -83,14 +83,14 @@ def to_statement(judged: Judged, given: Sequence[Subject] = ()) -> dict[str, Any
     }
 
 
-def _mapped(judged: Judged) -> list[Subject]:
+def _mapped(judged: Judged) -> list[Artifact]:
     """The files that the worker had mapped; of equal files one."""
     stack = judged.run.stack
     parts = stack.components if stack else ()
     files = dict.fromkeys(
         (part.name, part.digest) for part in parts if part.kind == "binary" and len(part.digest) == 64
     )
-    return [Subject(name=name, sha256=digest) for name, digest in files]
+    return [Artifact(name=name, sha256=digest) for name, digest in files]
 
 
 def _configuration(judged: Judged) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tick:
+class AxisTick:
     """A value below the bars."""
 
     x: float
@@ -59,7 +59,7 @@ class AxisMap:
     axis: str
     summary: str
     bars: tuple[Bar, ...]
-    ticks: tuple[Tick, ...]
+    ticks: tuple[AxisTick, ...]
     table: AnyTable
 
 
@@ -172,10 +172,10 @@ def _bars(segments: Sequence[Segment], letters: dict[str, str], launched: Sequen
     return tuple(bars)
 
 
-def _ticks(segments: Sequence[Segment], bars: Sequence[Bar]) -> tuple[Tick, ...]:
+def _ticks(segments: Sequence[Segment], bars: Sequence[Bar]) -> tuple[AxisTick, ...]:
     """The first value of each bar that has room for it, and the last value of all."""
-    ticks: list[Tick] = []
+    ticks: list[AxisTick] = []
     for segment, bar in zip(segments, bars, strict=True):
         if (not ticks or bar.x - ticks[-1].x >= LABEL) and (bar is bars[0] or WIDTH - bar.x >= 2 * LABEL):
-            ticks.append(Tick(x=bar.x, text=str(segment.first), anchor="start"))
-    return (*ticks, Tick(x=WIDTH, text=str(segments[-1].last), anchor="end"))
+            ticks.append(AxisTick(x=bar.x, text=str(segment.first), anchor="start"))
+    return (*ticks, AxisTick(x=WIDTH, text=str(segments[-1].last), anchor="end"))

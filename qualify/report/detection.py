@@ -16,7 +16,7 @@ from qualify.facts.selftest import SelfTest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Detection:
+class DetectionView:
     """What a selftest found, in numbers."""
 
     check_version: int
@@ -31,12 +31,12 @@ class Detection:
     """measured for the release, not here"""
 
 
-def detection(result: SelfTest | None, check_version: int) -> Detection | None:
+def detection(result: SelfTest | None, check_version: int) -> DetectionView | None:
     """What was measured for that version of the checks; None where it was measured nowhere."""
     if result is None:
         shipped = _shipped()
         return shipped if shipped and shipped.check_version == check_version else None
-    return Detection(
+    return DetectionView(
         check_version=result.check_version,
         faults=len(result.counted),
         caught={level: result.caught(level) for level in result.levels},
@@ -48,13 +48,13 @@ def detection(result: SelfTest | None, check_version: int) -> Detection | None:
 
 
 @cache
-def _shipped() -> Detection | None:
+def _shipped() -> DetectionView | None:
     """The one of the release; None in a package without it."""
     path = released_selftest()
     if not path.exists():
         return None
     data = json.loads(path.read_text())
-    return Detection(
+    return DetectionView(
         check_version=data["check_version"],
         faults=data["faults"],
         caught={level: found["caught"] for level, found in data["levels"].items()},

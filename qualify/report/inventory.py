@@ -14,7 +14,7 @@ ROLES = ("attention", "auxiliary", "gemm", "softmax", "unclassified")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class KernelSeen:
     """A launched kernel and the cases that launched it."""
 
     launch: Launch
@@ -23,7 +23,7 @@ class Seen:
     """first case that launched it"""
 
 
-COLUMNS: tuple[Column[Seen], ...] = (
+COLUMNS: tuple[Column[KernelSeen], ...] = (
     Column(key="role", title="Role", cell=lambda seen: seen.launch.role),
     Column(key="short", title="Kernel", cell=lambda seen: short_name(seen.launch.name), code=True),
     Column(key="family", title="Family", cell=lambda seen: seen.launch.family or "unknown"),
@@ -41,7 +41,7 @@ def inventory(views: Sequence[CaseView]) -> AnyTable:
     for view in views:
         for launch in view.evidence.witness.launches if view.evidence else ():
             seen.setdefault(launch.name, []).append((launch, view))
-    rows = [Seen(launch=uses[0][0], cases=len(uses), example=uses[0][1]) for uses in seen.values()]
+    rows = [KernelSeen(launch=uses[0][0], cases=len(uses), example=uses[0][1]) for uses in seen.values()]
     rows.sort(key=lambda row: (ROLES.index(row.launch.role), -row.cases))
     return Table(
         caption="Kernels that were launched, as the profiler named them",

@@ -31,7 +31,7 @@ PARTS: tuple[Part, ...] = ("prompts", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class TrafficCell:
     """One group of layers in one bucket."""
 
     shape: ShapeView
@@ -53,7 +53,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class TrafficStep:
     """One bucket for one model: one call of each of its layers."""
 
     part: Part
@@ -61,7 +61,7 @@ class Step:
     """how often it is made"""
     sequences: float
     """sequences that go through it: calls times batch"""
-    cells: tuple[Cell, ...]
+    cells: tuple[TrafficCell, ...]
 
     @property
     def us(self) -> float:
@@ -70,7 +70,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Served:
+class KernelTraffic:
     """What one kernel serves of one model's traffic; all shares are weighted by it."""
 
     model: str
@@ -115,7 +115,7 @@ class Traffic:
     times: AnyTable
 
 
-SERVED: tuple[Column[Served], ...] = (
+SERVED: tuple[Column[KernelTraffic], ...] = (
     Column(key="model", title="Model", cell=lambda row: row.model),
     Column(key="dtype", title="Dtype", cell=lambda row: row.dtype),
     Column(key="kernel", title="Served by", cell=lambda row: row.kernel),
@@ -151,7 +151,7 @@ def weigh(run: Run, models: Sequence[ModelView]) -> Traffic | None:
     card = parse_traffic(run.traffic_source, run.matrix_path)
     rules = Rules(matrix=parse_matrix(run.matrix_source, run.matrix_path), patterns={}, partial=False)
     buckets = [(shape, bucket.weight) for shape, bucket in zip(bucket_shapes(card), card.buckets, strict=True)]
-    served: list[Served] = []
+    served: list[KernelTraffic] = []
     times: list[Times] = []
     for model in models:
         for dtype in dict.fromkeys(case.case.dtype for case in model.cases):
@@ -175,16 +175,18 @@ def traffic_data(traffic: Traffic | None) -> dict[str, Any] | None:
     return {"traffic": traffic.name, "source": traffic.source, **tables}
 
 
-def _of(steps: Iterable[Step], part: Part) -> list[Step]:
+def _of(steps: Iterable[TrafficStep], part: Part) -> list[TrafficStep]:
     return [step for step in steps if step.part == part]
 
 
-def _steps(model: ModelView, dtype: Dtype, buckets: Sequence[tuple[Shape, float]], rules: Rules) -> Iterator[Step]:
+def _steps(
+    model: ModelView, dtype: Dtype, buckets: Sequence[tuple[Shape, float]], rules: Rules
+) -> Iterator[TrafficStep]:
     """The buckets that the model has, with the shapes of its groups of layers."""
     for wanted, weight in buckets:
         shapes = [shape for shape in model.shapes if _is_of(shape.cases[0], wanted, dtype)]
         if shapes:
-            yield Step(
+            yield TrafficStep(
                 part="tokens" if wanted.phase in GENERATION else "prompts",
                 calls=weight,
                 sequences=weight * len(wanted.seqlens_q),
@@ -203,15 +205,15 @@ def _is_of(view: CaseView, wanted: Shape, dtype: Dtype) -> bool:
     return same and (case.mask.startswith("cross") or workload.seqlens_k == wanted.seqlens_k)
 
 
-def _cell(shape: ShapeView, rules: Rules) -> Cell:
+def _cell(shape: ShapeView, rules: Rules) -> TrafficCell:
     expectation = rules.expectation(shape.judgement.cell)
     proving = sorted(shape.proving, key=lambda view: view.timing.latency_us if view.timing else math.inf)
     chosen = [view for view in proving if expectation and view.case.kernel == expectation.kernel]
     serving = next(iter(chosen or proving), None)
-    return Cell(shape=shape, serving=serving, layers=shape.cases[0].case.layers)
+    return TrafficCell(shape=shape, serving=serving, layers=shape.cases[0].case.layers)
 
 
-def _with_fallbacks(steps: list[Step], rules: Rules) -> list[Step]:
+def _with_fallbacks(steps: list[TrafficStep], rules: Rules) -> list[TrafficStep]:
     """The steps, with the cells marked that a fallback serves."""
     marked = []
     for part in PARTS:
@@ -227,7 +229,7 @@ def _with_fallbacks(steps: list[Step], rules: Rules) -> list[Step]:
     return marked
 
 
-def _falls_back(cell: Cell, usual: str, rules: Rules) -> bool:
+def _falls_back(cell: TrafficCell, usual: str, rules: Rules) -> bool:
     if cell.serving is None:
         return False
     if isinstance(cell.serving.outcome, Substituted):
@@ -239,7 +241,7 @@ def _falls_back(cell: Cell, usual: str, rules: Rules) -> bool:
     return usual in refused
 
 
-def _served(model: str, dtype: Dtype, steps: list[Step]) -> list[Served]:
+def _served(model: str, dtype: Dtype, steps: list[TrafficStep]) -> list[KernelTraffic]:
     """One row for each kernel, and one for what nothing serves, most layer calls first."""
     kernels = dict.fromkeys(cell.kernel for step in steps for cell in step.cells)
     calls = sum(step.calls * cell.layers for step in steps for cell in step.cells)
@@ -249,7 +251,7 @@ def _served(model: str, dtype: Dtype, steps: list[Step]) -> list[Served]:
         own = [(step.calls, cell) for step in steps for cell in step.cells if cell.kernel == kernel]
         spent = sum(weight * cell.us for weight, cell in own)
         rows.append(
-            Served(
+            KernelTraffic(
                 model=model,
                 dtype=dtype,
                 kernel=kernel,
@@ -262,13 +264,13 @@ def _served(model: str, dtype: Dtype, steps: list[Step]) -> list[Served]:
     return sorted(rows, key=lambda row: -row.layers)
 
 
-def _met(steps: list[Step], kernel: str) -> float | None:
+def _met(steps: list[TrafficStep], kernel: str) -> float | None:
     total = sum(step.sequences for step in steps)
     met = sum(step.sequences for step in steps if any(cell.kernel == kernel for cell in step.cells))
     return met / total if total else None
 
 
-def _times(model: str, dtype: Dtype, part: Part, steps: list[Step]) -> Times:
+def _times(model: str, dtype: Dtype, part: Part, steps: list[TrafficStep]) -> Times:
     calls = sum(step.calls * cell.layers for step in steps for cell in step.cells)
     p50, p95, p99 = (quantile(steps, share) for share in (0.5, 0.95, 0.99))
     return Times(
@@ -284,7 +286,7 @@ def _times(model: str, dtype: Dtype, part: Part, steps: list[Step]) -> Times:
     )
 
 
-def quantile(steps: Sequence[Step], share: float) -> Step:
+def quantile(steps: Sequence[TrafficStep], share: float) -> TrafficStep:
     """The step whose attention time that share of the sequences does not exceed."""
     ordered = sorted(steps, key=lambda step: step.us)
     total, below = sum(step.sequences for step in ordered), 0.0

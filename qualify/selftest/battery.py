@@ -28,7 +28,7 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
 from qualify.run.process.parent import die_with
 from qualify.selftest.correct import VARIANTS
-from qualify.selftest.examine import SEED, Task, examine
+from qualify.selftest.examine import SEED, SpecimenTask, examine
 from qualify.selftest.faults.registry import FAULTS
 from qualify.selftest.specimen import Fault
 from qualify.selftest.workloads import SHAPES, case
@@ -44,7 +44,7 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class SelftestOptions:
     """What the command line asks for."""
 
     levels: tuple[Level, ...] = ("smoke", "full")
@@ -54,7 +54,7 @@ class Asked:
     """glob over faults; empty = all"""
 
 
-def run_battery(asked: Asked, progress: Callable[[int, int], None]) -> SelfTest:
+def run_battery(asked: SelftestOptions, progress: Callable[[int, int], None]) -> SelfTest:
     """Send everything through the pipeline.
 
     Args:
@@ -108,7 +108,7 @@ def chosen(select: str) -> list[Fault]:
     return found
 
 
-def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[Task]:
+def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[SpecimenTask]:
     """Every fault, at every level, beginning with the case that told of it when the release was measured.
 
     What a kernel keeps shows in the order of its cases, so faults of kept state meet them in the matrix's. Where both
@@ -119,7 +119,7 @@ def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[Task]:
     for fault in faults:
         first = () if fault.kind == "J" else tell.get(fault.name, ())
         tasks.append(
-            Task(
+            SpecimenTask(
                 specimen=fault.name,
                 levels=tuple(levels),
                 seed=SEED,
@@ -151,13 +151,13 @@ def released_kills() -> list[dict[str, Any]]:
     return kills
 
 
-def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
+def correct_tasks(levels: Sequence[Level], runs: int) -> list[SpecimenTask]:
     """Rounds of all correct kernels over the matrix, with other inputs each, until there are ``runs``.
 
     Where both levels are asked, the first round is at full and the others at smoke. A case at full costs fifteen times
     as much, so each kernel meets every twelfth case there, beginning with another one: twelve meet every case.
     """
-    tasks: list[Task] = []
+    tasks: list[SpecimenTask] = []
     seed, left = SEED, runs
     everything = tuple(range(len(SHAPES)))
     while left > 0:
@@ -165,20 +165,22 @@ def correct_tasks(levels: Sequence[Level], runs: int) -> list[Task]:
         for number, variant in enumerate(VARIANTS):
             shapes = everything[number % AT_FULL :: AT_FULL] if level == "full" else everything
             if left > 0:
-                tasks.append(Task(specimen=variant.name, levels=(level,), seed=seed, fault=False, shapes=shapes))
+                tasks.append(
+                    SpecimenTask(specimen=variant.name, levels=(level,), seed=seed, fault=False, shapes=shapes)
+                )
                 left -= len(shapes)
         seed += 1
     return sorted(tasks, key=lambda task: (task.seed, task.shapes))
 
 
-def answers(tasks: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+def answers(tasks: Sequence[SpecimenTask]) -> Iterator[tuple[SpecimenTask, dict[str, Any]]]:
     """What each task found, as they end."""
     context = multiprocessing.get_context("spawn")
     left = Left(tasks)
     with ExitStack() as stack:
-        waiting: dict[Future[dict[str, Any]], tuple[ProcessPoolExecutor, Task]] = {}
+        waiting: dict[Future[dict[str, Any]], tuple[ProcessPoolExecutor, SpecimenTask]] = {}
 
-        def submit(process: ProcessPoolExecutor, before: Task | None) -> None:
+        def submit(process: ProcessPoolExecutor, before: SpecimenTask | None) -> None:
             task = left.take(before)
             if task is not None:
                 waiting[process.submit(examine, codec.to_data(task))] = (process, task)
@@ -210,13 +212,13 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 class Left:
     """The tasks that are left, by the inputs that they share: a process that has drawn those goes on with them."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self.groups: dict[Hashable, deque[Task]] = defaultdict(deque)
+    def __init__(self, tasks: Iterable[SpecimenTask]) -> None:
+        self.groups: dict[Hashable, deque[SpecimenTask]] = defaultdict(deque)
         for task in tasks:
             self.groups[shared_inputs(task)].append(task)
         self.begun: set[Hashable] = set()
 
-    def take(self, before: Task | None) -> Task | None:
+    def take(self, before: SpecimenTask | None) -> SpecimenTask | None:
         """A task that shares the inputs of the one before; or of the largest group, if possible one not begun."""
         group = None if before is None else shared_inputs(before)
         if group not in self.groups:
@@ -231,7 +233,7 @@ class Left:
         return task
 
 
-def shared_inputs(task: Task) -> Hashable:
+def shared_inputs(task: SpecimenTask) -> Hashable:
     """What tasks have in common that draw the same inputs: their first case and seed, or at smoke all of a seed."""
     if task.fault or "full" in task.levels:
         return task.seed, task.shapes[0] % AT_FULL if task.shapes else None

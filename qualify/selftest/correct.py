@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.golden.accuracy import FLUSHED
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import LATENT, Partial, Simulator
 from qualify.selftest.specimen import Variant
 
@@ -222,10 +222,10 @@ class _ReciprocalSum(Simulator):
 class _FactorOnScores(Simulator):
     """K's descale multiplies q, and so the scores, as where it goes into the softmax scale."""
 
-    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+    def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         return None if name == "k" else super().descale(name, call, plan, index)
 
-    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+    def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         q, factor = super().queries(call, plan, index), super().descale("k", call, plan, index)
         return q if factor is None else q * factor
 

@@ -39,7 +39,7 @@ _CEILINGS = Ceilings(matmul_flops_per_s={}, copy_bytes_per_s=1.0, exps_per_s=1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class SpecimenTask:
     """A fault at each level, or a correct kernel at one level with the inputs of one seed."""
 
     specimen: str
@@ -63,7 +63,7 @@ class Said:
 @torch.inference_mode()
 def examine(task: dict[str, Any]) -> dict[str, Any]:
     """The detections of a fault, or the alarms of a correct kernel, as plain data (both ways)."""
-    asked: Task = codec.from_data(Task, task)
+    asked: SpecimenTask = codec.from_data(SpecimenTask, task)
     if asked.fault:
         found = detect(asked.specimen, asked.levels, asked.shapes, missed=asked.missed)
         return {"detections": codec.to_data(found, tuple[Detection, ...])}

@@ -12,7 +12,7 @@ from qualify.run.adapters.interface import AttentionCall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class CallPlan:
     """What a call is reduced to on the host before it is launched; kept for calls with the same key."""
 
     bounds_q: tuple[int, ...]
@@ -58,7 +58,7 @@ class Plan:
 class Tile:
     """A tile of queries of one sequence."""
 
-    plan: Plan
+    plan: CallPlan
     index: int
     """its sequence"""
     start: int
@@ -78,9 +78,9 @@ class Planner:
     """Makes a plan for each call, or finds it again by its key; keeps all of them."""
 
     def __init__(self) -> None:
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, CallPlan] = {}
 
-    def plan(self, call: AttentionCall) -> Plan:
+    def plan(self, call: AttentionCall) -> CallPlan:
         """The plan of the call: a known one where its key is known."""
         key = self.plan_key(call)
         if key not in self.plans:
@@ -109,11 +109,11 @@ class Planner:
             **{name: () if tensor is None else contents(tensor) for name, tensor in tensors.items()},
         }
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         """Read the lengths back to the host, and note the geometry."""
         starts_k, lengths_k = self.key_lengths(call)
         spans = [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist()
-        return Plan(
+        return CallPlan(
             bounds_q=tuple(call.cu_seqlens_q.tolist()),
             starts_k=starts_k,
             lengths_k=lengths_k,

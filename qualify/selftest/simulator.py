@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Planner, Tile
+from qualify.selftest.planning import CallPlan, Planner, Tile
 
 RANGE = "qualify::tiled_attention_simulated"
 """what the profiler sees of a call, and the witness looks for"""
@@ -67,7 +67,7 @@ class Simulator(Planner):
 
     # Reading
 
-    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+    def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         """All tiles of queries of one sequence."""
         length = plan.bounds_q[index + 1] - plan.bounds_q[index]
         q = self.queries(call, plan, index)
@@ -85,14 +85,14 @@ class Simulator(Planner):
             partial = self.add_sinks(call, tile, *partial)
             self.write(tile, out, lse, *self.descale_out(call, tile, *partial))
 
-    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+    def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         """(heads_q, seqlen_q, head_dim) float32, descaled."""
         whole = call.q.as_strided(call.q.shape, plan.strides[0])
         q = whole[plan.bounds_q[index] : plan.bounds_q[index + 1]].float().transpose(0, 1)
         descale = self.descale("q", call, plan, index)
         return q if descale is None else q * descale
 
-    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
+    def keys(self, call: AttentionCall, plan: CallPlan, index: int) -> tuple[Tensor, Tensor]:
         """Keys and values for every query head, up to whole tiles: (heads_q, keys, dim) float32, k descaled."""
         seqlen_k = plan.lengths_k[index]
         width = self.width(seqlen_k)
@@ -108,23 +108,23 @@ class Simulator(Planner):
         descale = self.descale("k", call, plan, index)
         return (read[0] if descale is None else read[0] * descale), read[1]
 
-    def clamp(self, positions: Tensor, plan: Plan, index: int) -> Tensor:
+    def clamp(self, positions: Tensor, plan: CallPlan, index: int) -> Tensor:
         """Positions that may be read: lanes past the end are predicated off."""
         return positions.clamp(max=plan.lengths_k[index] - 1)
 
-    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+    def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         """Row of the key (or value) tensor that holds each position; in a paged cache page · page_size + slot."""
         if plan.table is None:
             return positions + plan.starts_k[index]
         pages = self.pages(name, plan, index)
         return pages[positions // plan.page_size] * plan.page_size + positions % plan.page_size
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         """(max_pages,) the sequence's row of the block table."""
         assert plan.table is not None, "only a paged cache has pages"
         return plan.table[index]
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         """(slots, heads_kv, dim) a copy of rows of the key (or value) tensor."""
         whole = tensor.as_strided(tensor.shape, strides)
         if plan.table is None:
@@ -136,11 +136,11 @@ class Simulator(Planner):
         rows[seqlen_k:] = 0.0
         return rows
 
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         """(heads_q,) KV head of each query head."""
         return torch.arange(plan.heads_q) // (plan.heads_q // plan.heads_kv)
 
-    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+    def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         """(heads_q, 1, 1) factor of a quantised tensor; None where there is none."""
         factors: Tensor | None = getattr(call, f"{name}_descale")
         return None if factors is None else factors[index][self.head_map(plan, index)].view(-1, 1, 1)

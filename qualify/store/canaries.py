@@ -19,10 +19,10 @@ from qualify.facts.canary import (
     AlertState,
     Due,
     Fire,
+    FireResult,
     Hold,
     Lease,
     Letter,
-    Result,
     Schedule,
     Served,
     Watched,
@@ -131,7 +131,7 @@ class Canaries:
         with self._leading(lease) as connection:
             fires.put_back(connection, lease, fire_id, reason, timedelta(seconds=after_s))
 
-    def finish(self, lease: Lease, fire_id: int, result: Result, letters: Iterable[Letter]) -> None:
+    def finish(self, lease: Lease, fire_id: int, result: FireResult, letters: Iterable[Letter]) -> None:
         """Ends a running fire: its result, its holds and its alerts are there together, or not at all."""
         with self._leading(lease) as connection:
             fires.finish(connection, lease, fire_id, result)

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from qualify.errors import LeaseLost
 from qualify.facts import codec
-from qualify.facts.canary import OPEN, Due, Fire, Hold, Lease, Result, Schedule, Served, Watched
+from qualify.facts.canary import OPEN, Due, Fire, FireResult, Hold, Lease, Schedule, Served, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
 from qualify.store.clock import believed_until, now_of
@@ -142,7 +142,7 @@ def put_back(connection: Connection, lease: Lease, fire_id: int, reason: str, af
     change(connection, lease, fire_id, values)
 
 
-def finish(connection: Connection, lease: Lease, fire_id: int, result: Result) -> None:
+def finish(connection: Connection, lease: Lease, fire_id: int, result: FireResult) -> None:
     """Ends a running fire, and holds or releases its node and variant."""
     now = now_of(connection)
     values = {

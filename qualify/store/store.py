@@ -313,7 +313,7 @@ class Store:
             return reading.load_runs(connection, *where, limit=limit)
 
 
-def _moved(evidence: transfer.Evidence, sha256: str, *, new: bool) -> Moved:
+def _moved(evidence: transfer.RunArchive, sha256: str, *, new: bool) -> Moved:
     return Moved(
         run=evidence.run.id, cases=len(evidence.cases), outcomes=len(evidence.outcomes), sha256=sha256, new=new
     )

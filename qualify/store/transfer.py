@@ -41,7 +41,7 @@ _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
+class RunArchive:
     """All of a run: what a file holds."""
 
     run: Run
@@ -81,16 +81,16 @@ class Moved:
     """False where the store that imports had it already"""
 
 
-def load(connection: Connection, run_id: str) -> Evidence | None:
+def load(connection: Connection, run_id: str) -> RunArchive | None:
     """The run as the store has it; None where it has not."""
     found = reading.load_runs(connection, runs.c.id == run_id)
     if not found:
         return None
     cases, outcomes = reading.load_history(connection, run_id)
-    return Evidence(run=found[0], cases=cases, outcomes=outcomes)
+    return RunArchive(run=found[0], cases=cases, outcomes=outcomes)
 
 
-def insert(connection: Connection, evidence: Evidence) -> None:
+def insert(connection: Connection, evidence: RunArchive) -> None:
     """Adds a run that the store does not have."""
     writing.insert_run(connection, evidence.run)
     writing.insert_cases(connection, evidence.run.id, evidence.cases)
@@ -98,7 +98,7 @@ def insert(connection: Connection, evidence: Evidence) -> None:
         writing.insert_records(connection, evidence.run.id, evidence.outcomes[start : start + _GROUP])
 
 
-def write(evidence: Evidence, path: Path) -> str:
+def write(evidence: RunArchive, path: Path) -> str:
     """Writes the file, which gets its name only when it is complete; returns the digest.
 
     Raises:
@@ -123,7 +123,7 @@ def write(evidence: Evidence, path: Path) -> str:
     return digest.hexdigest()
 
 
-def read(path: Path) -> Evidence:
+def read(path: Path) -> RunArchive:
     """What a file holds.
 
     Raises:
@@ -139,7 +139,7 @@ def read(path: Path) -> Evidence:
         raise _refused(path, error.strerror or str(error), "The name is probably mistyped.") from error
 
 
-def _parse(path: Path, lines: list[bytes], last: bytes) -> Evidence:
+def _parse(path: Path, lines: list[bytes], last: bytes) -> RunArchive:
     head, trailer = json.loads(lines[0] if lines else last), json.loads(last)
     found = head.get("format") if isinstance(head, dict) else None
     if not str(found).startswith(FORMAT.rpartition("/")[0]):
@@ -165,7 +165,7 @@ def _parse(path: Path, lines: list[bytes], last: bytes) -> Evidence:
         raise _refused(path, f"its records are none ({detail})", "It was probably not made by qualify.") from error
 
 
-def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> Evidence:
+def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> RunArchive:
     run = codec.from_data(Run, head["run"])
     if not _RUN_ID.fullmatch(run.id):
         raise ValueError(f"run id {run.id!r}")
@@ -178,7 +178,7 @@ def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> Evidence:
     if not all(type(line["of"]) is int and line["of"] >= 0 for line in attempts):
         raise ValueError("an outcome names no case")
     outcomes = [Record(case=cases[line["of"]], outcome=codec.from_data(Outcome, line["outcome"])) for line in attempts]
-    return Evidence(run=run, cases=cases, outcomes=outcomes)
+    return RunArchive(run=run, cases=cases, outcomes=outcomes)
 
 
 def _with_mask(case: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _with_mask(case: dict[str, Any]) -> dict[str, Any]:
     return {**case, "workload": {**workload, "mask": mask}}
 
 
-def differs(path: Path, where: str, stored: Evidence, given: Evidence) -> UsageError:
+def differs(path: Path, where: str, stored: RunArchive, given: RunArchive) -> UsageError:
     """The store has the run, and not as the file has it."""
     return _refused(
         path,

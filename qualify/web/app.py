@@ -15,7 +15,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from qualify.errors import NoVerdict, QualifyError, StoreError, UsageError
 from qualify.report.page import render_page
 from qualify.report.site import MessagePage
-from qualify.web.connections import Limited
+from qualify.web.connections import RequestLimit
 from qualify.web.headers import SafeHeaders
 from qualify.web.metrics import exposition
 from qualify.web.site import SHOWN, Site
@@ -32,7 +32,7 @@ def create_app(site: Site, hosts: Sequence[str]) -> FastAPI:
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
-    app.add_middleware(Limited)
+    app.add_middleware(RequestLimit)
     app.add_middleware(SafeHeaders)
     _add_pages(app, site)
     _add_states(app, site)

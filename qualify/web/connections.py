@@ -96,7 +96,7 @@ class Connection(H11Protocol):
             timer.cancel()
 
 
-class Limited:
+class RequestLimit:
     """Answers at most ``BUSY`` requests at the same time. A connection without a request is none."""
 
     def __init__(self, app: ASGIApp) -> None:

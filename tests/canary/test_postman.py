@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from qualify.canary.alerts.postman import Pace, Postman
 from qualify.cards.load import load_canary
-from qualify.facts.canary import Due, Letter, Result
+from qualify.facts.canary import Due, FireResult, Letter
 from qualify.store import Store
 
 PACE = Pace(every_s=0.05, deadline_s=2.0, first_s=0.05, longest_s=0.1, attempts=3, orphaned_s=0.0)
@@ -65,7 +65,7 @@ def file(store: Store, *targets: str, kind="hold") -> None:
         lease, [Due(canary="nightly", scheduled_for=store.canaries.now(), trigger="cron", reason="c", matrix="smoke")]
     )
     fire = store.canaries.take(lease, "node-1")
-    result = Result(
+    result = FireResult(
         state="completed",
         matrix="smoke",
         run_id=None,

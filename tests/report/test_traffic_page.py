@@ -13,7 +13,7 @@ from qualify.facts.outcome import Refused
 from qualify.report.context import report_context
 from qualify.report.document import to_json
 from qualify.report.page import render_html
-from qualify.report.traffic import Step, quantile
+from qualify.report.traffic import TrafficStep, quantile
 
 MATRIX = "{matrix: t, models: [llama-3.1-8b], dtypes: bf16, kernels: ['*'], traffic: t.yaml%s}"
 EXPECT = ", expect: [{select: '*/decode/*', kernel: flash-attn-2}]"
@@ -90,7 +90,7 @@ def test_what_nothing_serves_takes_for_ever(weighed: Callable[..., dict[str, Any
     assert {None} == {row["time_share"] for row in found["served"]}
 
 
-class Timed(Step):
+class Timed(TrafficStep):
     """A step of a given time."""
 
     @property

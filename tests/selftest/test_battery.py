@@ -13,8 +13,8 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.outcome import Crashed, Refused
 from qualify.selftest import battery
 from qualify.selftest.battery import (
-    Asked,
     Left,
+    SelftestOptions,
     chosen,
     correct_tasks,
     fault_tasks,
@@ -23,7 +23,7 @@ from qualify.selftest.battery import (
     telling_cases,
 )
 from qualify.selftest.correct import VARIANTS
-from qualify.selftest.examine import Task, accuse, against, detect, outcomes
+from qualify.selftest.examine import SpecimenTask, accuse, against, detect, outcomes
 from qualify.selftest.faults.registry import FAULTS
 from qualify.selftest.workloads import SHAPES
 
@@ -77,7 +77,9 @@ def test_what_is_no_finding_counts_too():
 def test_the_battery_in_processes():
     """A part of the faults and one round of some correct kernels, in processes of their own."""
     seen: list[tuple[int, int]] = []
-    result = run_battery(Asked(levels=("smoke",), runs=2 * len(SHAPES), select="m*"), lambda *step: seen.append(step))
+    result = run_battery(
+        SelftestOptions(levels=("smoke",), runs=2 * len(SHAPES), select="m*"), lambda *step: seen.append(step)
+    )
     assert ["merge-nan", "merge-equal", "merge-max", "merge-two", "merge-order", "math-path"] == [
         fault.name for fault in result.faults
     ]
@@ -104,7 +106,7 @@ def test_every_task_is_taken_once_and_a_process_goes_on_with_its_inputs():
     """Two processes begin apart, and each stays with what it has drawn while there is more."""
     tasks = [*fault_tasks(chosen(""), ("smoke", "full")), *correct_tasks(("smoke", "full"), 1000)]
     left = Left(tasks)
-    taken: list[list[Task]] = [[], []]
+    taken: list[list[SpecimenTask]] = [[], []]
     waiting = True
     while waiting:
         waiting = False

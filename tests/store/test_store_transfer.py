@@ -27,7 +27,7 @@ from qualify.store import Store, tables
 from qualify.store.database import parse
 from qualify.store.retention import holds
 from qualify.store.tables import metadata
-from qualify.store.transfer import FORMAT, Evidence, Moved, read
+from qualify.store.transfer import FORMAT, Moved, RunArchive, read
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
@@ -56,7 +56,7 @@ def _shape(kind: Any) -> Any:
 def test_other_records_are_another_format() -> None:
     """Where a field of Run, Case or Outcome changed, VERSION in transfer.py is raised, and its shape added here."""
     shape = json.dumps(
-        [_shape(kind) for kind in (Run, *typing.get_args(typing.get_type_hints(Evidence)["cases"]), Outcome)]
+        [_shape(kind) for kind in (Run, *typing.get_args(typing.get_type_hints(RunArchive)["cases"]), Outcome)]
     )
     assert SHAPES[FORMAT] == hashlib.sha256(shape.encode()).hexdigest()[:12]
 

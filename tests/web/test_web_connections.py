@@ -18,7 +18,7 @@ from web_examples import serving
 
 from qualify.store import Store
 from qualify.web import connections
-from qualify.web.connections import ALIVE, BUSY, MOST, REQUEST_SECONDS, Connection, Limited
+from qualify.web.connections import ALIVE, BUSY, MOST, REQUEST_SECONDS, Connection, RequestLimit
 
 BEGUN = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WHOLE = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -131,7 +131,7 @@ def test_a_busy_server_says_so():
             await app({"type": "http", "method": "GET", "path": path, "headers": []}, None, send)
             return answers[0]["status"]
 
-        app = Limited(slow)
+        app = RequestLimit(slow)
         asked = [asyncio.create_task(ask("/")) for _ in range(BUSY)]
         await asyncio.sleep(0)
         refused = [await ask("/"), await ask(ALIVE)]

@@ -17,7 +17,7 @@ from typing import Any
 from cli_process import command, environment
 from stored_runs import MATRIX, OPEN, PASSED, WRONG, make_stack, store_run
 
-from qualify.facts.canary import Due, Letter, Result, own_lease
+from qualify.facts.canary import Due, FireResult, Letter, own_lease
 from qualify.facts.comparison import StackChange
 from qualify.store import Store
 
@@ -88,7 +88,7 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
     )
     store.canaries.file(own, [due])
     fire = store.canaries.take(own, HOSTILE)
-    result = Result(
+    result = FireResult(
         state="completed",
         matrix="serving",
         run_id=worse.id,

@@ -31,7 +31,7 @@ SLACK_ERROR = re.compile(r"[a-z_]{1,60}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class TargetAnswer:
     """What a target said."""
 
     status: int
@@ -70,7 +70,7 @@ def _port(url: httpx2.URL) -> int:
     return url.port or PORTS[url.scheme]
 
 
-async def _post(made: Message, addresses: list[str]) -> Answer:
+async def _post(made: Message, addresses: list[str]) -> TargetAnswer:
     """Post to the first judged address that takes a connection. No proxy, no redirect, no cookie, no decompression."""
     url = httpx2.URL(made.url)
     headers = {
@@ -103,7 +103,7 @@ async def _post(made: Message, addresses: list[str]) -> Answer:
         raise Undelivered(_told(trouble, url.host)) from None
 
 
-async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> Answer:
+async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> TargetAnswer:
     response = await client.send(request, stream=True)
     read = b""
     try:
@@ -113,7 +113,7 @@ async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> Answer
                 break
     finally:
         await response.aclose()
-    return Answer(
+    return TargetAnswer(
         status=response.status_code, headers=response.headers, text=read[:READ_BYTES].decode(errors="replace")
     )
 
@@ -145,7 +145,7 @@ def _cause(error: BaseException) -> BaseException:
     return seen
 
 
-def _judge(target: AlertTarget, answer: Answer) -> None:
+def _judge(target: AlertTarget, answer: TargetAnswer) -> None:
     """Raises Undelivered where the answer does not say that the alert was taken."""
     status = answer.status
     if 300 <= status < 400:

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from qualify.canary.alerts.signing import signed
 from qualify.cards.canary import AlertTarget
 from qualify.facts import codec
-from qualify.facts.canary import Alert, AlertKind, Fire, Result
+from qualify.facts.canary import Alert, AlertKind, Fire, FireResult
 from qualify.facts.comparison import StackChange
 from qualify.text import one_line
 
@@ -40,7 +40,7 @@ HEADER, SECTION, LISTED = 150, 2900, 10
 V2 = "/api/v2/alerts"
 
 
-def body_of(fire: Fire, result: Result, node: str) -> dict[str, object]:
+def body_of(fire: Fire, result: FireResult, node: str) -> dict[str, object]:
     """What an alert says, whoever gets it: ``qualify.alert/1``."""
     return {
         "schema": "qualify.alert/1",

@@ -20,7 +20,7 @@ MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class ConfigNote:
     """What a reader of the geometry should know about the config."""
 
     kind: str
@@ -39,7 +39,7 @@ class Keys:
     where: Where = ()
     problems: list[Problem] = field(default_factory=list)
     """shared by all mappings of the file"""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ConfigNote] = field(default_factory=list)
     """likewise"""
     idle: set[int] = field(default_factory=set)
     """likewise: layers of the main stack that have no attention"""
@@ -71,7 +71,7 @@ class Keys:
 
     def note(self, kind: str, name: str, detail: str) -> None:
         """Remember a finding about a key."""
-        self.findings.append(Finding(kind=kind, where=self.way(name), detail=detail))
+        self.findings.append(ConfigNote(kind=kind, where=self.way(name), detail=detail))
 
     def inner(self, name: str) -> Keys | None:
         """The mapping under a key; None where there is none."""

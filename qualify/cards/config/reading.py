@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qualify.cards.config.families import read_groups
 from qualify.cards.config.hub import HubConfig, fetch, is_hub
-from qualify.cards.config.keys import Finding, Keys
+from qualify.cards.config.keys import ConfigNote, Keys
 from qualify.cards.config.suspicion import suspicious
 from qualify.cards.model import ModelCard, Pin
 from qualify.cards.problems import in_order
@@ -25,7 +25,7 @@ class ReadModel:
     """What a config.json says about attention."""
 
     card: ModelCard
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigNote, ...]
 
 
 def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadModel:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from qualify.cards.config.keys import Finding
+from qualify.cards.config.keys import ConfigNote
 from qualify.cards.problems import shown
 from qualify.cards.source import dotted
 from qualify.cards.words import Where
@@ -26,9 +26,9 @@ VALUES = (
 )
 
 
-def suspicious(data: object, where: Where = ()) -> list[Finding]:
+def suspicious(data: object, where: Where = ()) -> list[ConfigNote]:
     """A finding for each key that names code, at any depth; what lies below such a key belongs to it."""
-    found: list[Finding] = []
+    found: list[ConfigNote] = []
     items = enumerate(data) if isinstance(data, list) else data.items() if isinstance(data, dict) else ()
     for key, value in items:
         here = (*where, key)
@@ -45,5 +45,5 @@ def suspicious(data: object, where: Where = ()) -> list[Finding]:
     return found
 
 
-def _finding(where: Where, detail: str) -> Finding:
-    return Finding(kind="names-code", where=dotted(where), detail=detail)
+def _finding(where: Where, detail: str) -> ConfigNote:
+    return ConfigNote(kind="names-code", where=dotted(where), detail=detail)

@@ -26,14 +26,14 @@ from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.golden.reference import Golden
 from qualify.run.inputs.tensors import TORCH_DTYPES
 from qualify.run.repro import standalone
-from qualify.run.repro.recording import Launch
+from qualify.run.repro.recording import RecordedLaunch
 from qualify.run.repro.script import Claim
 
 Found = tuple[Callable[..., standalone.Claimed], dict[str, Any]]
 """a function of ``standalone`` and its keywords, with ``row``, a row of the golden result, for sequence and query"""
 
 
-def claim_of(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim | None:
+def claim_of(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) -> Claim | None:
     """The claim that a finding makes; None where no result shows it."""
     last = len(launches) - 1
     if last < 0:
@@ -65,7 +65,7 @@ def results_of(number: int) -> tuple[str, str, str]:
     return f"call{number}", f"out{number}", f"lse{number}"
 
 
-def _same(subject: Subject, finding: Finding, launches: list[Launch]) -> Claim | None:
+def _same(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) -> Claim | None:
     """Two launches that should agree: those whose results have the finding's values at its place."""
     values = finding.values
     sequence, query, head, element = (int(values.get(key) or 0) for key in ("sequence", "query", "head", "element"))
@@ -117,7 +117,7 @@ def _change(finding: Finding) -> str:
     return f"what {finding.check} changes"
 
 
-def _wrong_result(subject: Subject, finding: Finding, launch: Launch, number: int) -> Claim | None:
+def _wrong_result(subject: Subject, finding: Finding, launch: RecordedLaunch, number: int) -> Claim | None:
     """What the golden result of a call says about its result; None where nothing is wrong that the finding means."""
     if not isinstance(launch.out, Tensor):
         return None
@@ -227,7 +227,7 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _element(finding: Finding, golden: Golden, out: Tensor, launch: Launch) -> Found | None:
+def _element(finding: Finding, golden: Golden, out: Tensor, launch: RecordedLaunch) -> Found | None:
     """The worst element against a bound that fits the check: half a key in a census, the bits of a needle."""
     eps = torch.finfo(out.dtype).eps
     if finding.check == "needle":

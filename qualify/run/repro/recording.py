@@ -51,7 +51,7 @@ class Step:
 
 
 @dataclass(kw_only=True, slots=True)
-class Launch:
+class RecordedLaunch:
     """One launch of the kernel: the call, and what came back."""
 
     call: AttentionCall
@@ -74,7 +74,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.steps: list[Step] = []
-        self.launches: list[Launch] = []
+        self.launches: list[RecordedLaunch] = []
         self._names: dict[Key, str] = {}
         self._alive: dict[int, Any] = {}
         """weak references that keep the number of a freed storage from being given to another"""
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
     def launch(self, call: AttentionCall) -> int:
         """Record that the kernel is launched on a call; what comes back is added by :meth:`returned`."""
         number = len(self.launches)
-        self.launches.append(Launch(call=call))
+        self.launches.append(RecordedLaunch(call=call))
         tensors = [getattr(call, item.name) for item in fields(call) if isinstance(getattr(call, item.name), Tensor)]
         values = {item.name: self._shown(getattr(call, item.name), Step(text="")) for item in fields(call)}
         shown = "".join(f"    {name}={value},\n" for name, value in values.items())

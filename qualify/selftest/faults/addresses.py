@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan
+from qualify.selftest.planning import CallPlan
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -26,7 +26,7 @@ class _KeptKeys(Simulator):
         super().__init__()
         self.kept: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         if name == "v" or tensor.numel() > self.LARGEST:
             return super().fetch(name, tensor, strides, slots, plan)
         place = (tensor.data_ptr(), tensor.shape, strides, tensor.dtype)
@@ -62,7 +62,7 @@ class _KeptTable(Simulator):
         super().__init__()
         self.kept: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
-    def plan(self, call: AttentionCall) -> Plan:
+    def plan(self, call: AttentionCall) -> CallPlan:
         plan, table = super().plan(call), call.block_table
         if table is None:
             return plan
@@ -77,9 +77,9 @@ class _PlanOfStep(Simulator):
     def __init__(self) -> None:
         super().__init__()
         self.metadata: tuple[Tensor | None, ...] = ()
-        self.first: Plan | None = None
+        self.first: CallPlan | None = None
 
-    def plan(self, call: AttentionCall) -> Plan:
+    def plan(self, call: AttentionCall) -> CallPlan:
         plan = super().plan(call)
         metadata = (call.cu_seqlens_q, call.cu_seqlens_k, call.block_table, call.seqused_k)
         first, self.metadata, before = self.first, metadata, self.metadata

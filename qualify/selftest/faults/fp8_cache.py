@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -21,7 +21,7 @@ def _is_mixed(call: AttentionCall) -> bool:
 class _ValueFactorOnKeys(Simulator):
     """The descale of V multiplies K too."""
 
-    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+    def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         if _is_mixed(call):
             call = replace(call, k_descale=call.v_descale)
         return super().descale(name, call, plan, index)
@@ -30,14 +30,14 @@ class _ValueFactorOnKeys(Simulator):
 class _KeyFactorDropped(Simulator):
     """The descale of K is left at 1, as where only V's reached the launch."""
 
-    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+    def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         return None if name == "k" and _is_mixed(call) else super().descale(name, call, plan, index)
 
 
 class _ReadAsE5m2(Simulator):
     """The bytes of the cache are read in the other format of eight bits."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = super().fetch(name, tensor, strides, slots, plan)
         mixed = plan.dtype.itemsize > rows.dtype.itemsize
         return rows.contiguous().view(torch.float8_e5m2) if mixed else rows
@@ -46,12 +46,12 @@ class _ReadAsE5m2(Simulator):
 class _QueriesInFp8(Simulator):
     """The queries are rounded to e4m3 too, as the native fp8 kernels want them, and nobody said so."""
 
-    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+    def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         q = super().queries(call, plan, index)
         return q.to(torch.float8_e4m3fn).float() if _is_mixed(call) else q
 
 
-class _PInFp8(Simulator):
+class _PInFp8BesideCache(Simulator):
     """P is rounded to e4m3, so that the product with V is one of eight bits."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ FAULTS: tuple[Fault, ...] = (
         kind="I",
         mirrors="flash-attention#1848",
         does="beside an fp8 cache P is rounded to e4m3 although 16-bit arithmetic is declared",
-        make=_PInFp8,
+        make=_PInFp8BesideCache,
     ),
 )
 """An fp8 cache."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -15,12 +15,12 @@ HEADS_AT_ONCE = 4
 
 
 class _Interleaved(Simulator):
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         return torch.arange(plan.heads_q) % plan.heads_kv
 
 
 class _PowerOfTwo(Simulator):
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         shift = (plan.heads_q // plan.heads_kv).bit_length() - 1
         return (torch.arange(plan.heads_q) >> shift).clamp(max=plan.heads_kv - 1)
 
@@ -28,14 +28,14 @@ class _PowerOfTwo(Simulator):
 class _Square(Simulator):
     """Right only where there are as many KV heads as query heads in a group."""
 
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         return (torch.arange(plan.heads_q) // plan.heads_kv).clamp(max=plan.heads_kv - 1)
 
 
 class _DecodeFirstHead(Simulator):
     """In decode with fewer than eight KV heads, the last group reads KV head 0."""
 
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         heads = super().head_map(plan, index)
         decode = plan.bounds_q[index + 1] - plan.bounds_q[index] == 1 and 1 < plan.heads_kv < 8
         return torch.where(heads == plan.heads_kv - 1, 0, heads) if decode else heads
@@ -78,12 +78,12 @@ class _LayerHeads(Simulator):
         super().__init__()
         self.group = 0
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         self.group = self.group or plan.heads_q // plan.heads_kv
         return plan
 
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         return (torch.arange(plan.heads_q) // self.group).clamp(max=plan.heads_kv - 1)
 
 
@@ -126,7 +126,7 @@ class _RowsBeyondTile(Simulator):
 class _BatchFirstHead(Simulator):
     """Decode of 64 to 1024 sequences with two to seven KV heads: the last group reads KV head 0."""
 
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         heads = super().head_map(plan, index)
         lost = plan.bounds_q[-1] == plan.batch and 64 <= plan.batch <= 1024 and 1 < plan.heads_kv < 8
         return torch.where(heads == plan.heads_kv - 1, 0, heads) if lost else heads
@@ -135,7 +135,7 @@ class _BatchFirstHead(Simulator):
 class _Swizzled(Simulator):
     """Where the KV heads are a multiple of eight, neighbours change places."""
 
-    def head_map(self, plan: Plan, index: int) -> Tensor:
+    def head_map(self, plan: CallPlan, index: int) -> Tensor:
         heads = super().head_map(plan, index)
         return heads ^ 1 if plan.heads_kv % 8 == 0 else heads
 
@@ -143,7 +143,7 @@ class _Swizzled(Simulator):
 class _TraceOfFirst(Simulator):
     """The values of every KV head but the first have a trace of its own."""
 
-    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
+    def keys(self, call: AttentionCall, plan: CallPlan, index: int) -> tuple[Tensor, Tensor]:
         k, v = super().keys(call, plan, index)
         if plan.heads_kv == 1 or plan.dtype.itemsize != 2:
             return k, v

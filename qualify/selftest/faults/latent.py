@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan
+from qualify.selftest.planning import CallPlan
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -19,7 +19,7 @@ YARN = 0.1 * math.log(40) + 1
 class _LateValues(Simulator):
     """V is taken to be the last elements of a row of the cache."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         if name == "k" or not plan.latent:
             return super().fetch(name, tensor, strides, slots, plan)
         late = tensor.as_strided(tensor.shape, strides, tensor.storage_offset() + plan.head_dim - plan.head_dim_v)
@@ -29,7 +29,7 @@ class _LateValues(Simulator):
 class _RowsOfValues(Simulator):
     """Rows of the cache are taken to be as long as the values in them, where these are read."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         if name == "k" or not plan.latent:
             return super().fetch(name, tensor, strides, slots, plan)
         whole = tensor.untyped_storage().nbytes() // tensor.element_size() - int(tensor.storage_offset())
@@ -40,11 +40,11 @@ class _RowsOfValues(Simulator):
 class _Weighed(Simulator):
     """Both parts of the queries, and so of the scores, times a factor of their own."""
 
-    def factors(self, plan: Plan) -> tuple[float, float]:
+    def factors(self, plan: CallPlan) -> tuple[float, float]:
         """What multiplies the elements that meet the latent, and the rotated ones."""
         raise NotImplementedError
 
-    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+    def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         q = super().queries(call, plan, index)
         if not plan.latent:
             return q
@@ -53,24 +53,24 @@ class _Weighed(Simulator):
 
 
 class _NoRope(_Weighed):
-    def factors(self, plan: Plan) -> tuple[float, float]:
+    def factors(self, plan: CallPlan) -> tuple[float, float]:
         return 1.0, 0.0
 
 
 class _OnlyRope(_Weighed):
-    def factors(self, plan: Plan) -> tuple[float, float]:
+    def factors(self, plan: CallPlan) -> tuple[float, float]:
         return 0.0, 1.0
 
 
 class _ScaledTwice(_Weighed):
     """The scale goes into the absorbed queries, and then onto all scores."""
 
-    def factors(self, plan: Plan) -> tuple[float, float]:
+    def factors(self, plan: CallPlan) -> tuple[float, float]:
         return plan.scale, 1.0
 
 
 class _RopeYarn(_Weighed):
-    def factors(self, plan: Plan) -> tuple[float, float]:
+    def factors(self, plan: CallPlan) -> tuple[float, float]:
         return 1.0, YARN
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -21,7 +21,7 @@ LIMIT = 1 << 16
 class _Offset32(Simulator):
     """Offsets into the key tensors are 32-bit: beyond 2³¹ elements they wrap."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = slots // plan.page_size if plan.page_size else slots
         offset = rows * strides[0]
         wrapped = (offset + (1 << 31)) % (1 << 32) - (1 << 31)
@@ -33,7 +33,7 @@ class _TileOffset32(Simulator):
 
     ROWS = 128
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = super().fetch(name, tensor, strides, slots, plan).float()
         if plan.page_size:
             return rows
@@ -61,7 +61,7 @@ class _LateKeys(Simulator):
 class _GridLimit(Simulator):
     """The grid has no room for sequences from 65535 on."""
 
-    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+    def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if index < LIMIT - 1:
             super().attend_sequence(call, plan, index, out, lse)
 
@@ -69,7 +69,7 @@ class _GridLimit(Simulator):
 class _WarpEdge(Simulator):
     """The scheduler counts sequences in warps, and leaves out the last one of each."""
 
-    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+    def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if index % 32 < 31:
             super().attend_sequence(call, plan, index, out, lse)
 
@@ -94,7 +94,7 @@ class _LongPrompt(Simulator):
 class _LateInBatch(Simulator):
     """Of a batch that fits one block the sequences after the first two warps' are taken by nobody."""
 
-    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+    def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if not 64 <= index < plan.batch <= 1024:
             super().attend_sequence(call, plan, index, out, lse)
 
@@ -110,7 +110,7 @@ class _FarWindow(Simulator):
 class _OffsetUnsigned(Simulator):
     """Offsets into the tensors are unsigned 32-bit: beyond 2³² elements they wrap."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = slots // plan.page_size if plan.page_size else slots
         inside = rows * strides[0] < 1 << 32
         return super().fetch(name, tensor, strides, slots, plan).float() * inside.view(-1, 1, 1)

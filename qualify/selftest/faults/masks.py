@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -67,7 +67,7 @@ class _Window(Simulator):
         super().__init__()
         self.by = by
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         left, right = plan.window
         return plan if left < 0 else replace(plan, window=(max(0, left + self.by), right))
@@ -80,18 +80,18 @@ class _WindowByTile(Simulator):
 
 
 class _WindowIgnored(Simulator):
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         return replace(super().make_plan(call), window=(-1, -1))
 
 
 class _RightSideIgnored(Simulator):
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         return replace(plan, window=(plan.window[0], -1))
 
 
 class _PaddingDropsCausal(Simulator):
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         ragged = len(set(plan.lengths_k)) > 1
         return replace(plan, causal=plan.causal and not ragged)
@@ -116,7 +116,7 @@ class _RowsByKeyMask(Simulator):
 class _SegmentsIgnored(Simulator):
     """Every sequence of a packed batch begins where the first one did."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         if plan.page_size:
             return plan
@@ -125,14 +125,14 @@ class _SegmentsIgnored(Simulator):
 
 
 class _WindowDropsSegments(_SegmentsIgnored):
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         return super().make_plan(call) if call.window != (-1, -1) else Simulator.make_plan(self, call)
 
 
 class _BoundaryRow(Simulator):
     """The first key and value of a packed sequence are its neighbour's last."""
 
-    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+    def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
         if plan.page_size or not plan.starts_k[index]:
             return slots
@@ -149,7 +149,7 @@ class _ForwardTilesOnly(Simulator):
 
 
 class _WindowOfOneUnbounded(Simulator):
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         left, right = plan.window
         return replace(plan, window=(-1 if left == 0 else left, right))
@@ -186,7 +186,7 @@ class _SpansBehindOnly(Simulator):
 class _OpenBandUnbounded(Simulator):
     """A band that is open on one side is taken for no band."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         open_side = -1 in plan.window and not plan.causal
         return replace(plan, window=(-1, -1)) if open_side else plan
@@ -202,7 +202,7 @@ class _NarrowRows(Simulator):
 class _SpansOfAll(Simulator):
     """An image of one sequence counts in every sequence."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         spans = {(index, start, end) for index in range(plan.batch) for _, start, end in plan.spans}
         return replace(plan, spans=tuple(sorted(spans)))
@@ -211,7 +211,7 @@ class _SpansOfAll(Simulator):
 class _FirstSpanOnly(Simulator):
     """Of several images the first one counts."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         return replace(plan, spans=plan.spans[:1])
 
@@ -219,7 +219,7 @@ class _FirstSpanOnly(Simulator):
 class _ImagesOfPages(Simulator):
     """Images are ignored where a windowed call reads pages."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         return replace(plan, spans=()) if plan.page_size and plan.window != (-1, -1) else plan
 
@@ -235,7 +235,7 @@ class _HiddenScore(Simulator):
 class _CutImage(Simulator):
     """An image that begins in the history and ends among the queries is ignored."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         queries = [last - first for first, last in pairwise(plan.bounds_q)]
         histories = [keys - own for keys, own in zip(plan.lengths_k, queries, strict=True)]
@@ -254,7 +254,7 @@ class _ChunksOfDecode(Simulator):
 class _NarrowWindow(Simulator):
     """The left side of a window has 16 bits."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         left, right = plan.window
         return replace(plan, window=(left % (1 << 16), right)) if left >= 0 else plan

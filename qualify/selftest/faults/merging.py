@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Partial, Simulator
 from qualify.selftest.specimen import Fault
 
 
 class _EmptyUnwritten(Simulator):
-    def attend_sequence(self, call: AttentionCall, plan: Plan, index: int, out: Tensor, lse: Tensor) -> None:
+    def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if plan.lengths_k[index]:
             super().attend_sequence(call, plan, index, out, lse)
             return
@@ -60,7 +60,7 @@ class _EmptyLseFinite(_EmptyLse):
 class _EmptyShiftsTable(Simulator):
     """Sequences without keys are left out when the rows of the block table are counted."""
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         return super().pages(name, plan, sum(length > 0 for length in plan.lengths_k[:index]))
 
 

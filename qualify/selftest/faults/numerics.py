@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Partial, Simulator
 from qualify.selftest.specimen import Fault
 
@@ -56,7 +56,7 @@ class _RoundedBefore(Simulator):
         return l + self.round_p(tile, p).sum(-1)
 
 
-class _RoundedPartials(Simulator):
+class _PartialsInOutDtype(Simulator):
     """Partial results of splits are stored in the output's dtype."""
 
     def store(self, tile: Tile, number: int, starts: Sequence[int], partial: Partial) -> Partial:
@@ -117,7 +117,7 @@ class _CoarseExp(Simulator):
 class _ValuesInFp16(Simulator):
     """V, or what the caller quantised, goes through fp16 on its way."""
 
-    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
+    def keys(self, call: AttentionCall, plan: CallPlan, index: int) -> tuple[Tensor, Tensor]:
         k, v = super().keys(call, plan, index)
         return k, v.half().float()
 
@@ -171,11 +171,11 @@ class _WideThroughFp16(Simulator):
         super().__init__()
         self.names = names
 
-    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+    def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         q = super().queries(call, plan, index)
         return q.half().float() if "q" in self.names and call.q.dtype == torch.bfloat16 else q
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = super().fetch(name, tensor, strides, slots, plan)
         return rows.half() if name in self.names and rows.dtype == torch.bfloat16 else rows
 
@@ -378,7 +378,7 @@ FAULTS: tuple[Fault, ...] = (
         kind="I",
         mirrors="ring-flash-attention#22, sgl-flash-attn#43",
         does="partial results of splits are stored in the output's dtype",
-        make=_RoundedPartials,
+        make=_PartialsInOutDtype,
         equivalent=(
             "Each of the s partial results is rounded once with the output's unit roundoff u_O, and the merge weighs "
             "them with weights that sum to 1: the added error is at most u_O·Σw|o_s| ≤ u_O·A, and B = u_P·A + u_O·|o| "

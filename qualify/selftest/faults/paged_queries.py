@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
 
-def several(plan: Plan) -> bool:
+def several(plan: CallPlan) -> bool:
     """Whether the call has pages, and a sequence with more than one query."""
     return bool(plan.page_size) and len(plan.bounds_q) > 1 and max(lengths_q(plan)) > 1
 
 
-def lengths_q(plan: Plan) -> list[int]:
+def lengths_q(plan: CallPlan) -> list[int]:
     """Queries of each sequence."""
     return [last - first for first, last in zip(plan.bounds_q, plan.bounds_q[1:], strict=False)]
 
@@ -77,7 +77,7 @@ class _ContextOfFirst(_Moved):
 class _StaleTail(Simulator):
     """What a last page holds behind its keys is multiplied by weights of 0."""
 
-    def clamp(self, positions: Tensor, plan: Plan, index: int) -> Tensor:
+    def clamp(self, positions: Tensor, plan: CallPlan, index: int) -> Tensor:
         if not several(plan):
             return super().clamp(positions, plan, index)
         return positions.clamp(max=-(-plan.lengths_k[index] // plan.page_size) * plan.page_size - 1)
@@ -85,7 +85,7 @@ class _StaleTail(Simulator):
     def clear(self, name: str, rows: Tensor, seqlen_k: int) -> Tensor:
         return rows
 
-    def keys(self, call: AttentionCall, plan: Plan, index: int) -> tuple[Tensor, Tensor]:
+    def keys(self, call: AttentionCall, plan: CallPlan, index: int) -> tuple[Tensor, Tensor]:
         k, v = super().keys(call, plan, index)
         if not several(plan):
             v[:, plan.lengths_k[index] :] = 0.0
@@ -95,7 +95,7 @@ class _StaleTail(Simulator):
 class _RowOfOwnPages(Simulator):
     """Rows of the block table are taken to be as far apart as the sequence has pages."""
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         own = super().pages(name, plan, index)
         if not several(plan):
             return own
@@ -108,7 +108,7 @@ class _RowOfOwnPages(Simulator):
 class _RowOfBlock(Simulator):
     """Rows of the block table are counted by row blocks of queries."""
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         if not several(plan):
             return super().pages(name, plan, index)
         blocks = sum(-(-length // self.tile_q) for length in lengths_q(plan)[:index])
@@ -118,7 +118,7 @@ class _RowOfBlock(Simulator):
 class _EquallyMany(Simulator):
     """Queries are read as if each sequence had as many as the longest."""
 
-    def queries(self, call: AttentionCall, plan: Plan, index: int) -> Tensor:
+    def queries(self, call: AttentionCall, plan: CallPlan, index: int) -> Tensor:
         q = super().queries(call, plan, index)
         if not several(plan):
             return q

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Partial, Simulator
 from qualify.selftest.specimen import Fault
 
@@ -33,7 +33,7 @@ class _ScaleOf(Simulator):
         }[self.dimension]
 
 
-class _BaseTwo(Simulator):
+class _BaseTwoUnscaled(Simulator):
     """exp2 without the factor log2(e)."""
 
     def exp(self, x: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class _SinkNotInLse(Simulator):
 class _Descales(Simulator):
     """Descales are edited before they are applied."""
 
-    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+    def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         return super().descale(name, self.edited(call), plan, index)
 
     def edited(self, call: AttentionCall) -> AttentionCall:
@@ -181,7 +181,7 @@ FAULTS: tuple[Fault, ...] = (
         kind="F",
         mirrors="x-transformers#190",
         does="exp2 without the factor log2(e)",
-        make=_BaseTwo,
+        make=_BaseTwoUnscaled,
     ),
     Fault(
         name="cap-ignored",

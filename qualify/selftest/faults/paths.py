@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -99,7 +99,7 @@ class _NotLaunched(Simulator):
 class _NoOddGroups(Simulator):
     """A group that is no power of two raises."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         group = plan.heads_q // plan.heads_kv
         if group & (group - 1):
@@ -110,7 +110,7 @@ class _NoOddGroups(Simulator):
 class _RefusesSmallDims(Simulator):
     """A head_dim that the card claims is refused."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         if call.q.shape[-1] < 64:
             raise LibraryRefusal(f"head_dim {call.q.shape[-1]} < 64 is not supported")
         return super().make_plan(call)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -39,14 +39,14 @@ class _Phantom(Simulator):
 class _ReadsPast(Simulator):
     """Keys past the end of the sequence are read and seen, up to the end of the tile or of the last page."""
 
-    def clamp(self, positions: Tensor, plan: Plan, index: int) -> Tensor:
+    def clamp(self, positions: Tensor, plan: CallPlan, index: int) -> Tensor:
         return positions.clamp(max=self._last(plan, index))
 
-    def _last(self, plan: Plan, index: int) -> int:
+    def _last(self, plan: CallPlan, index: int) -> int:
         size = plan.page_size or self.width(plan.lengths_k[index])
         return -(-plan.lengths_k[index] // size) * size - 1
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         if plan.page_size:
             return super().fetch(name, tensor, strides, slots, plan)
         beyond = (tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()) // strides[0]
@@ -83,11 +83,11 @@ class _DirtyValues(_ReadsPast):
 class _NullPageValues(_DirtyValues):
     """Lanes past the end read the null page."""
 
-    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+    def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
         return torch.where(positions < plan.lengths_k[index], slots, 0) if plan.page_size else slots
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         return super().fetch(name, tensor, strides, slots if plan.page_size else slots.clamp(max=len(tensor) - 1), plan)
 
     def clear(self, name: str, rows: Tensor, seqlen_k: int) -> Tensor:
@@ -95,7 +95,7 @@ class _NullPageValues(_DirtyValues):
 
 
 class _StaleLastPage(Simulator):
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         pages, length = super().pages(name, plan, index).clone(), plan.lengths_k[index]
         if length % plan.page_size and length > plan.page_size:
             pages[length // plan.page_size] = pages[length // plan.page_size - 1]
@@ -105,7 +105,7 @@ class _StaleLastPage(Simulator):
 class _FloorStride(Simulator):
     """A row of the block table is taken for as long as the pages that are full."""
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         assert plan.table is not None, "only a paged cache has pages"
         start = index * (plan.max_seqlen_k // plan.page_size)
         row: Tensor = plan.table.flatten()[start : start + plan.table.shape[1]]
@@ -113,19 +113,19 @@ class _FloorStride(Simulator):
 
 
 class _NarrowIndex(Simulator):
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         return super().pages(name, plan, index) % NARROW_PAGES
 
 
 class _PreviousValues(Simulator):
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         return super().pages(name, plan, max(0, index - 1) if name == "v" else index)
 
 
 class _PageOf128(Simulator):
     """The slot within a page has seven bits."""
 
-    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+    def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
         return slots // plan.page_size * plan.page_size + slots % plan.page_size % 128 if plan.page_size else slots
 
@@ -133,7 +133,7 @@ class _PageOf128(Simulator):
 class _PageByShift(Simulator):
     """The page of a key is found by shifting, as if its size were a power of two."""
 
-    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+    def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         if not plan.page_size:
             return super().slots(name, plan, index, positions)
         size = 1 << (plan.page_size.bit_length() - 1)
@@ -144,7 +144,7 @@ class _PageByShift(Simulator):
 class _ValueStride(Simulator):
     """Rows of V are taken to be as long as rows of K."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         if name == "k" or plan.head_dim_v >= plan.head_dim or plan.page_size:
             return super().fetch(name, tensor, strides, slots, plan)
         whole = int(tensor.untyped_storage().nbytes()) // tensor.element_size() - int(tensor.storage_offset())
@@ -157,7 +157,7 @@ class _ValueStride(Simulator):
 class _FirstPageOnly(Simulator):
     """From the second page on, the token at slot 0 of the first page is read."""
 
-    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+    def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         slots = super().slots(name, plan, index, positions)
         return torch.where(positions > plan.page_size, slots[0], slots) if plan.page_size >= 48 else slots
 
@@ -186,7 +186,7 @@ class _WritesPastEnd(Simulator):
 class _PagesBySlack(Simulator):
     """A table that is wider than needed shifts every row but the first."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         if plan.table is None:
             return plan
@@ -198,7 +198,7 @@ class _PagesBySlack(Simulator):
 class _PagesOfOneOwner(Simulator):
     """Each page is booked for one sequence: where two hold it, the earlier one reads the later one's first page."""
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         pages = super().pages(name, plan, index).clone()
         for later in range(index + 1, plan.batch):
             if not plan.lengths_k[later]:
@@ -222,7 +222,7 @@ class _LengthsOfQueries(Simulator):
 class _UnusedEntries(Simulator):
     """Lanes past the end follow the block table to its last entry; what they read is masked, where there is a page."""
 
-    def slots(self, name: str, plan: Plan, index: int, positions: Tensor) -> Tensor:
+    def slots(self, name: str, plan: CallPlan, index: int, positions: Tensor) -> Tensor:
         if not plan.page_size:
             return super().slots(name, plan, index, positions)
         if bool((self.pages(name, plan, index) < 0).any()):
@@ -233,7 +233,7 @@ class _UnusedEntries(Simulator):
 class _TableOf64(Simulator):
     """Rows of a block table of more than 64 columns are taken to be 64 apart."""
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         assert plan.table is not None, "only a paged cache has pages"
         columns = plan.table.shape[1]
         if columns <= 64:
@@ -255,7 +255,7 @@ class _PlannedLength(Simulator):
 class _PageZeroAbsent(Simulator):
     """Page 0 is taken for no page: its keys are not seen."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = super().fetch(name, tensor, strides, slots, plan)
         return rows if not plan.page_size or name == "k" else rows.float() * (slots >= plan.page_size).view(-1, 1, 1)
 
@@ -263,7 +263,7 @@ class _PageZeroAbsent(Simulator):
 class _Cascade(Simulator):
     """Sequences with the same first page are taken to share all whole pages that both have."""
 
-    def pages(self, name: str, plan: Plan, index: int) -> Tensor:
+    def pages(self, name: str, plan: CallPlan, index: int) -> Tensor:
         pages = super().pages(name, plan, index).clone()
         for leader in range(index):
             first = super().pages(name, plan, leader)
@@ -289,7 +289,7 @@ class _TableFromStart(Simulator):
 class _SmallValues(Simulator):
     """Values of an fp8 cache below e4m3's normal range become 0."""
 
-    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: Plan) -> Tensor:
+    def fetch(self, name: str, tensor: Tensor, strides: tuple[int, ...], slots: Tensor, plan: CallPlan) -> Tensor:
         rows = super().fetch(name, tensor, strides, slots, plan)
         if name == "k" or tensor.element_size() > 1 or plan.dtype.itemsize == 1:
             return rows

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import DECODE_SPLITS, Partial, Simulator
 from qualify.selftest.specimen import Fault
 
@@ -35,7 +35,7 @@ class _StickyWindow(Simulator):
         super().__init__()
         self.window: tuple[int, int] | None = None
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         self.window = self.window or plan.window
         return replace(plan, window=self.window)
@@ -48,7 +48,7 @@ class _StickyCausal(Simulator):
         super().__init__()
         self.causal = False
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         self.causal |= plan.causal
         return replace(plan, causal=self.causal)
@@ -61,7 +61,7 @@ class _DtypeOfFirst(Simulator):
         super().__init__()
         self.dtype: torch.dtype | None = None
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         self.dtype = self.dtype or plan.dtype
         return replace(plan, dtype=self.dtype)
@@ -167,7 +167,7 @@ class _CoarseKey(Simulator):
         parts = super().key_parts(call)
         return parts | {"table": "", self.part: self.coarse(call)}
 
-    def plan(self, call: AttentionCall) -> Plan:
+    def plan(self, call: AttentionCall) -> CallPlan:
         """Pages are read from the call's own table."""
         plan = super().plan(call)
         return plan if call.block_table is None else replace(plan, table=call.block_table.long())
@@ -178,7 +178,7 @@ def _total_and_longest(call: AttentionCall) -> tuple[int, int] | str:
     return str(call.cu_seqlens_k) if lengths is None else (int(lengths.sum()), int(lengths.max()))
 
 
-class _StaleWorkspace(Simulator):
+class _StaleEmptySplit(Simulator):
     """From sequence 64 on a split without keys leaves its part of the workspace as an earlier call wrote it."""
 
     def __init__(self) -> None:
@@ -348,7 +348,7 @@ FAULTS: tuple[Fault, ...] = (
         kind="J",
         mirrors="flashinfer#1584, vllm#47188",
         does="from sequence 64 on, a split without keys keeps what an earlier call left in the workspace",
-        make=_StaleWorkspace,
+        make=_StaleEmptySplit,
     ),
     Fault(
         name="order-of-many",

@@ -9,7 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan
+from qualify.selftest.planning import CallPlan
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -29,7 +29,7 @@ class _Contiguous(Simulator):
         super().__init__()
         self.which = which
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         shapes = (call.q.shape, call.k.shape, call.v.shape)
         strides = [dense(shape) if at in self.which else plan.strides[at] for at, shape in enumerate(shapes)]
@@ -37,7 +37,7 @@ class _Contiguous(Simulator):
 
 
 class _StridesOfKeys(Simulator):
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         same = plan.head_dim == plan.head_dim_v
         return replace(plan, strides=(*plan.strides[:2], plan.strides[1] if same else plan.strides[2]))
@@ -46,7 +46,7 @@ class _StridesOfKeys(Simulator):
 class _BroadcastRead(Simulator):
     """A stride of 0 is taken for a dense one, when one key is left over."""
 
-    def make_plan(self, call: AttentionCall) -> Plan:
+    def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
         shapes = (call.q.shape, call.k.shape, call.v.shape)
         strides = [dense(shape) if 0 in have else have for shape, have in zip(shapes, plan.strides, strict=True)]
@@ -56,7 +56,7 @@ class _BroadcastRead(Simulator):
 class _TableDense(Simulator):
     """Rows of the block table are taken to be as far apart as they are long."""
 
-    def plan(self, call: AttentionCall) -> Plan:
+    def plan(self, call: AttentionCall) -> CallPlan:
         """Pages are read from the call's own table."""
         plan, table = super().plan(call), call.block_table
         return plan if table is None else replace(plan, table=table.as_strided(table.shape, dense(table.shape)).long())
@@ -65,7 +65,7 @@ class _TableDense(Simulator):
 class _FactorsDense(Simulator):
     """The factors of a sequence are taken to stand behind those of the one before, wherever that ends."""
 
-    def descale(self, name: str, call: AttentionCall, plan: Plan, index: int) -> Tensor | None:
+    def descale(self, name: str, call: AttentionCall, plan: CallPlan, index: int) -> Tensor | None:
         factors: Tensor | None = getattr(call, f"{name}_descale")
         if factors is None:
             return None

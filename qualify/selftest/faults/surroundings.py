@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.selftest.planning import Plan, Tile
+from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Simulator
 from qualify.selftest.specimen import Fault
 
@@ -36,9 +36,9 @@ class _FewPlans(Simulator):
     def __init__(self) -> None:
         super().__init__()
         self.numbers: dict[Any, dict[Any, int]] = {}
-        self.kept: dict[tuple[Any, int], Plan] = {}
+        self.kept: dict[tuple[Any, int], CallPlan] = {}
 
-    def plan(self, call: AttentionCall) -> Plan:
+    def plan(self, call: AttentionCall) -> CallPlan:
         geometry = (call.q.shape[1:], call.k.shape[-2:], call.q.dtype, call.causal, call.window, call.chunk, call.scale)
         numbers = self.numbers.setdefault(geometry, {})
         key = self.plan_key(call)
