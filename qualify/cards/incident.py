@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from qualify.cards.words import Card, Count, Flag, Name, Positive, Several, Some, Text, Where, Whole, refuse
-from qualify.facts.case import Dtype
+from qualify.facts.dtypes import Dtype
 
 Check = Literal[
     "contract",
