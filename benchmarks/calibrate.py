@@ -30,8 +30,9 @@ from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
-from qualify.facts.case import Dtype, Workload, formats_of
+from qualify.facts.case import Workload
 from qualify.facts.codec import strict
+from qualify.facts.dtypes import DTYPES, FORMATS, Dtype
 from qualify.masks import Mask
 from qualify.plan.geometry import Geometry
 from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
@@ -144,7 +145,7 @@ def workload_of(card: KernelCard, dtype: Dtype, seed: int, head_dim: int, *, lon
         seqlens_q=queries,
         seqlens_k=keys,
         page_size=0 if "packed" in card.claims.layouts else LATENT_PAGE_SIZE if latent else PAGE_SIZE,
-        descale=card.claims.fp8.descale if "fp8_e4m3" in formats_of(dtype) else "",
+        descale=card.claims.fp8.descale if FORMATS[DTYPES[dtype].kv].descaled else "",
     )
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from qualify.cards.words import Card, Count, Flag, Name, OneOf, Positive, Several, Some, Text, Where, Whole, refuse
-from qualify.facts.case import Dtype
 from qualify.facts.checks import FINDINGS
+from qualify.facts.dtypes import Dtype
 from qualify.masks import EVERYWHERE, Mask
 
 Ending = Literal["crash", "hang", "refusal", "substitution"]

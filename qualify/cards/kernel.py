@@ -25,8 +25,8 @@ from qualify.cards.words import (
     refuse,
 )
 from qualify.facts.adapters import ADAPTERS, AdapterFacts
-from qualify.facts.case import Dtype
 from qualify.facts.devices import HOST, DeviceKind
+from qualify.facts.dtypes import DTYPES, Dtype
 
 Generation = Literal["ampere", "hopper", "blackwell", "portable", "cpu"]
 Layout = Literal["packed", "paged"]
@@ -312,5 +312,4 @@ class KernelCard(Card):
             (("accuracy", dtype), "has no counterpart in claims.dtypes; add it there or remove it") for dtype in extra
         ]
         lacks = "lacks {0}, which claims.dtypes names; add {0}: {1}"
-        usual = {"fp8_e4m3": "fp8", "bf16_kv_fp8_e4m3": "fp8kv", "fp16_kv_fp8_e4m3": "fp8kv"}
-        return problems + [(("accuracy",), lacks.format(dtype, usual.get(dtype, dtype))) for dtype in missing]
+        return problems + [(("accuracy",), lacks.format(dtype, DTYPES[dtype].usual_class)) for dtype in missing]

@@ -33,7 +33,7 @@ from qualify.cards.words import (
     distinct,
     refuse,
 )
-from qualify.facts.case import Dtype
+from qualify.facts.dtypes import Dtype
 from qualify.masks import ASKABLE
 
 CONTIGUOUS = "contiguous"

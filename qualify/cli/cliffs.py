@@ -64,8 +64,8 @@ def cliffs(
     from qualify.cards.load import load_kernels
     from qualify.cards.problems import meant
     from qualify.facts import codec
-    from qualify.facts.case import Dtype
     from qualify.facts.cliffs import Axis, Map
+    from qualify.facts.dtypes import Dtype
     from qualify.fleet.cliffs import base_workload, find_maps
     from qualify.fleet.probe import find_host
     from qualify.report.cliffs import write_cliffs

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from qualify.facts.dtypes import DTYPES, Dtype, Format
 from qualify.masks import Mask
 
-Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"]
-"""Element types of q, k and v. ``bf16_kv_fp8_e4m3``: 16-bit queries beside an fp8 cache. What is fp8 comes with descale
-factors; the output has the type of q, and bf16 where that is fp8."""
-Format = Literal["bf16", "fp16", "fp32", "fp8_e4m3"]
-"""Element type of one tensor."""
 Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
 Level = Literal["smoke", "full"]
 Descale = Literal["", "sequence", "head", "tensor"]
@@ -20,19 +16,6 @@ Descale = Literal["", "sequence", "head", "tensor"]
 
 INCIDENTS = "incidents"
 """first part of the id, and the model, of a case that replays an incident; its name is the second part"""
-
-DTYPE_BYTES: dict[Format, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8_e4m3": 1}
-"""bytes per element"""
-
-
-def formats_of(dtype: Dtype) -> tuple[Format, Format]:
-    """Element types of q, and of k and v."""
-    match dtype:
-        case "bf16_kv_fp8_e4m3":
-            return "bf16", "fp8_e4m3"
-        case "fp16_kv_fp8_e4m3":
-            return "fp16", "fp8_e4m3"
-    return dtype, dtype
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,17 +60,17 @@ class Workload:
     @property
     def q_format(self) -> Format:
         """Element type of q."""
-        return formats_of(self.dtype)[0]
+        return DTYPES[self.dtype].q
 
     @property
     def kv_format(self) -> Format:
         """Element type of k and v."""
-        return formats_of(self.dtype)[1]
+        return DTYPES[self.dtype].kv
 
     @property
     def out_format(self) -> Format:
         """Element type of the output."""
-        return "bf16" if self.q_format == "fp8_e4m3" else self.q_format
+        return DTYPES[self.dtype].out
 
     @property
     def batch(self) -> int:

@@ -17,9 +17,10 @@ from itertools import pairwise
 from typing import Literal
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Case, Dtype, Workload
+from qualify.facts.case import Case, Workload
 from qualify.facts.cliffs import Axis, Map, Segment
 from qualify.facts.devices import KINDS, DeviceKind
+from qualify.facts.dtypes import Dtype
 from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
 from qualify.masks import Mask

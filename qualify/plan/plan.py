@@ -14,7 +14,8 @@ from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.errors import CardError, NothingSelected, UsageError
-from qualify.facts.case import INCIDENTS, Case, Dtype, Phase, Workload
+from qualify.facts.case import INCIDENTS, Case, Phase, Workload
+from qualify.facts.dtypes import Dtype
 from qualify.facts.typed import PLAIN, Typed
 from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals

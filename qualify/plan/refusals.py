@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Dtype, formats_of
+from qualify.facts.dtypes import DTYPES, Dtype
 from qualify.plan.geometry import Geometry
 from qualify.plan.shapes import Shape
 
@@ -51,7 +51,7 @@ def dtype_refusals(card: KernelCard, dtype: Dtype) -> list[str]:
     """A dtype that the card does not claim."""
     if dtype in card.claims.dtypes:
         return []
-    queries, cache = formats_of(dtype)
+    queries, cache = DTYPES[dtype].q, DTYPES[dtype].kv
     mixed = f": {queries} queries beside an {cache} cache" if queries != cache else ""
     return [f"dtype={dtype}{mixed} ({card.kernel} claims {', '.join(card.claims.dtypes)})"]
 

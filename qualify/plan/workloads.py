@@ -8,6 +8,7 @@ from dataclasses import replace
 from qualify.cards.incident import IncidentCall
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import INCIDENTS, Phase, Workload
+from qualify.facts.dtypes import FORMATS
 from qualify.plan.geometry import Geometry
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.shapes import Shape, label_of
@@ -42,7 +43,7 @@ def workload_refusals(card: KernelCard, workload: Workload) -> list[str]:
 
 def descaled(workload: Workload, card: KernelCard) -> Workload:
     """Where keys and values are fp8, the workload with the descale factors that the kernel takes."""
-    return replace(workload, descale=card.claims.fp8.descale) if workload.kv_format == "fp8_e4m3" else workload
+    return replace(workload, descale=card.claims.fp8.descale) if FORMATS[workload.kv_format].descaled else workload
 
 
 def geometry_of(call: IncidentCall) -> Geometry:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from qualify.cards.load import parse_matrix
 from qualify.cards.traffic import parse_traffic
-from qualify.facts.case import Dtype
+from qualify.facts.dtypes import Dtype
 from qualify.facts.outcome import Refused, Substituted
 from qualify.facts.run import Run
 from qualify.plan.shapes import Shape, bucket_shapes

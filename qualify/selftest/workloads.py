@@ -6,7 +6,8 @@ import hashlib
 from typing import Any
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.case import Case, Phase, Workload, formats_of
+from qualify.facts.case import Case, Phase, Workload
+from qualify.facts.dtypes import DTYPES, FORMATS
 from qualify.masks import Mask
 from qualify.selftest.simulator import LATENT, RANGE
 
@@ -26,7 +27,7 @@ def _workload(**fields: Any) -> Workload:
         "page_size": 0,
     }
     merged = usual | fields
-    merged |= {"descale": "sequence"} if formats_of(merged["dtype"])[1] == "fp8_e4m3" else {}
+    merged |= {"descale": "sequence"} if FORMATS[DTYPES[merged["dtype"]].kv].descaled else {}
     merged.setdefault("head_dim_v", merged["head_dim"])
     merged.setdefault("scale", merged["head_dim"] ** -0.5)
     merged.setdefault("seqlens_k", merged["seqlens_q"])
@@ -184,7 +185,7 @@ def card(specimen: str, lse_rel: float | None = 1e-5) -> KernelCard:
             "options": {"specimen": specimen},
             "requires": {"device": "cpu"},
             "claims": {
-                "dtypes": ["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"],
+                "dtypes": list(DTYPES),
                 "head_dim": {"max": 256},
                 "head_dim_v": "any",
                 "layouts": ["packed", "paged"],
@@ -196,14 +197,7 @@ def card(specimen: str, lse_rel: float | None = 1e-5) -> KernelCard:
                 "empty_row": {"out": 0, "lse": "-inf"},
                 "nan": "propagates",
             },
-            "accuracy": {
-                "bf16": "bf16",
-                "fp16": "fp16",
-                "fp32": "fp32",
-                "fp8_e4m3": "fp8",
-                "bf16_kv_fp8_e4m3": "fp8kv",
-                "fp16_kv_fp8_e4m3": "fp8kv",
-            },
+            "accuracy": {dtype: facts.usual_class for dtype, facts in DTYPES.items()},
             "witness": {"must_match": [RANGE]},
         }
     )

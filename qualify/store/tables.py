@@ -39,8 +39,9 @@ from sqlalchemy import (
 )
 
 from qualify.facts.canary import Advice, AlertKind, AlertState, FireState, Trigger
-from qualify.facts.case import Dtype, Level, Phase
+from qualify.facts.case import Level, Phase
 from qualify.facts.devices import DeviceKind
+from qualify.facts.dtypes import Dtype
 from qualify.facts.outcome import OUTCOMES, Bound, FindingVerdict, Role, WitnessState
 from qualify.facts.run import RunState, Verdict
 from qualify.facts.stack import ComponentKind

@@ -13,7 +13,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.problems import validate
 from qualify.cards.source import read
-from qualify.facts.case import Dtype
+from qualify.facts.dtypes import Dtype
 
 KERNELS = sorted(assets.shipped("kernels").glob("*"))
 MATRICES = sorted(path for path in assets.shipped("matrices").glob("*") if path.is_file())

@@ -85,7 +85,11 @@ def test_labels_of_cross_attention(phases: dict[str, Any], label: str, keys: tup
 def test_the_workload_is_that_of_the_layers() -> None:
     """Chunks and latent values reach the call: without them the kernel is asked another question."""
     (chunked,) = cases({"mask": "chunked", "chunk": 16}, phases={"prefill": {"seqlen": 64}}).values()
-    assert (16, True, "chunked") == (chunked.workload.mask.size, chunked.workload.mask.causal, chunked.workload.mask.kind)
+    assert (16, True, "chunked") == (
+        chunked.workload.mask.size,
+        chunked.workload.mask.causal,
+        chunked.workload.mask.kind,
+    )
     latent = {"heads_kv": 1, "head_dim_v": 32, "latent": True}
     (absorbed,) = cases(latent, phases={"prefill": {"seqlen": 64}}).values()
     assert (True, 32) == (absorbed.workload.latent, absorbed.workload.head_dim_v)

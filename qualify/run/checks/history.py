@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from qualify.cards.kernel import PageSizeClaim
-from qualify.facts.case import Workload, formats_of
+from qualify.facts.case import Workload
+from qualify.facts.dtypes import DTYPES, FORMATS
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
@@ -382,7 +383,7 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
         yield from _beside_window(subject, windowed)
     for dtype in claims.dtypes:
         if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
-            descale = claims.fp8.descale if formats_of(dtype)[1] == "fp8_e4m3" else ""
+            descale = claims.fp8.descale if FORMATS[DTYPES[dtype].kv].descaled else ""
             yield f"dtype ({dtype})", replace(workload, dtype=dtype, descale=descale)
     sizes = claims.page_size
     if workload.page_size and (sizes is None or sizes.max is None or 2 * workload.page_size <= sizes.max):

@@ -18,6 +18,7 @@ from torch import Tensor
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Level, Workload
 from qualify.facts.checks import known_check
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.checks.rows import rows_of
@@ -82,7 +83,7 @@ class Subject:
 
     def golden(self, call: AttentionCall) -> Golden:
         """The golden result of a call, with the underflow term where the dtype needs it."""
-        underflow = self.workload.q_format in {"fp16", "fp8_e4m3"}
+        underflow = FORMATS[self.workload.q_format].underflows
         return self.golden_of(call, dtype=self.reference, underflow=underflow, row_limit=self.row_limit)
 
     def run(self, call: AttentionCall) -> Result:

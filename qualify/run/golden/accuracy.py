@@ -27,7 +27,7 @@ from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT, AccuracyClass, class_named
-from qualify.facts.case import Dtype, formats_of
+from qualify.facts.dtypes import DTYPES, Dtype
 from qualify.run.golden.reference import Golden
 
 SIGMAS = 6.0
@@ -82,7 +82,7 @@ def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
     """
     declared = class_named(card.accuracy[dtype])
     if declared.name == "fp8kv":
-        like = class_named("fp16") if formats_of(dtype)[0] == "fp16" else declared
+        like = class_named("fp16") if DTYPES[dtype].q == "fp16" else declared
         if card.claims.fp8.cache == "rounded":
             like = replace(like, roundoff=2 * like.roundoff, product=like.roundoff / 2)
         return replace(like, name=declared.name, rescaled=card.claims.fp8.value_factor == "after_rounding")

@@ -19,8 +19,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from qualify.facts.case import Format, Workload
+from qualify.facts.case import Workload
 from qualify.facts.devices import HOST
+from qualify.facts.dtypes import FORMATS, Format
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.inputs.kept import Kept
 from qualify.run.inputs.kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
@@ -204,7 +205,7 @@ def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str,
         if descaled
         else torch.ones(shape, device=tensor.device)
         for place, (name, format_, tensor, slots, lengths) in enumerate(parts)
-        if format_ == "fp8_e4m3" and not (workload.latent and name == "v_descale")
+        if FORMATS[format_].descaled and not (workload.latent and name == "v_descale")
     }
     if workload.latent and "k_descale" in factors:
         factors["v_descale"] = factors["k_descale"].clone()

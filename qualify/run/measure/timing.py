@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from qualify.facts.case import DTYPE_BYTES, Level, Workload
+from qualify.facts.case import Level, Workload
 from qualify.facts.devices import HOST, DeviceKind, Scale
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
 from qualify.run.machine.device import Processor
@@ -77,7 +78,7 @@ def work_of(workload: Workload) -> Work:
     moved = ((asked, workload.q_format), (cached, workload.kv_format), (written, workload.out_format))
     return Work(
         flops=2 * workload.heads_q * (workload.head_dim + workload.head_dim_v) * visible,
-        compulsory_bytes=sum(elements * DTYPE_BYTES[format_] for elements, format_ in moved),
+        compulsory_bytes=sum(elements * FORMATS[format_].bytes for elements, format_ in moved),
         exps=workload.heads_q * visible,
     )
 

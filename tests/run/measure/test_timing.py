@@ -11,7 +11,8 @@ from builders import CEILINGS, make_workload, sees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qualify.facts.case import DTYPE_BYTES, Workload
+from qualify.facts.case import Workload
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Timing
 from qualify.run.machine.device import Cpu
 from qualify.run.measure import ceilings
@@ -43,7 +44,7 @@ def counted(workload: Workload) -> Work:
     elements = sum(workload.seqlens_q) * workload.heads_q * dims + keys * workload.heads_kv * dims
     return Work(
         flops=2 * workload.heads_q * dims * visible,
-        compulsory_bytes=DTYPE_BYTES[workload.dtype] * elements,
+        compulsory_bytes=FORMATS[workload.dtype].bytes * elements,
         exps=workload.heads_q * visible,
     )
 
