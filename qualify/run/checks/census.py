@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Level, Workload
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.masks import EVERYWHERE, PATTERNS, UNBOUNDED
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
@@ -88,7 +89,7 @@ class Census(Shipped):
         inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
         rows = rows_of(workload, subject.device)
         # Keeps the output out of the subnormal range of fp16, and the values within its range.
-        largest = 8 if workload.kv_format == "fp8_e4m3" else 14
+        largest = 8 if FORMATS[workload.kv_format].descaled else 14
         scale = 2.0 ** min(largest, math.floor(math.log2(max(workload.seqlens_k))))
         position = key_positions(workload, subject.device)
         everything = torch.ones_like(position, dtype=torch.bool)

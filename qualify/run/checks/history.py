@@ -382,7 +382,8 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     if windowed:
         yield from _beside_window(subject, windowed)
     for dtype in claims.dtypes:
-        if "fp8_e4m3" not in {dtype, workload.dtype} and dtype != workload.dtype:
+        descaled = FORMATS[DTYPES[dtype].q].descaled or FORMATS[workload.q_format].descaled
+        if not descaled and dtype != workload.dtype:
             descale = claims.fp8.descale if FORMATS[DTYPES[dtype].kv].descaled else ""
             yield f"dtype ({dtype})", replace(workload, dtype=dtype, descale=descale)
     sizes = claims.page_size

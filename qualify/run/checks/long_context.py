@@ -27,6 +27,7 @@ from torch import Tensor
 
 from qualify.facts.case import Workload
 from qualify.facts.devices import Scale
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, noted, passed
@@ -134,7 +135,7 @@ def rounds(workload: Workload) -> list[dict[Place, Role]]:
     Weights in fp8 have no room for the early key: all others' would be 0.
     """
     queries, group = max(workload.seqlens_q), workload.heads_q // workload.heads_kv
-    roles: list[Role] = ["late", "even"] if workload.q_format == "fp8_e4m3" else ["late", "early", "even"]
+    roles: list[Role] = ["late", "even"] if FORMATS[workload.q_format].descaled else ["late", "early", "even"]
     places = [(row, head) for row in reversed(range(queries)) for head in range(group)]
     if len(places) >= len(roles):
         return [{place: roles[min(number, len(roles) - 1)] for number, place in enumerate(places)}]

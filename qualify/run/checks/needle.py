@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Level, Workload
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Shipped, Subject, paged_or_ragged, same_bits
 from qualify.run.checks.rows import rows_of
@@ -123,7 +124,7 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
     the two to zero.
     """
     d = len(range(workload.head_dim)[workload.rope]) - 1
-    fp8 = workload.kv_format == "fp8_e4m3"
+    fp8 = FORMATS[workload.kv_format].descaled
     bits, largest = (4, 448.0) if fp8 else (8, 2.0**15)
     pairs = max(2, sum(workload.seqlens_q)) * max(2, max(workload.seqlens_k)) * workload.heads_q
     share = min(0.9, 1.1 * math.sqrt(2 * math.log(pairs) / d))

@@ -148,7 +148,7 @@ def test_a_kernel_is_asked_once() -> None:
 
 def test_a_gpu_is_asked_longer_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2^17 keys, where that costs nothing; here on a CPU."""
-    monkeypatch.setattr(long_context, "KEYS", {"cpu": long_context.KEYS["cuda"]})
+    monkeypatch.setattr(long_context, "KEYS", {"small": long_context.KEYS["large"]})
     finding = asked(cut(1 << 17), heads_q=2, heads_kv=1)
     assert ("fail", True) == (finding.verdict, finding.detail.startswith("131136 keys"))
 
