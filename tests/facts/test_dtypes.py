@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 import torch
 
-from qualify.cards.words import AccuracyClass
+from qualify.facts.accuracy import ORDER
 from qualify.facts.dtypes import DTYPES, FORMATS, Dtype, Format
 from qualify.run.inputs.tensors import TORCH_DTYPES
 
@@ -27,4 +27,4 @@ def test_a_format_is_what_torch_says(name: Format) -> None:
 
 def test_the_usual_class_is_one() -> None:
     """A card's message names it."""
-    assert {facts.usual_class for facts in DTYPES.values()} <= set(get_args(AccuracyClass))
+    assert {facts.usual_class for facts in DTYPES.values()} <= set(ORDER)

@@ -9,7 +9,8 @@ import pytest
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.plan.plan import Selection, make_plan
-from qualify.run.execute import Request, Session
+from qualify.run.execute import Session
+from qualify.run.process.messages import CaseRequest
 from qualify.selftest import examine, kernel, workloads
 from qualify.selftest.faults import paged_queries
 
@@ -30,7 +31,7 @@ def said_of(specimen: str, cases: list[Case]) -> list[str]:
         timed=False,
         golden_of=examine._goldens(),
     )
-    requests = [Request(case=replace(case, kernel=specimen), attempt=1) for case in cases]
+    requests = [CaseRequest(case=replace(case, kernel=specimen), attempt=1) for case in cases]
     return [said.check for _, outcome in session.run(requests) for said in examine.against(outcome)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import make_mask
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -50,7 +51,7 @@ def make_call(
         "max_seqlen_q": max(seqlens_q),
         "max_seqlen_k": max(seqlens_k),
         "scale": 0.3,
-        "causal": True,
+        "mask": make_mask(**{name: changes.pop(name) for name in ("causal", "window", "chunk") if name in changes}),
         "out_dtype": dtype,
     }
     return AttentionCall(**{**parameters, **changes})

@@ -96,7 +96,7 @@ def test_a_correct_kernel_gives_a_script_that_passes(tmp_path) -> None:
 def test_a_recorded_call_is_no_leak() -> None:
     """The check that measures memory is repeated without the recorder, which keeps every call's tensors."""
     ended = trial("correct", "leak", level="full", seqlens_q=(64,))
-    assert ("passed", "it passes", "") == (ended["ended"], ended["detail"], ended["script"])
+    assert ("passed", "it passes", "") == (ended.ended, ended.detail, ended.script)
 
 
 def test_a_name_that_is_no_check_has_no_script() -> None:
