@@ -99,17 +99,8 @@ def gather(
     stack, others = _stack(store, matrix, runs, wanted)
     own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
     code = code_here(wanted.code, (case.kernel for case in plan.cases), kernels)
-    rejects = [Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead]
-    usable = []
-    for run in runs:
-        why = _why_not(run, matrix, wanted) if run.id in own else "only on another stack"
-        if not why:
-            usable.append(run)
-        if not why and weaker(run.level, wanted.level):
-            why = f"only at level {run.level}"
-        changed = {} if why else changed_code(run, code)
-        if why or changed:
-            rejects.append(Reject(run=run, reason=why, kernels=changed))
+    usable, unusable = _usable(matrix, runs, own, wanted, code)
+    rejects = [*(Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead), *unusable]
     found, sources, by_case = _collect(store, plan, usable, wanted, code)
     reasons = _reasons(store, plan, found, rejects)
     latest = sources[0] if sources else next(run for run in runs if run.id in own)
@@ -139,6 +130,28 @@ def gather(
         sources=by_case,
         typed=wanted.typed,
     )
+
+
+def _usable(
+    matrix: LoadedMatrix, runs: Sequence[Run], own: set[str], wanted: Fresh, code: Mapping[str, Code | None]
+) -> tuple[list[Run], list[Reject]]:
+    """The runs whose evidence may count, newest first, and those of which all or some does not.
+
+    Args:
+        own: ids of the runs on the stack that is judged.
+        code: the kernels' code that the evidence must be of; empty = not compared.
+    """
+    usable, rejects = [], []
+    for run in runs:
+        why = _why_not(run, matrix, wanted) if run.id in own else "only on another stack"
+        if not why:
+            usable.append(run)
+        if not why and weaker(run.level, wanted.level):
+            why = f"only at level {run.level}"
+        changed = {} if why else changed_code(run, code)
+        if why or changed:
+            rejects.append(Reject(run=run, reason=why, kernels=changed))
+    return usable, rejects
 
 
 def _ahead(run: Run, now: datetime) -> str:
