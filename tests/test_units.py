@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import get_args, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
+from qualify import masks
 from qualify.facts import case, outcome, run, stack
 from qualify.units import UNITS, unit_of
 
@@ -16,7 +17,7 @@ DIMENSIONLESS = {
     "heads_kv": "a number of heads",
     "head_dim": "a number of elements",
     "head_dim_v": "a number of elements",
-    "chunk": "a number of positions",
+    "size": "a number of positions",
     "spans": "sequences and positions",
     "window": "a distance in keys",
     "softcap": "a score",
@@ -42,13 +43,15 @@ DIMENSIONLESS = {
     "G_limit": "a G",
     "beta_limit": "a beta",
     "worst_sequence": "a place in a batch",
+    "pid": "a name",
+    "born": "clock ticks of the machine, which tell processes apart",
 }
 """numbers that have no unit, and what they count"""
 
 
 def numeric_fields() -> Iterator[tuple[str, str]]:
     """(record, field) of every field of a record that holds numbers."""
-    for module in (case, outcome, run, stack):
+    for module in (masks, case, outcome, run, stack):
         for record in vars(module).values():
             if isinstance(record, type) and is_dataclass(record) and record.__module__ == module.__name__:
                 hints = get_type_hints(record)
@@ -57,6 +60,8 @@ def numeric_fields() -> Iterator[tuple[str, str]]:
 
 
 def _holds_numbers(kind: object) -> bool:
+    if get_origin(kind) is Callable:
+        return False  # a function holds none
     return kind in {int, float} or any(_holds_numbers(inner) for inner in get_args(kind) if inner is not kind)
 
 

@@ -160,7 +160,9 @@ class _UnwrittenLse(_UnwrittenRows):
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
         super().write(tile, out, lse, tile_out, tile_lse)
-        Simulator.write(self, tile, out, torch.empty_like(lse), tile_out, tile_lse)
+        elsewhere = torch.empty_like(lse)
+        Simulator.write(self, tile, out, elsewhere, tile_out, tile_lse)
+        elsewhere.fill_(math.nan)  # or the next call's LSE would lie in this memory, with the right values
 
 
 class _LseByWidth(Simulator):
