@@ -38,6 +38,7 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.interface import Subject
+from qualify.run.host.local import local
 from qualify.run.inputs.tensors import make_inputs
 
 CPU = torch.device("cpu")
@@ -177,7 +178,7 @@ def make_subject(
     return kind(
         workload=make_workload(**workload),
         card=card or make_card(),
-        adapter=adapter or TiledTorch(),
+        kernel=local(adapter or TiledTorch()),
         device=CPU,
         level=level,
         reference=reference,

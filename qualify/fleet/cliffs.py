@@ -25,7 +25,7 @@ from qualify.fleet.probe import available_memory
 from qualify.fleet.trials import Bench
 from qualify.masks import Mask
 from qualify.plan.workloads import descaled, workload_refusals
-from qualify.run.process.messages import LAUNCHES_OF, TrialSetup
+from qualify.run.process.messages import LAUNCHES_OF, HostLimits, TrialSetup
 
 LIMITS: dict[Axis, int] = {
     "seqlen": 16384,
@@ -71,8 +71,13 @@ def find_maps(
         reference="fp32",
         import_paths=tuple(import_paths),
         card=card,
+        hosts=HostLimits(
+            timeout_s=TIMEOUT_S,
+            compile_timeout_s=TIMEOUT_S,
+            memory_bytes=int(available_memory() * MEMORY_SHARE),
+        ),
     )
-    with closing(Bench(setup, timeout_s=TIMEOUT_S, memory_bytes=int(available_memory() * MEMORY_SHARE))) as bench:
+    with closing(Bench(setup)) as bench:
         for axis in axes:
             last = SMALLER.get(axis, LIMITS[axis]) if KINDS[device].scale == "small" else LIMITS[axis]
             values = [value for value in range(1, last + 1) if not workload_refusals(card, altered(asked, axis, value))]

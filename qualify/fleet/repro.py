@@ -25,7 +25,7 @@ from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Bench
 from qualify.plan.workloads import workload_refusals
-from qualify.run.process.messages import TrialEnded, TrialSetup
+from qualify.run.process.messages import HostLimits, TrialEnded, TrialSetup
 from qualify.run.repro import rerun
 from qualify.run.repro.export import Exporter, call_of
 from qualify.store.store import Store
@@ -162,9 +162,13 @@ def _bench(wanted: Wanted) -> Bench:
         reference=wanted.policy.reference,
         import_paths=wanted.typed.cards,
         card=wanted.card,
+        hosts=HostLimits(
+            timeout_s=wanted.policy.compile_timeout_s if wanted.finding != "timed_out" else wanted.policy.timeout_s,
+            compile_timeout_s=wanted.policy.compile_timeout_s,
+            memory_bytes=int(available_memory() * MEMORY_SHARE),
+        ),
     )
-    limit = wanted.policy.compile_timeout_s if wanted.finding != "timed_out" else wanted.policy.timeout_s
-    return Bench(setup, timeout_s=limit, memory_bytes=int(available_memory() * MEMORY_SHARE))
+    return Bench(setup)
 
 
 def _attempt(bench: Bench, wanted: Wanted, case: Case, text: str = "") -> TrialEnded:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from qualify.errors import DeviceError
 from qualify.facts.case import Case
-from qualify.facts.devices import HOST
 from qualify.run.process.child import Child, Gone
-from qualify.run.process.messages import Ready, ScriptSoFar, StageBegun, TrialEnded, TrialRequest, TrialSetup, Unusable
+from qualify.run.process.messages import Ready, StageBegun, TrialEnded, TrialRequest, TrialSetup, Unusable
 
 START_TIMEOUT_S = 300.0
+WORKER_S = 60.0
+"""that a worker may take beyond the limits of its hosts before it is ended itself"""
 
 
 class Bench:
     """One worker at a time, replaced whenever a trial has ended it or may have broken it."""
 
-    def __init__(self, setup: TrialSetup, *, timeout_s: float, memory_bytes: int) -> None:
+    def __init__(self, setup: TrialSetup) -> None:
         """Nothing is started yet.
 
         Args:
             setup: first message to each worker.
-            timeout_s: time without progress after which a trial counts as hanging.
-            memory_bytes: host memory that a worker may touch.
         """
         self.setup = setup
-        self.timeout_s = timeout_s
-        self.memory_bytes = memory_bytes
+        self.timeout_s = setup.hosts.timeout_s + setup.hosts.compile_timeout_s + WORKER_S
+        self.memory_bytes = setup.hosts.memory_bytes
         self.child: Child | None = None
 
     def close(self) -> None:
@@ -41,27 +40,20 @@ class Bench:
         """
         child = self.child or self._start()
         asked = TrialRequest(case=case, seed=seed, check=check, finding=finding, script=bool(text), text=text)
-        script = ""
         try:
             child.send(asked, self.timeout_s)
             while True:
                 match message := child.receive(self.timeout_s):
                     case None | StageBegun():
                         pass
-                    case ScriptSoFar():
-                        script = message.text
                     case TrialEnded():
-                        ended = message
-                        break
+                        return message
                     case _:
                         raise child.unexpected(message)
         except Gone as gone:
             self.close()
             how = "timed_out" if gone.limit_s is not None else f"crashed:{gone.error.partition(',')[0]}"
-            return TrialEnded(ended=how, detail=gone.error, script=script)
-        if ended.ended.startswith("crashed") and self.setup.device != HOST:
-            self.close()  # the context may be lost, and would fail everything after
-        return ended
+            return TrialEnded(ended=how, detail=gone.error, script="")
 
     def _start(self) -> Child:
         self.child = child = Child(self.memory_bytes)

@@ -1,4 +1,4 @@
-"""Run cases on the device of this process: prepare, witness, check, time. What the worker's child does.
+"""Run cases: prepare, witness, check, time. What a judge does; the kernels live in hosts.
 
 A chunk of cases shares one profiler session. Every step is announced before it begins, so that whoever
 watches from outside can blame a crash or a hang on the case and the stage that caused it.
@@ -6,18 +6,18 @@ watches from outside can blame a crash or a hang on the case and the stage that 
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from qualify.cards.kernel import KernelCard
+from qualify.cards.kernel import CALL, KernelCard
 from qualify.facts.case import Case, Level
 from qualify.facts.devices import HOST, Scale
 from qualify.facts.outcome import (
@@ -29,19 +29,23 @@ from qualify.facts.outcome import (
     Refused,
     Statistics,
     Substituted,
+    TimedOut,
     Timing,
     Witness,
+    evidence_of,
 )
 from qualify.facts.stack import Ceilings, Device
-from qualify.run.adapters.interface import Adapter, LibraryRefusal, Prepared
-from qualify.run.adapters.registry import create_adapter
-from qualify.run.checks.interface import ContractBreach, Subject
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.checks.interface import ContractBreach, Subject, changed, difference
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import GoldenOf, golden
+from qualify.run.host.interface import Bound, Host, HostLost, Kernel, KernelRaised
+from qualify.run.host.pool import Hosts
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 from qualify.run.machine.device import processor_of
-from qualify.run.measure import timing, tracing, witness
+from qualify.run.measure import timing, witness
 from qualify.run.measure.ceilings import best_of, measure_ceilings
+from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 8 << 30}
@@ -51,7 +55,16 @@ COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 
 
 class SickContext(Exception):
-    """The CUDA context no longer computes; the process must be replaced."""
+    """This process's CUDA context no longer computes; the process must be replaced."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Seconds that a stage may take before the process of its kernel is ended."""
+
+    stage_s: float = math.inf
+    compile_s: float = math.inf
+    """of stages in which a library may be compiling"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -60,17 +73,30 @@ class Running:
 
     request: CaseRequest
     card: KernelCard
-    adapter: Adapter
+    kernel: Kernel
+    host: Host
     inputs: Inputs
-    prepared: Prepared
+    bound: Bound
     native: Any
     """what the first call returned"""
     first_call_us: float
     peak_bytes: int | None
+    fresh: bool
+    """whether no case ran before where its kernel lives"""
     witness: Witness | None = None
     findings: list[Finding] = field(default_factory=list)
     statistics: list[Statistics] = field(default_factory=list)
     timing: Timing | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """A case has an outcome."""
+
+    case: str
+    outcome: Outcome
+    fresh: bool
+    """whether no case ran before where its kernel lives"""
 
 
 class Session:
@@ -84,14 +110,16 @@ class Session:
         cards: dict[str, KernelCard],
         level: Level,
         reference: str,
-        control: str,
+        hosts: Hosts,
         announce: Callable[[str, str], None],
+        limits: Limits = Limits(),
         timed: bool = True,
         golden_of: GoldenOf = golden,
     ) -> None:
         """Take what every case of the process shares.
 
         Args:
+            hosts: where the kernels live.
             timed: False leaves out the timing and the peak of memory: those of a simulated kernel say nothing.
             golden_of: gives golden results; the selftest's finds them again, because its kernels share inputs.
         """
@@ -104,40 +132,68 @@ class Session:
         self.cards = cards
         self.level: Level = level
         self.reference = {"fp64": torch.float64, "fp32": torch.float32}[reference]
-        self.control = control
-        """why the witness's negative control failed; empty where it did not"""
-        self.announce = announce
-        self.adapters: dict[str, Adapter] = {}
+        self.hosts = hosts
+        self.announced = announce
+        self.limits = limits
+        self.stage = ""
+        """announced last"""
         self.asked: dict[str, str] = {}
         """for checks that ask a kernel only once"""
         self.spent: defaultdict[str, float] = defaultdict(float)
         """seconds that each unfinished case has cost"""
+        self.waiting: deque[CaseRequest] = deque()
+        self.looking_at = 0
+        """place in the profiler session of the case that was launched last"""
 
-    def run(self, requests: Iterable[CaseRequest]) -> Iterator[tuple[str, Outcome]]:
-        """Outcomes of a chunk, one after another; raises SickContext after the outcome that caused it."""
-        waiting = list(requests)
-        while waiting:
+    def run(self, requests: Iterable[CaseRequest]) -> Iterator[Ended]:
+        """Outcomes of a chunk, one after another; raises SickContext after the outcome that caused it.
+
+        The loss of a host is the outcome of the case that ran in it; others that were prepared there begin anew.
+        """
+        self.waiting = deque(requests)
+        while self.waiting:
             batch: list[Running] = []
             held = 0
-            while waiting and held < CHUNK_BYTES[self.processor.scale]:
-                request = waiting.pop(0)
-                prepared = self._load(request) or self._guarded(request, "prepare", partial(self._prepare, request))
-                if isinstance(prepared, Running):
-                    batch.append(prepared)
-                    held += prepared.inputs.bytes
+            while self.waiting and held < CHUNK_BYTES[self.processor.scale]:
+                request = self.waiting.popleft()
+                running, outcome, fresh = self._begin(request)
+                if running is not None:
+                    batch.append(running)
+                    held += running.inputs.bytes
                 else:
-                    yield request.case.id, prepared
+                    yield Ended(case=request.case.id, outcome=outcome, fresh=fresh)
                 self._ask_health(request)
+                if request.alone:
+                    break
             yield from self._finish(batch)
+
+    def _begin(self, request: CaseRequest) -> tuple[Running | None, Any, bool]:
+        """The running case; or None, its outcome, and whether no case ran before where its kernel lives."""
+        card = self.cards[request.case.kernel]
+        kernel = self._guarded(request, "load", partial(self.hosts.kernel, card, alone=request.alone))
+        fresh = self.hosts.fresh(card)
+        if isinstance(kernel, Crashed | TimedOut | Refused):
+            return None, kernel, fresh
+        running = self._guarded(request, "prepare", partial(self._prepare, request, kernel, fresh=fresh))
+        return (running, None, fresh) if isinstance(running, Running) else (None, running, fresh)
+
+    def _announce(self, request: CaseRequest, stage: str) -> None:
+        """Say which step begins, and how long it may take."""
+        self.stage = stage
+        slow = stage == "load" or (stage == "prepare" and self.cards[request.case.kernel].jit != "never")
+        self.hosts.begin(self.limits.compile_s if slow else self.limits.stage_s)
+        self.announced(request.case.id, stage)
 
     def _guarded(self, request: CaseRequest, stage: str, step: Callable[[], Any]) -> Any:
         """Run one step; an exception becomes the outcome of the case."""
-        self.announce(request.case.id, stage)
+        self._announce(request, stage)
         began = time.monotonic()
         try:
             return step()
         except LibraryRefusal as refusal:
             return Refused(by="library", reasons=(str(refusal),))
+        except HostLost as lost:
+            return blame(lost, self.stage, request.attempt)
         except ImportError as error:
             return self._crash(request, "load", error)
         except Exception as error:  # noqa: BLE001 - whatever a kernel raises is the outcome of its case
@@ -147,107 +203,106 @@ class Session:
 
     def _crash(self, request: CaseRequest, stage: str, error: BaseException) -> Crashed:
         first = str(error).strip().splitlines()
-        text = f"{type(error).__name__}: {first[0] if first else ''}"[:500]
-        log = "".join(traceback.format_exception(error))[-4000:]
-        return Crashed(stage=stage, error=text, log=log, attempt=request.attempt)
+        name = error.raised if isinstance(error, KernelRaised) else type(error).__name__
+        text = f"{name}: {first[0] if first else ''}"[:500]
+        log = error.log if isinstance(error, KernelRaised) else "".join(traceback.format_exception(error))
+        return Crashed(stage=stage, error=text, log=log[-4000:], attempt=request.attempt)
 
-    def _load(self, request: CaseRequest) -> Outcome | None:
-        """Load the library or entry of the case's kernel; an outcome where that fails, whatever it raised."""
-        card = self.cards[request.case.kernel]
-        if card.kernel in self.adapters:
-            return None
-        loaded = self._guarded(request, "load", partial(create_adapter, card))
-        if isinstance(loaded, Crashed | Refused):
-            return loaded
-        self.adapters[card.kernel] = loaded
-        return None
-
-    def _prepare(self, request: CaseRequest) -> Running:
+    def _prepare(self, request: CaseRequest, kernel: Kernel, *, fresh: bool) -> Running:
         case = request.case
         card = self.cards[case.kernel]
-        adapter = self.adapters[card.kernel]
         inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=self.device, descaled=True)
         begin = time.perf_counter_ns()
-        prepared = adapter.prepare(inputs.call)
-        native = prepared.launch()
-        self.processor.synchronize()
+        bound = kernel.prepare(inputs.call)
+        native = bound.launch()
+        host = self.hosts.host(card)
+        host.settle()
         first_call_us = (time.perf_counter_ns() - begin) / 1e3
         return Running(
             request=request,
             card=card,
-            adapter=adapter,
+            kernel=kernel,
+            host=host,
             inputs=inputs,
-            prepared=prepared,
+            bound=bound,
             native=native,
             first_call_us=first_call_us,
             # The CPU's comes from the trace, which is made anyway.
-            peak_bytes=self.processor.peak_bytes(prepared.launch),
+            peak_bytes=bound.peak_bytes(),
+            fresh=fresh,
         )
 
-    def _finish(self, batch: list[Running]) -> Iterator[tuple[str, Outcome]]:
+    def _finish(self, batch: list[Running]) -> Iterator[Ended]:
         """Witness, checks and timing of prepared cases, which leave the batch and the device's memory one by one."""
         failed = self._witness(batch)
         while batch:
             running = batch.pop(0)
             request = running.request
             outcome = failed.get(request.case.id)
+            if outcome is None and not running.host.alive:
+                self.waiting.appendleft(request)  # another case has ended the process in which it was prepared
+                continue
             if outcome is None:
                 outcome = self._guarded(request, "checks", partial(self._check, running))
             if outcome is None and self.timed:
                 outcome = self._guarded(request, "timing", partial(self._time, running))
-            yield request.case.id, self._outcome(running) if outcome is None else outcome
+            outcome = self._outcome(running) if outcome is None else outcome
+            yield Ended(case=request.case.id, outcome=self._still_healthy(running, outcome), fresh=running.fresh)
             self._ask_health(request)
 
     def _witness(self, batch: list[Running]) -> dict[str, Outcome]:
-        """Trace the batch in one session; then in a session of its own whatever that session did not prove.
+        """Trace the batch, each host's cases in one session; then alone whatever that session did not prove.
 
         That is every case if the session raised, to find the culprit, or if the profiler lost the session's records.
         """
         failed: dict[str, Outcome] = {}
-
-        def look(some: list[Running]) -> None:
-            traces = tracing.trace(
-                [running.prepared.launch for running in some],
-                self.device,
-                lambda index: self.announce(some[index].request.case.id, "witness"),
-                memory=self.timed,
-            )
-            for running, trace in zip(some, traces, strict=True):
-                rules = running.card.witness
-                running.witness = witness.decide(trace, rules.must_match, rules.may_match)
-                if running.peak_bytes is None and trace.peak_bytes is not None:
-                    running.peak_bytes = max(0, trace.peak_bytes - self._output_bytes(running))
-
-        if not batch:
-            return failed
-        outcome = self._guarded(batch[0].request, "witness", partial(look, batch))
-        if len(batch) == 1:
-            return {} if outcome is None else {batch[0].request.case.id: outcome}
-        for running in batch:
-            if running.witness is not None and running.witness.state != "unproven":
+        for host in {id(running.host): running.host for running in batch}.values():
+            own = [running for running in batch if running.host is host]
+            outcome = self._guarded(own[0].request, "witness", partial(self._look, own))
+            if outcome is not None and (len(own) == 1 or not host.alive):
+                failed[own[self.looking_at].request.case.id] = outcome
                 continue
-            outcome = self._guarded(running.request, "witness", partial(look, [running]))
-            if outcome is not None:
-                failed[running.request.case.id] = outcome
+            for running in own if len(own) > 1 else ():
+                if not host.alive or (running.witness is not None and running.witness.state != "unproven"):
+                    continue
+                outcome = self._guarded(running.request, "witness", partial(self._look, [running]))
+                if outcome is not None:
+                    failed[running.request.case.id] = outcome
         return failed
 
-    @staticmethod
-    def _output_bytes(running: Running) -> int:
-        call = running.inputs.call
-        return call.q.shape[0] * call.q.shape[1] * (call.v.shape[-1] * call.out_dtype.itemsize)
+    def _look(self, some: list[Running]) -> None:
+        """One profiler session of some cases of one host."""
+        self.looking_at = 0
+
+        def announce(index: int) -> None:
+            self.looking_at = index
+            self._announce(some[index].request, "witness")
+
+        bounds = [running.bound for running in some]
+        events = some[0].host.trace(bounds, announce, times=CALLS, memory=self.timed)
+        for running, trace in zip(some, read_trace(events, count=len(some), cuda=self._on_cuda), strict=True):
+            rules = running.card.witness
+            running.witness = witness.decide(trace, rules.must_match, rules.may_match)
+            if running.peak_bytes is None and trace.peak_bytes is not None:
+                running.peak_bytes = max(0, trace.peak_bytes - output_bytes(running.inputs.call))
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.processor.activity is not None
 
     def _check(self, running: Running) -> None:
         """Ask every check of the level; a breach of the call contract ends the case's checks."""
-        case = running.request.case
+        request = running.request
+        case = request.case
         subject = Subject(
             workload=case.workload,
             card=running.card,
-            adapter=running.adapter,
+            kernel=running.kernel,
             device=self.device,
             level=self.level,
             reference=self.reference,
             seed=seed_of(case),
-            first=partial(running.prepared.result, running.native),
+            first=partial(running.bound.result, running.native),
             asked=self.asked,
             golden_of=self.golden_of,
             statistics=running.statistics,
@@ -259,7 +314,7 @@ class Session:
             if why:
                 running.findings.append(Finding(check=check.name, verdict="note", detail=f"not asked: {why}"))
                 continue
-            self.announce(case.id, f"checks:{check.name}")
+            self._announce(request, f"checks:{check.name}")
             try:
                 findings = check.run(subject)
             except LibraryRefusal as refusal:
@@ -275,41 +330,77 @@ class Session:
             running.findings += findings
 
     def _time(self, running: Running) -> None:
-        """Time the call on rotating copies of its inputs, and ask whether the result is possible."""
+        """Time the call on rotating inputs, ask whether the result is possible, and whether it was computed at all."""
         workload = running.request.case.workload
         kind = self.described.kind
         cache = self.described.cache_bytes
-        call_us = timing.host_us(self.processor, running.prepared.launch)
+        call_us = running.bound.host_us()
         scale = self.processor.scale
         count = timing.copies_needed(running.inputs.bytes, cache, COPY_BYTES[scale], call_us, scale)
-        copies = [running.inputs] + [clone(running.inputs) for _ in range(count - 1)]
-        launches = [running.prepared.launch]
-        launches += [running.adapter.prepare(copy.call).launch for copy in copies[1:]]
-        measure = partial(
-            timing.measure,
-            launches,
-            workload=workload,
-            input_bytes=running.inputs.bytes,
-            cache_bytes=cache,
-            level=self.level,
-            processor=self.processor,
-        )
-        running.timing = measure(ceilings=self.ceilings)
+        others = [turned(running.inputs, number) for number in range(1, max(2, count))]
+        bounds = [running.bound] if count > 1 else []
+        bounds += [running.kernel.prepare(inputs.call) for inputs in others]
+        effort = timing.EFFORTS[self.level, scale]
+
+        def measure() -> tuple[Timing, Any]:
+            samples, native = running.host.sample(bounds, effort)
+            told = timing.timing_of(
+                samples,
+                copies=len(bounds),
+                workload=workload,
+                input_bytes=running.inputs.bytes,
+                cache_bytes=cache,
+                ceilings=self.ceilings,
+            )
+            return told, native
+
+        running.timing, native = measure()
         found = timing.findings(running.timing, workload, self.ceilings, kind)
         if found:
             # Impossible by ceilings that may have been taken while something else used the card: ask the card again.
             self.ceilings = best_of(self.ceilings, measure_ceilings(self.processor))
-            running.timing = measure(ceilings=self.ceilings)
+            running.timing, native = measure()
             found = timing.findings(running.timing, workload, self.ceilings, kind)
-        running.findings += found
+        running.findings += found + self._computed(running, bounds[-1], others[-1], native)
         if kind != HOST and running.witness is not None:
             running.findings += witness.findings(running.witness, running.timing.latency_us, self.described.units)
+
+    def _computed(self, running: Running, bound: Bound, inputs: Inputs, native: Any) -> list[Finding]:
+        """A finding where a launch gives something else while it is timed.
+
+        The last copy's inputs change after it was timed: who remembers what it gave for those tensors shows. An adapter
+        may have copied its inputs before the launch; a third party's function has none.
+        """
+        subject = Subject(
+            workload=running.request.case.workload,
+            card=running.card,
+            kernel=running.kernel,
+            device=self.device,
+            level=self.level,
+            reference=self.reference,
+            seed=0,
+        )
+        exact = running.card.claims.deterministic
+        before = subject.judged(bound.result(native))
+        found = difference(subject, subject.run(inputs.call), before, exact=exact)
+        if not found:
+            turn(inputs, 1)
+            _, native = running.host.sample([bound], timing.ONCE)
+            after = subject.judged(bound.result(native))
+            found = difference(subject, subject.run(inputs.call), after, exact=exact)
+            copied = running.card.adapter != CALL and not difference(subject, before, after, exact=exact)
+            found = None if copied else found
+        if not found:
+            return []
+        detail = f"while it is timed, the call gives something else: {changed(found)}"
+        return [Finding(check="timing", verdict="fail", detail=detail, values=dict(found))]
 
     def _outcome(self, running: Running) -> Outcome:
         seen = running.witness
         assert seen is not None, "every case that reaches its end was traced"
-        if self.control and seen.state == "proven":
-            seen = replace(seen, state="unproven", reason=f"negative control failed: {self.control}")
+        control = self.hosts.control(running.card) if seen.state == "proven" else ""
+        if control:
+            seen = replace(seen, state="unproven", reason=f"negative control failed: {control}")
         evidence = Evidence(
             findings=tuple(running.findings),
             statistics=tuple(running.statistics),
@@ -322,11 +413,27 @@ class Session:
         )
         return Substituted(evidence=evidence) if seen.state == "substituted" else Measured(evidence=evidence)
 
+    def _still_healthy(self, running: Running, outcome: Outcome) -> Outcome:
+        """The outcome; or, where the host's context is lost although the case seemed to have run, that."""
+        if self.processor.kind == HOST or not running.host.alive:
+            return outcome
+        self._announce(running.request, "health")
+        error = ""
+        try:
+            if running.host.healthy():
+                return outcome
+        except (KernelRaised, HostLost) as lost:
+            error = str(lost).splitlines()[0] if str(lost) else type(lost).__name__
+        self.hosts.lost(running.card)
+        if evidence_of(outcome) is None:
+            return outcome
+        text = f"the CUDA context is lost: {error or 'a tiny computation gives a wrong result'}"
+        return Crashed(stage="health", error=text, log="", attempt=running.request.attempt)
+
     def _ask_health(self, request: CaseRequest) -> None:
-        """Does the context still compute? A CPU has none."""
+        """Does this process's own context still compute? A CPU has none."""
         if self.processor.kind == HOST:
             return
-        self.announce(request.case.id, "health")
         try:
             healthy = self.processor.healthy()
         except Exception as error:
@@ -335,39 +442,47 @@ class Session:
             raise SickContext("a tiny computation gives a wrong result")
 
 
+def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
+    """What the end of its host means for the case that was running there."""
+    if lost.limit_s is None:
+        return Crashed(stage=stage or "start", error=lost.error, log=lost.log, attempt=attempt)
+    note = Finding(check="watchdog", verdict="note", detail=f"killed after {lost.error}")
+    return TimedOut(stage=stage or "start", limit_s=lost.limit_s, attempt=attempt, findings=(note,))
+
+
+def output_bytes(call: AttentionCall) -> int:
+    """Of ``out``."""
+    return call.q.shape[0] * call.q.shape[1] * (call.v.shape[-1] * call.out_dtype.itemsize)
+
+
+def turned(inputs: Inputs, rows: int) -> Inputs:
+    """A deep copy whose queries have moved on by so many rows: it asks for another result."""
+    copy = clone(inputs)
+    turn(copy, rows)
+    return copy
+
+
+def turn(inputs: Inputs, rows: int) -> None:
+    """Move the queries, with their guard bands, on by so many rows."""
+    flat = inputs.q_whole.view(torch.uint8)
+    flat.copy_(flat.roll(rows, 0))
+
+
 def seed_of(case: Case) -> int:
     """The seed of a case's inputs: a part of its content hash, so it repeats and differs between cases."""
     return int(case.content_hash[:7], 16)
 
 
-def first_call(case: Case, card: KernelCard, adapters: dict[str, Adapter], kind: str) -> float:
-    """Prepare a case's call and launch it once; what that took, in µs, and nothing is kept of it.
-
-    Args:
-        adapters: by kernel; a missing one is created and added.
-    """
-    if card.kernel not in adapters:
-        adapters[card.kernel] = create_adapter(card)
-    processor = processor_of(kind)
-    inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=processor.device)
+def first_call(case: Case, card: KernelCard, hosts: Hosts, kind: str) -> float:
+    """Prepare a case's call and launch it once; what that took, in µs, and nothing is kept of it."""
+    kernel = hosts.kernel(card)
+    inputs = make_inputs(case.workload, kind="normal", seed=seed_of(case), device=processor_of(kind).device)
     begin = time.perf_counter_ns()
-    adapters[card.kernel].prepare(inputs.call).launch()
-    processor.synchronize()
+    kernel.prepare(inputs.call).launch()
+    hosts.host(card).settle()
     return (time.perf_counter_ns() - begin) / 1e3
 
 
 def give_back_memory(kind: str) -> None:
     """Free what the allocator keeps: other processes compile on the same card."""
     processor_of(kind).give_back()
-
-
-def run_control(device: torch.device) -> str:
-    """The witness's negative control on the math path: why it failed, or empty."""
-    q = torch.randn(1, 4, 128, 64, device=device, dtype=torch.bfloat16)
-
-    def call() -> None:
-        with sdpa_kernel([SDPBackend.MATH]):
-            torch.nn.functional.scaled_dot_product_attention(q, q, q)
-
-    call()
-    return witness.negative_control(tracing.trace([call], device)[0])

@@ -24,6 +24,8 @@ from qualify.facts.outcome import Crashed, Measured, Outcome, Refused, Substitut
 from qualify.facts.selftest import Alarm, Detection
 from qualify.facts.stack import Ceilings, Device
 from qualify.run.execute import Session
+from qualify.run.host.pool import LocalHosts
+from qualify.run.machine.device import processor_of
 from qualify.run.process.messages import CaseRequest
 from qualify.selftest import kernel, workloads
 from qualify.selftest.goldens import Goldens
@@ -140,15 +142,15 @@ def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> It
         cards={specimen: card},
         level=level,
         reference="fp64",
-        control="",
+        hosts=LocalHosts(processor_of(_DEVICE.kind)),
         announce=_nobody,
         timed=False,
         golden_of=_goldens(),
     )
     for chunk in (order[:1], order[1:]):
         cases = {case.id: (number, case) for number in chunk for case in [workloads.case(number, specimen, seed)]}
-        for case_id, outcome in session.run([CaseRequest(case=case, attempt=1) for _, case in cases.values()]):
-            yield *cases[case_id], outcome
+        for ended in session.run([CaseRequest(case=case, attempt=1) for _, case in cases.values()]):
+            yield *cases[ended.case], ended.outcome
 
 
 @lru_cache(maxsize=1)

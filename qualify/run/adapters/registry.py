@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from qualify.cards.kernel import KernelCard
 from qualify.facts.adapters import ADAPTERS, ENTRY_POINTS, options_of
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 
@@ -54,7 +54,26 @@ def _folder(entry: str) -> str:
     return str(file.parents[module_name.count(".") + (file.stem == "__init__")])
 
 
-def create_adapter(card: KernelCard) -> Adapter:
+class Loadable(Protocol):
+    """What a kernel card says of how it is loaded."""
+
+    @property
+    def adapter(self) -> str:
+        """Name of an adapter, or ``call``."""
+        ...
+
+    @property
+    def entry(self) -> str | None:
+        """``package.module:function``, only with ``call``."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Settings that the adapter understands."""
+        ...
+
+
+def create_adapter(card: Loadable) -> Adapter:
     """The adapter that a card names, with the card's options bound.
 
     Raises:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
-from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, passed, same_bits
+from qualify.run.checks.interface import Shipped, Subject, changed, copied, difference, failing, passed, same_bits
 from qualify.run.inputs.tensors import Inputs, clone
 
 
@@ -27,14 +27,17 @@ class Contract(Shipped):
         """Fails where an input tensor, or what lies around it, or the first call's result was written to."""
         inputs = subject.inputs()
         before = clone(inputs)
-        result = subject.run(inputs.call)
+        subject.run(inputs.call)
+        subject.kernel.read_back(inputs.call)
         written = [name for name, was, now in _tensors(before, inputs) if not bool(same_bits(was, now).all())]
         if written:
             detail = f"the kernel wrote into its inputs (or their guard bands): {', '.join(written)}"
             return [failing(self.name, detail, {"tensors": ", ".join(written)})]
-        kept = Result(out=result.out.clone(), lse=None if result.lse is None else result.lse.clone())
+        prepared = subject.kernel.prepare(inputs.call)
+        native = prepared.launch()
+        kept = copied(subject.judged(prepared.result(native)))
         subject.run(subject.inputs(seed=1).call)
-        found = difference(subject, kept, result)
+        found = difference(subject, kept, subject.judged(prepared.result(native)))
         if found:
             detail = f"the result of a call is overwritten by the next call: {changed(found)}"
             return [failing(self.name, detail, dict(found))]

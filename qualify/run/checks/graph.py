@@ -17,8 +17,9 @@ import torch
 
 from qualify.facts.case import Workload
 from qualify.facts.outcome import Finding
-from qualify.run.adapters.interface import AttentionCall, Prepared
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.host.interface import Bound
 
 WARM_UP = 3
 
@@ -34,14 +35,10 @@ class Graph(Shipped):
         """One capture, a replay with other contents, and on pages one each with other pages and shorter lengths."""
         inputs, other = subject.inputs(), subject.inputs(seed=1)
         eager = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
-        prepared = subject.adapter.prepare(inputs.call)
-        streams = subject.processor.streams
-        assert streams is not None, "skips() leaves out what has none"
-        streams.warm_up(prepared.launch, WARM_UP)
+        prepared = subject.kernel.prepare(inputs.call)
         try:
-            replay, native = streams.capture(prepared.launch)
+            replay, native = prepared.capture(WARM_UP)
         except RuntimeError as error:
-            subject.processor.synchronize()
             detail = f"cannot be captured: {str(error).splitlines()[0][:200]}"
             if "graph" in subject.card.claims.features:
                 return [failing(self.name, detail, {})]
@@ -95,6 +92,5 @@ def replaced(workload: Workload, call: AttentionCall) -> Iterator[tuple[str, dic
         yield "lengths", {"seqused_k": lengths}
 
 
-def _result(subject: Subject, prepared: Prepared, native: Any) -> Result:
-    subject.processor.synchronize()
+def _result(subject: Subject, prepared: Bound, native: Any) -> Result:
     return subject.judged(prepared.result(native))

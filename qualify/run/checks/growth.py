@@ -15,7 +15,6 @@ from qualify.facts.case import Workload
 from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Shipped, Subject, failing, passed
-from qualify.run.measure import tracing
 
 EXPONENT_LIMIT = 1.3
 FLOOR_BYTES = 1 << 20
@@ -61,11 +60,11 @@ def stretched(workload: Workload, length: int) -> Workload:
 
 def peak(subject: Subject) -> int:
     """Bytes of temporary memory that a warm call takes at most, without its result."""
-    prepared = subject.adapter.prepare(subject.inputs().call)
+    call = subject.inputs().call
+    prepared = subject.kernel.prepare(call)
     prepared.launch()
-    told = subject.processor.peak_bytes(prepared.launch)
+    told = prepared.peak_bytes()
     if told is not None:
         return told
-    highest, native = tracing.cpu_peak(prepared.launch)
-    out, _ = prepared.result(native)
-    return max(0, highest - out.numel() * out.element_size())
+    out_bytes = call.q.shape[0] * call.q.shape[1] * call.v.shape[-1] * call.out_dtype.itemsize
+    return max(0, prepared.traced_peak_bytes() - out_bytes)

@@ -27,11 +27,11 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import (
-    Result,
     Shipped,
     Subject,
     changed,
     claimed,
+    copied,
     difference,
     failing,
     noted,
@@ -133,11 +133,11 @@ class History(Shipped):
     def _kept_plan(self, subject: Subject) -> Finding | None:
         """A prepared call gives the same after another one was prepared."""
         call, exact = subject.inputs().call, subject.card.claims.deterministic
-        kept = subject.adapter.prepare(call)
-        first = _copied(subject.judged(kept.result(kept.launch())))
+        kept = subject.kernel.prepare(call)
+        first = copied(subject.judged(kept.result(kept.launch())))
         longer = replace(subject, workload=_longer(subject.workload))
         try:
-            between = subject.adapter.prepare(longer.inputs(seed=2).call)
+            between = subject.kernel.prepare(longer.inputs(seed=2).call)
             between.launch()
         except LibraryRefusal:
             return None
@@ -146,10 +146,6 @@ class History(Shipped):
             return None
         detail = f"a prepared call gives something else after a longer one was prepared: {changed(found)}"
         return unsteady(subject, call) or failing(self.name, detail, {"differs_in": "plan", **found})
-
-
-def _copied(result: Result) -> Result:
-    return Result(out=result.out.clone(), lse=None if result.lse is None else result.lse.clone())
 
 
 def shortened(workload: Workload) -> Workload:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,9 +20,10 @@ from qualify.facts.case import Level, Workload
 from qualify.facts.checks import known_check
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Statistics, Value
-from qualify.run.adapters.interface import Adapter, AttentionCall
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.rows import rows_of
 from qualify.run.golden.reference import ROW_LIMIT, Golden, GoldenOf, golden
+from qualify.run.host.interface import Kernel
 from qualify.run.inputs.tensors import InputKind, Inputs, make_inputs
 from qualify.run.machine.device import Processor, processor_of
 
@@ -51,7 +52,8 @@ class Subject:
 
     workload: Workload
     card: KernelCard
-    adapter: Adapter
+    kernel: Kernel
+    """wherever it lives"""
     device: torch.device
     level: Level
     reference: torch.dtype
@@ -92,26 +94,16 @@ class Subject:
         Raises:
             ContractBreach: wrong type, shape, dtype or device.
         """
-        self._dirty_memory(call)
-        prepared = self.adapter.prepare(call)
-        result = self.judged(_pair(prepared.result(prepared.launch())))
-        self.processor.synchronize()
+        result = self.judged(self.kernel.run(call))
         _expect("out", result.out, (*call.q.shape[:2], call.v.shape[-1]), call.out_dtype, self.device)
         if result.lse is not None:
             _expect("lse", result.lse, (call.q.shape[1], call.q.shape[0]), torch.float32, self.device)
         return result
 
-    def judged(self, returned: tuple[Tensor, Tensor | None]) -> Result:
+    def judged(self, returned: Any) -> Result:
         """What the checks see of (out, lse): the LSE only where the card claims one."""
-        out, lse = returned
+        out, lse = _pair(returned)
         return Result(out=out, lse=lse if "lse" in self.card.claims.features else None)
-
-    def _dirty_memory(self, call: AttentionCall) -> None:
-        """Leave NaN in the allocator's cache: a row of out or lse that nobody writes then mostly comes back as NaN."""
-        shape = (*call.q.shape[:2], call.v.shape[-1])
-        dirt = [torch.full(shape, math.nan, dtype=call.out_dtype, device=self.device) for _ in range(2)]
-        dirt += [torch.full(shape[1::-1], math.nan, device=self.device) for _ in range(2)]
-        del dirt
 
     def locate(self, row: int) -> tuple[int, int]:
         """(sequence, query) of a packed query row."""
@@ -120,6 +112,11 @@ class Subject:
                 return index, row
             row -= length
         raise IndexError(row)
+
+
+def copied(result: Result) -> Result:
+    """The result in memory of its own."""
+    return Result(out=result.out.clone(), lse=None if result.lse is None else result.lse.clone())
 
 
 def passed(check: str, detail: str, **values: Value) -> Finding:

@@ -11,7 +11,6 @@ before serves the leak. Where another allocator is loaded, which does not tell, 
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 
 from qualify.facts.case import Workload
@@ -42,8 +41,8 @@ class Leak(Shipped):
         question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}/{decode}"
         if question in subject.asked:
             return [noted(self.name, "asked before, of another shape, and right")]
-        if not subject.processor.counts_bytes():
-            return [noted(self.name, "not asked: the allocator of this process does not tell its bytes in use")]
+        if not subject.kernel.counts_bytes():
+            return [noted(self.name, "not asked: the allocator of its process does not tell its bytes in use")]
         small = replace(subject, workload=workload)
         key_bytes = sum(workload.seqlens_k) * workload.heads_kv * workload.head_dim * small.inputs().call.k.itemsize
         for _ in range(WARM_UP):
@@ -81,11 +80,8 @@ def grown(subject: Subject, *, collect: bool = False) -> int:
         collect: collect garbage before and after them; that costs more than the calls.
     """
     inputs = subject.inputs()
-    if collect:
-        gc.collect()
-    before = subject.processor.in_use()
+    before = subject.kernel.in_use(collect=collect)
     for _ in range(CALLS):
         subject.run(clone(inputs).call)
-    if collect:
-        gc.collect()
-    return max(now - was for was, now in zip(before, subject.processor.in_use(), strict=True))
+    after = subject.kernel.in_use(collect=collect)
+    return max(now - was for was, now in zip(before, after, strict=True))

@@ -105,6 +105,7 @@ class PagePermutation(Shipped):
         if found:
             detail = f"with the pages {order}, {changed(found)}"
             return unsteady(subject, wide, before) or failing(self.name, detail, values | found)
+        subject.kernel.read_back(moved.call)
         tensors = (moved.k_whole, moved.v_whole, moved.call.block_table)
         for name, was, now in zip(("k cache", "v cache", "block table"), kept, tensors, strict=True):
             written = unlike(was, now)

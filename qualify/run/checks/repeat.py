@@ -12,20 +12,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-import torch
-
 from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, unsteady
+from qualify.run.host.interface import Place
 from qualify.run.inputs.parts import one_sequence, only
-from qualify.run.machine.device import Streams
 
 SEQUENCES = 4
 """sequences of a batch that are run alone"""
 TIMES: dict[Level, int] = {"smoke": 3, "full": 20}
-LOAD_SIZE, LOAD_PRODUCTS = 4096, 8
-"""rows and columns of the load's matrices, and how many products are under way: 1.5 ms of an H100"""
 
 
 class Repeat(Shipped):
@@ -43,12 +39,10 @@ class Repeat(Shipped):
         if cold:
             return [cold]
         times = TIMES[subject.level]
-        streams = subject.processor.streams
-        load = Load(streams, subject.device) if subject.level == "full" and streams else None
+        load = Place(loaded=True) if subject.level == "full" and subject.processor.streams else None
         for number in range(1, times):
-            if load and number >= times // 2:
-                load.start()
-            found = difference(subject, first, subject.run(call))
+            with subject.kernel.at(load if load and number >= times // 2 else Place()):
+                found = difference(subject, first, subject.run(call))
             if found:
                 claimed = subject.card.claims.deterministic
                 beside = " beside other work" if load and number >= times // 2 else ""
@@ -63,25 +57,6 @@ class Repeat(Shipped):
                 return [alone]
         detail = f"{times} calls{', half of them beside other work' if load else ''}, the same bits"
         return [Finding(check=self.name, verdict="pass", detail=detail, values={"calls": times})]
-
-
-class Load:
-    """Matrix products on a stream of their own, which take the multiprocessors and caches that a kernel would have."""
-
-    stream: torch.Stream
-    """the latest load's"""
-
-    def __init__(self, streams: Streams, device: torch.device) -> None:
-        Load.stream = streams.new()
-        self.streams = streams
-        self.matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=device)
-        self.product = torch.empty_like(self.matrix)
-
-    def start(self) -> None:
-        """Some more, without waiting for them."""
-        with self.streams.on(Load.stream):
-            for _ in range(LOAD_PRODUCTS):
-                torch.mm(self.matrix, self.matrix, out=self.product)
 
 
 def _cold(subject: Subject, call: AttentionCall, later: Result) -> Finding | None:

@@ -18,11 +18,8 @@ copies its inputs before the launch is not asked on another stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import torch
 
@@ -32,15 +29,13 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
-from qualify.run.checks.repeat import LOAD_PRODUCTS, LOAD_SIZE
 from qualify.run.checks.size_limits import layout_of
-from qualify.run.machine.device import Streams
+from qualify.run.host.interface import Place
 
 OTHERS = 66
 """other shapes: host code that keeps plans often keeps 64"""
 COUNTS = (1, 3)
 """threads of PyTorch's operators"""
-Rerun = Callable[[Subject, AttentionCall], Result]
 
 
 class Surroundings(Shipped):
@@ -60,10 +55,10 @@ class Surroundings(Shipped):
         call = small.inputs().call
         before = small.run(call)
         asked, findings = [], []
-        for name, rerun in reruns(small):
-            exact = small.card.claims.deterministic and "threads" not in name
+        for name, place in places(small):
+            exact = small.card.claims.deterministic and not place.threads
             try:
-                after = rerun(small, call)
+                after = self._from(small, call, place)
             except LibraryRefusal as refusal:
                 findings.append(noted(self.name, f"not asked {name}: {refusal}"))
                 continue
@@ -72,7 +67,7 @@ class Surroundings(Shipped):
                 return [wrong]
             asked.append(name)
         if subject.processor.streams:
-            told = self._on_another_stream(small, subject.processor.streams)
+            told = self._on_another_stream(small)
             if told.verdict == "fail":
                 return [told]
             findings.append(told)
@@ -92,89 +87,50 @@ class Surroundings(Shipped):
         wrong = beyond_budget(subject, call, after)
         return failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"where": name}) if wrong else None
 
-    def _on_another_stream(self, subject: Subject, streams: Streams) -> Finding:
+    def _from(self, subject: Subject, call: AttentionCall, place: Place) -> Result:
+        """The call from a place, or, from the usual one, after many others.
+
+        Raises:
+            LibraryRefusal: the kernel keeps tensors of inference mode, and PyTorch lets nobody write to them outside.
+        """
+        if place == Place():
+            return _after_others(subject, call)
+        try:
+            with subject.kernel.at(place):
+                return subject.run(call)
+        except RuntimeError as error:
+            if not place.turned or "inference tensor" not in str(error).lower():
+                raise
+            raise LibraryRefusal(str(error).splitlines()[0]) from error
+
+    def _on_another_stream(self, subject: Subject) -> Finding:
         """A prepared call behind work of a side stream that replaces its queries, keys and values."""
         inputs, other = subject.inputs(), subject.inputs(seed=1)
         exact = subject.card.claims.deterministic
         expected = subject.run(replace(inputs.call, q=other.call.q, k=other.call.k, v=other.call.v))
-        prepared = subject.adapter.prepare(inputs.call)
+        prepared = subject.kernel.prepare(inputs.call)
         prepared.launch()
-        side = streams.new()
-        matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=subject.device)
-        product = torch.empty_like(matrix)
-        subject.processor.synchronize()
-        with streams.on(side):
-            for _ in range(LOAD_PRODUCTS):
-                torch.mm(matrix, matrix, out=product)
-            inputs.q_whole.copy_(other.q_whole)
-            inputs.k_whole.copy_(other.k_whole)
-            inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
-            after = subject.judged(prepared.result(prepared.launch()))
-            after = Result(out=after.out.clone(), lse=None if after.lse is None else after.lse.clone())
-        subject.processor.synchronize()
-        found = difference(subject, expected, after, exact=exact)
+        names = ("q_whole", "k_whole", *(() if inputs.call.latent else ("v_whole",)))
+        replaced = [(getattr(inputs, name), getattr(other, name)) for name in names]
+        found = difference(subject, expected, subject.judged(prepared.behind(replaced)), exact=exact)
         if not found:
             return passed(self.name, "the same result on another stream, behind the work that makes its inputs")
         here = subject.judged(prepared.result(prepared.launch()))
-        subject.processor.synchronize()
         if difference(subject, expected, here, exact=exact):
             return noted(self.name, "not asked on another stream: the adapter copies its inputs")
         detail = f"on another stream, the call does not wait for the work before it: {changed(found)}"
         return unsteady(subject, inputs.call) or failing(self.name, detail, {"where": "stream", **found})
 
 
-def reruns(subject: Subject) -> Iterator[tuple[str, Rerun]]:
-    """(where, how the call is made there)."""
-    yield ("outside" if torch.is_inference_mode_enabled() else "in") + " inference mode", _in_the_other_mode
-    yield "from another thread", _from_another_thread
+def places(subject: Subject) -> Iterator[tuple[str, Place]]:
+    """(where, the same as a place); the usual place stands for a call after many others."""
+    yield ("outside" if torch.is_inference_mode_enabled() else "in") + " inference mode", Place(turned=True)
+    yield "from another thread", Place(thread=True)
     if subject.device.type == HOST:
         for count in COUNTS:
-            if count != torch.get_num_threads():
-                yield f"with {count} threads", partial(_with_threads, count)
+            yield f"with {count} threads", Place(threads=count)
     if subject.card.jit != "shapes":  # each would be compiled
-        yield f"after {OTHERS} other lengths", _after_others
-
-
-def _in_the_other_mode(subject: Subject, call: AttentionCall) -> Result:
-    """The call in inference mode, or outside it.
-
-    Raises:
-        LibraryRefusal: the kernel keeps tensors of inference mode, and PyTorch lets nobody write to them outside it.
-    """
-    try:
-        with torch.inference_mode(not torch.is_inference_mode_enabled()):
-            return subject.run(call)
-    except RuntimeError as error:
-        if "inference tensor" not in str(error).lower():
-            raise
-        raise LibraryRefusal(str(error).splitlines()[0]) from error
-
-
-def _from_another_thread(subject: Subject, call: AttentionCall) -> Result:
-    inference = torch.is_inference_mode_enabled()
-
-    def called() -> Result:
-        with torch.inference_mode(inference):  # a thread begins outside of it
-            return subject.run(call)
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(called).result()
-
-
-def _with_threads(count: int, subject: Subject, call: AttentionCall) -> Result:
-    with threads(count):
-        return subject.run(call)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many threads for PyTorch's operators."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        yield f"after {OTHERS} other lengths", Place()
 
 
 def _after_others(subject: Subject, call: AttentionCall) -> Result:
@@ -184,7 +140,7 @@ def _after_others(subject: Subject, call: AttentionCall) -> Result:
     for length in range(1, OTHERS + 1):
         other = replace(subject, workload=workload.with_lengths((1 if decode else length,), (length,)))
         try:
-            other.adapter.prepare(other.inputs().call).launch()
+            other.kernel.prepare(other.inputs().call).launch()
         except LibraryRefusal:  # of a length that this library does not take
             continue
     return subject.run(call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from qualify.facts.stack import Device, Stack
@@ -16,13 +17,18 @@ from qualify.run.machine.software import (
 )
 
 
-def describe_stack(device: Device, hash_cache: Path) -> Stack:
-    """The full fingerprint of this process; call it once the attention libraries are loaded."""
+def describe_stack(device: Device, hash_cache: Path, binaries: Iterable[str] = ()) -> Stack:
+    """The full fingerprint of this process and its hosts; call it once the attention libraries are loaded.
+
+    Args:
+        binaries: files that matter and that hosts have mapped.
+    """
+    mapped = {*mapped_binaries(), *map(Path, binaries)}
     components = [
         *system(),
         *processor_of(device.kind).runtimes(device),
         *distributions(),
-        *hashed(mapped_binaries(), hash_cache),
+        *hashed(sorted(mapped), hash_cache),
     ]
     return Stack(device=device, components=tuple(components), environment=dispatch_environment(started_with()))
 

@@ -8,39 +8,23 @@ host's launch overhead, which is reported apart. All samples are kept.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from qualify.facts.case import Level, Workload
 from qualify.facts.devices import HOST, DeviceKind, Scale
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Bound, Finding, Timing, Value
 from qualify.facts.stack import Ceilings
-from qualify.run.machine.device import Processor
+from qualify.run.host.interface import Effort, Samples
 
 COLD_FACTOR = 5
 """footprint of the copies over the last-level cache"""
 MAX_COPIES: dict[Scale, int] = {"small": 4, "large": 24}
 """on a CPU the inputs of small cases stay warm, and the timing says so"""
-MOST_AHEAD_US = 20_000.0
-"""longest that the device spins while the host issues a block"""
 IMPOSSIBLE_SHARE = 1.1
 """faster than the measured ceiling by more than this is physically impossible"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effort:
-    """How long to measure."""
-
-    blocks: int
-    block_us: float
-    """device time that a block should take"""
-    launches: int
-    """most launches of a block"""
 
 
 COPIES_US = 50_000.0
@@ -51,6 +35,10 @@ EFFORTS: dict[tuple[Level, Scale], Effort] = {
     ("smoke", "large"): Effort(blocks=5, block_us=1_000, launches=50),
     ("full", "large"): Effort(blocks=15, block_us=5_000, launches=200),
 }
+
+
+ONCE = Effort(blocks=1, block_us=1, launches=1)
+"""a launch like those that are timed"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,55 +115,27 @@ def copies_needed(input_bytes: int, cache_bytes: int, budget_bytes: int, call_us
     return max(1, min(wanted, MAX_COPIES[scale], budget_bytes // max(1, input_bytes), affordable))
 
 
-def host_us(processor: Processor, launch: Callable[[], Any]) -> float:
-    """Microseconds of the host to issue one call, without waiting for it."""
-    start = time.perf_counter_ns()
-    launch()
-    issued = (time.perf_counter_ns() - start) / 1e3
-    processor.synchronize()
-    return issued
-
-
-def measure(
-    launches: Sequence[Callable[[], Any]],
-    *,
-    workload: Workload,
-    input_bytes: int,
-    cache_bytes: int,
-    level: Level,
-    processor: Processor,
-    ceilings: Ceilings,
+def timing_of(
+    samples: Samples, *, copies: int, workload: Workload, input_bytes: int, cache_bytes: int, ceilings: Ceilings
 ) -> Timing:
-    """Time a call that is prepared on ``len(launches)`` copies of its inputs.
+    """What samples of a call say, beside what the device can do.
 
     Args:
+        copies: of the inputs, over which the launches rotated.
         input_bytes: what one copy reads.
         cache_bytes: last-level cache of the device; 0 = unknown.
     """
-    effort = EFFORTS[level, processor.scale]
-    for launch in launches:
-        launch()
-    host = [host_us(processor, launches[number % len(launches)]) for number in range(5)]
-    estimate = processor.block_us(list(launches), ahead_us=sum(host)) / len(launches)
-    count = max(1, min(effort.launches, int(effort.block_us / max(estimate, 0.5, median(host) / 4))))
-    samples = []
-    turn = 0
-    for _ in range(effort.blocks):
-        block = [launches[(turn + number) % len(launches)] for number in range(count)]
-        turn += count
-        ahead = min(MOST_AHEAD_US, 1.3 * median(host) * count)
-        samples.append(processor.block_us(block, ahead_us=ahead) / count)
     work = work_of(workload)
     least, bound = roofline(work, workload.q_format, ceilings)
-    latency = median(samples)
-    footprint = input_bytes * len(launches)
+    latency = median(samples.samples_us)
+    footprint = input_bytes * copies
     return Timing(
         latency_us=latency,
-        samples_us=tuple(samples),
-        launches_per_block=count,
+        samples_us=samples.samples_us,
+        launches_per_block=samples.launches_per_block,
         rotated_bytes=footprint,
         cold=bool(cache_bytes) and footprint >= COLD_FACTOR * cache_bytes,
-        host_us=median(host),
+        host_us=samples.host_us,
         flops=work.flops,
         compulsory_bytes=work.compulsory_bytes,
         exps=work.exps,

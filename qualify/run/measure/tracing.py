@@ -8,6 +8,7 @@ the case is repeated in a fresh process and, after three attempts, UNPROVEN. A t
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from bisect import bisect_left, bisect_right
@@ -19,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic_core import from_json
 from torch.autograd.profiler import profile, record_function
 from torch.profiler import ProfilerActivity
 
 from qualify.facts.outcome import Launch
-from qualify.run.machine.device import processor_of
+from qualify.run.machine.device import Processor
 from qualify.run.measure.kernel_names import identify
 
 CALLS = 3
@@ -32,6 +32,8 @@ CALLS = 3
 
 _LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|GraphLaunch")
 _COPIES = {"gpu_memcpy", "gpu_memset"}
+_READ = {"user_annotation", "cuda_runtime", "cuda_driver", "kernel", *_COPIES}
+"""categories that :func:`read_trace` looks at on CUDA"""
 _RECORDS = {"kernel", *_COPIES}
 _MEMORY = "[memory]"
 
@@ -48,36 +50,33 @@ class Trace:
     """CPU only: allocator high-water mark within a call"""
 
 
-def trace(
+def record(
     launches: Sequence[Callable[[], Any]],
-    device: torch.device,
+    processor: Processor,
     announce: Callable[[int], None] | None = None,
-    calls: int = CALLS,
+    times: int = CALLS,
     *,
     memory: bool = True,
-) -> list[Trace]:
-    """Run each callable ``calls`` times in one profiler session and tell what each launched.
+) -> list[dict[str, Any]]:
+    """The events of one profiler session in which each callable runs ``times`` times; :func:`read_trace` reads them.
 
     Args:
         announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
         memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
     """
-    processor = processor_of(device.type)
-    sentinel = torch.ones(8, device=device)
+    sentinel = torch.ones(8, device=processor.device)
     with _profiler(processor.activity, memory=memory) as session:
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:
                 announce(index)
-            for number in range(calls):
+            for number in range(times):
                 with record_function(f"qualify#{index}#{number}"):
                     launch()
             processor.synchronize()
         _mark("close", sentinel)
         processor.synchronize()
-    cuda = processor.activity is not None
-    events = _exported(session) if cuda else _recorded(session, memory=memory)
-    return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
+    return _exported(session) if processor.activity is not None else _recorded(session, memory=memory)
 
 
 def _exported(session: Any) -> list[dict[str, Any]]:
@@ -85,7 +84,8 @@ def _exported(session: Any) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="qualify-trace-") as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        return from_json(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]  # type: ignore[no-any-return]
+        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
+    return [event for event in events if "ts" in event and event.get("cat") in _READ]
 
 
 def _recorded(session: Any, *, memory: bool) -> list[dict[str, Any]]:
@@ -276,12 +276,12 @@ def _cpu_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, .
     return _merge(found), "" if found else "no operator ran", _peak(inside)
 
 
-def cpu_peak(launch: Callable[[], Any]) -> tuple[int, Any]:
-    """(bytes, result): high-water mark of the allocations within a call on a CPU, and what it returned."""
+def cpu_peak(launch: Callable[[], Any]) -> int:
+    """High-water mark, in bytes, of the allocations within a call on a CPU, what it returns among them."""
     with _profiler(None, memory=True) as session:
-        result = launch()
+        launch()
     memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
-    return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns())), result
+    return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))
 
 
 def _children(operators: list[dict[str, Any]], position: int) -> float:

@@ -13,20 +13,18 @@ import sysconfig
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import qualify
 from qualify.run.process.messages import (
     LINE_BYTES,
-    FromChild,
-    FromParent,
-    ScriptSoFar,
     StageBegun,
     WrongMessage,
     decode_answer,
     encode,
-    event_of,
 )
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.process.worker import main; main()"
@@ -45,6 +43,33 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """What a child runs, and how one talks with it."""
+
+    interpreter: str
+    arguments: tuple[str, ...]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    """raises WrongMessage"""
+    step_of: Callable[[Any], Any]
+    """what a message announces; None where it is an answer"""
+    shared: int = -1
+    """descriptor of memory that both map; -1 = none"""
+    shared_bytes: int = 0
+
+
+def worker() -> Program:
+    """A judge."""
+    return Program(
+        interpreter=sys.executable,
+        arguments=("-P", "-c", BOOT, str(Path(qualify.__file__).resolve().parents[1])),
+        encode=encode,
+        decode=decode_answer,
+        step_of=lambda message: (message.case, message.stage) if isinstance(message, StageBegun) else None,
+    )
+
+
 class Gone(Exception):
     """The worker died, was killed, or can no longer be understood; the message says how."""
 
@@ -58,25 +83,27 @@ class Gone(Exception):
 class Child:
     """One worker process: messages to it, messages from it, and how it ended."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, program: Program | None = None) -> None:
         """Start the process.
 
         Args:
             memory_bytes: host memory that it may touch; one that takes more is killed.
+            program: what it runs; None = a judge.
 
         Raises:
             OSError: the machine has no room for another process, pipe or temporary file.
         """
         self.memory_bytes = memory_bytes
+        self.program = program or worker()
         self.case = self.stage = ""
         """what it announced last"""
         self.ran = 0
         """cases that it was given"""
         self.progressed = time.monotonic()
         """when it last announced a new step or a result, or was sent something"""
-        self.steps: Counter[tuple[str, str]] = Counter()
-        """case and stage or launch, announced since the last result"""
-        self.step = ("", "")
+        self.steps: Counter[object] = Counter()
+        """announced since the last result"""
+        self.step: object = None
         self.wrote = False
         """whether anything came since then"""
         self.buffer = bytearray()
@@ -86,15 +113,15 @@ class Child:
             self.log: IO[bytes] = undo.enter_context(tempfile.TemporaryFile(prefix="qualify-worker-"))
             child_in, self.outgoing = _pipe(undo)
             self.incoming, child_out = _pipe(undo)
-            self.process = _spawn(child_in, child_out, self.log)
+            self.process = _spawn(self.program, child_in, child_out, self.log)
             undo.pop_all()
         os.close(child_in)
         os.close(child_out)
         os.set_blocking(self.outgoing, False)
 
-    def send(self, message: FromParent, limit_s: float) -> None:
+    def send(self, message: Any, limit_s: float) -> None:
         """Write one message. Raises Gone if nobody reads it any more, or not within the limit."""
-        rest = memoryview(encode(message))
+        rest = memoryview(self.program.encode(message))
         self._renew()
         while rest:
             if not _ready(self.outgoing, selectors.EVENT_WRITE):
@@ -105,7 +132,7 @@ class Child:
             except BrokenPipeError:
                 raise self._ended() from None
 
-    def receive(self, limit_s: float) -> FromChild | None:
+    def receive(self, limit_s: float) -> Any:
         """The next message, or None after a moment without one.
 
         Args:
@@ -124,7 +151,7 @@ class Child:
             self.watch(limit_s)
             return None
         try:
-            message = decode_answer(line)
+            message = self.program.decode(line)
         except WrongMessage as error:
             raise self.distrust(str(error)) from error
         self._note(message)
@@ -151,16 +178,14 @@ class Child:
         self.searched = 0
         return line
 
-    def _note(self, message: FromChild) -> None:
+    def _note(self, message: Any) -> None:
         """Renew the limit where the message is progress: a result, or a step that is new."""
-        match message:
-            case StageBegun():
-                self.case, self.stage = step = message.case, message.stage
-            case ScriptSoFar():
-                step = (self.case, f"launch {message.launch}")
-            case _:
-                self._renew()
-                return
+        step = self.program.step_of(message)
+        if step is None:
+            self._renew()
+            return
+        if isinstance(message, StageBegun):
+            self.case, self.stage = message.case, message.stage
         if step != self.step and self.steps[step] < ANNOUNCED:
             self.steps[step] += 1
             self.step = step
@@ -170,11 +195,11 @@ class Child:
         """A result came, or something was sent: every step that follows is new."""
         self.progressed, self.wrote = time.monotonic(), False
         self.steps.clear()
-        self.step = ("", "")
+        self.step = None
 
-    def unexpected(self, message: FromChild) -> Gone:
+    def unexpected(self, message: Any) -> Gone:
         """Kill it because of a message that does not answer what it was sent; returns the Gone to raise."""
-        return self.distrust(f"event {event_of(message)!r}")
+        return self.distrust(f"event {type(message).__name__!r}")
 
     def distrust(self, what: str) -> Gone:
         """Kill it because of what it sent; returns the Gone to raise."""
@@ -273,14 +298,15 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _spawn(child_in: int, child_out: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(program: Program, child_in: int, child_out: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """The worker, in a process group of its own: Ctrl-C is the parent's, and its children end with it."""
-    root = str(Path(qualify.__file__).resolve().parents[1])
     # On a machine that others use too, OpenMP's spinning threads wait for each other's time slices: four times slower.
     defaults = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE"}
+    numbers = (child_in, child_out, os.getpid(), program.shared, program.shared_bytes)
+    shared = (program.shared,) if program.shared >= 0 else ()
     return subprocess.Popen(
-        [sys.executable, "-P", "-c", BOOT, root, str(child_in), str(child_out), str(os.getpid())],
-        pass_fds=(child_in, child_out),
+        [program.interpreter, *program.arguments, *map(str, numbers)],
+        pass_fds=(child_in, child_out, *shared),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

@@ -1,12 +1,11 @@
-"""The messages between a run and its worker processes: what each holds, and how it becomes a line of JSON.
+"""The messages between a run and its judges, the worker processes: what each holds, and how it becomes a line of JSON.
 
 A worker starts with one setup, which says what it is for::
 
     RunSetup      Chunk, Chunk ...         runs cases        Described, then for each chunk StageBegun and CaseEnded
                                                              until ChunkDone, or ContextLost, after which it ends
     CompileSetup  Chunk, Chunk ...         compiles calls    Ready, then for each case StageBegun and CallCompiled
-    TrialSetup    TrialRequest, ...        qualify repro     Ready, then for each trial StageBegun, ScriptSoFar before
-                                                             every launch where a script is wanted, and TrialEnded
+    TrialSetup    TrialRequest, ...        qualify repro     Ready, then for each trial StageBegun and TrialEnded
 
 A worker that cannot use its device or load its kernel says Unusable once instead, and ends.
 """
@@ -44,6 +43,18 @@ class WrongMessage(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HostLimits:
+    """What the hosts of a worker may take."""
+
+    timeout_s: float
+    """seconds of a stage"""
+    compile_timeout_s: float
+    """seconds of a stage in which a library may be compiling"""
+    memory_bytes: int
+    """of the machine, for each"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunSetup:
     """The worker runs cases."""
 
@@ -57,7 +68,8 @@ class RunSetup:
     cards: Mapping[str, Card]
     """every kernel of the run by name"""
     preload: tuple[str, ...]
-    """kernels whose libraries it loads before it takes its fingerprint"""
+    """kernels whose libraries are loaded before it takes its fingerprint"""
+    hosts: HostLimits
     ceilings: Ceilings | None
     """what an earlier worker of the run measured; None to measure"""
 
@@ -69,6 +81,7 @@ class CompileSetup:
     device: DeviceKind
     import_paths: tuple[str, ...]
     cards: Mapping[str, Card]
+    hosts: HostLimits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +93,7 @@ class TrialSetup:
     reference: Reference
     import_paths: tuple[str, ...]
     card: Card
+    hosts: HostLimits
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +103,8 @@ class CaseRequest:
     case: Case
     attempt: int
     """how often it was tried, with this time"""
+    alone: bool = False
+    """in a host in which nothing ran before"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +142,6 @@ class Described:
 
     stack: Stack
     ceilings: Ceilings
-    unloadable: tuple[str, ...]
-    """kernels of ``preload`` whose library raised an exception"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,6 +166,8 @@ class CaseEnded:
 
     case: str
     outcome: Outcome
+    fresh: bool
+    """whether no case ran before in its host"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,15 +194,6 @@ class CallCompiled:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptSoFar:
-    """The kernel may end the process with the next launch: the script that would show that."""
-
-    launch: int
-    """number of the launch, from 0"""
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TrialEnded:
     """How one trial ended."""
 
@@ -204,18 +211,7 @@ class TrialEnded:
 
 Setup = RunSetup | CompileSetup | TrialSetup
 FromParent = Setup | Chunk | TrialRequest
-FromChild = (
-    Ready
-    | Described
-    | Unusable
-    | StageBegun
-    | CaseEnded
-    | ChunkDone
-    | ContextLost
-    | CallCompiled
-    | ScriptSoFar
-    | TrialEnded
-)
+FromChild = Ready | Described | Unusable | StageBegun | CaseEnded | ChunkDone | ContextLost | CallCompiled | TrialEnded
 
 TO_CHILD: Mapping[str, type[FromParent]] = {
     "run": RunSetup,
@@ -233,7 +229,6 @@ TO_PARENT: Mapping[str, type[FromChild]] = {
     "idle": ChunkDone,
     "sick": ContextLost,
     "compiled": CallCompiled,
-    "script": ScriptSoFar,
     "ended": TrialEnded,
 }
 EVENTS: Mapping[type[FromParent | FromChild], str] = {
@@ -259,15 +254,16 @@ def encode(message: FromParent | FromChild) -> bytes:
 
 def decode_request(line: bytes) -> FromParent:
     """What the parent sent, with or without its newline; raises WrongMessage."""
-    return _decode(line, TO_CHILD)
+    return decode_line(line, TO_CHILD)
 
 
 def decode_answer(line: bytes) -> FromChild:
     """What a child sent, with or without its newline; raises WrongMessage."""
-    return _decode(line, TO_PARENT)
+    return decode_line(line, TO_PARENT)
 
 
-def _decode(line: bytes, kinds: Mapping[str, type[M]]) -> M:
+def decode_line(line: bytes, kinds: Mapping[str, type[M]]) -> M:
+    """A message of one of some kinds by event; raises WrongMessage."""
     try:
         data = json.loads(line)
     except (ValueError, RecursionError):

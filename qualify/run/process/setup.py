@@ -10,7 +10,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Level
 from qualify.facts.devices import DeviceKind
 from qualify.facts.stack import Ceilings
-from qualify.run.process.messages import CompileSetup, Reference, RunSetup
+from qualify.run.process.messages import CompileSetup, HostLimits, Reference, RunSetup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Settings:
     import_paths: tuple[str, ...] = ()
     """folders in which the entries of third parties stand"""
     memory_bytes: int
-    """host memory that a worker may touch"""
+    """host memory that a process may touch"""
     ceilings: Ceilings | None = None
     """what an earlier worker of the same run measured; None to measure"""
 
@@ -48,9 +48,19 @@ class Settings:
             import_paths=self.import_paths,
             cards=self.cards,
             preload=tuple(preload),
+            hosts=self.host_limits,
             ceilings=ceilings,
         )
 
     def compile_setup(self) -> CompileSetup:
         """The first message to a worker that only makes calls, so that their kernels get compiled."""
-        return CompileSetup(device=self.device, import_paths=self.import_paths, cards=self.cards)
+        return CompileSetup(
+            device=self.device, import_paths=self.import_paths, cards=self.cards, hosts=self.host_limits
+        )
+
+    @property
+    def host_limits(self) -> HostLimits:
+        """What each host may take."""
+        return HostLimits(
+            timeout_s=self.timeout_s, compile_timeout_s=self.compile_timeout_s, memory_bytes=self.memory_bytes
+        )

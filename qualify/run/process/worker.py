@@ -1,23 +1,18 @@
-"""The child process of one device: reads cases from a pipe, runs them, writes what happened to another.
+"""The judge of one device: reads cases from a pipe, has their kernels run in hosts, and writes what it found.
 
-Messages are lines of JSON on two file descriptors of their own, because libraries print to stdout; what they are
-stands in qualify.run.process.messages.
+No kernel and no library runs in this process. Messages are lines of JSON on two file descriptors of their own; what
+they are stands in qualify.run.process.messages, and those to hosts in qualify.run.host.messages.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import resource
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
-from qualify.facts.devices import HOST
 from qualify.run.process.messages import (
     CallCompiled,
     CaseEnded,
@@ -29,9 +24,9 @@ from qualify.run.process.messages import (
     Described,
     FromChild,
     FromParent,
+    HostLimits,
     Ready,
     RunSetup,
-    ScriptSoFar,
     StageBegun,
     TrialRequest,
     TrialSetup,
@@ -41,7 +36,7 @@ from qualify.run.process.messages import (
     encode,
     event_of,
 )
-from qualify.run.process.parent import die_with
+from qualify.run.process.parent import follow_parent
 
 M = TypeVar("M")
 
@@ -63,11 +58,11 @@ class Pipe:
 
 
 def main() -> None:
-    """Entry of the child; its arguments are the two descriptors and the parent's process id."""
-    own_in, own_out, parent = (int(argument) for argument in sys.argv[1:])
-    _follow_parent(parent)
+    """Entry of the child; its arguments are the two descriptors, the parent's process id, and two that hosts need."""
+    own_in, own_out, parent = (int(argument) for argument in sys.argv[1:4])
+    follow_parent(parent)
     for descriptor in (own_in, own_out):
-        # What a library starts must not hold the pipe open after this process has gone.
+        # A host must not hold the pipe open after this process has gone, nor write to it.
         os.set_inheritable(descriptor, False)
     pipe = Pipe(os.fdopen(own_out, "wb"))
     messages = map(decode_request, os.fdopen(own_in, "rb"))
@@ -79,22 +74,7 @@ def main() -> None:
         case TrialSetup() as setup:
             _serve_trials(setup, _only(TrialRequest, messages), pipe)
     pipe.stream.flush()
-    # A library's exit handlers may hang or crash on a context that a kernel has broken; nothing is left to do.
     os._exit(0)
-
-
-def _follow_parent(parent: int) -> None:
-    """Die with the parent, leave Ctrl-C to it, say where a fault was, and be the first that a full machine kills."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with(parent)
-    faulthandler.enable()
-    # The parent asks with it where a silent process is, before it kills it.
-    faulthandler.register(signal.SIGUSR1, all_threads=False)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    try:
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    except OSError:
-        return
 
 
 def _only(kind: type[M], messages: Iterable[FromParent]) -> Iterator[M]:
@@ -105,6 +85,15 @@ def _only(kind: type[M], messages: Iterable[FromParent]) -> Iterator[M]:
         yield message
 
 
+def _pool(setup: RunSetup | CompileSetup | TrialSetup) -> Any:
+    """Hosts of this judge, none started."""
+    from qualify.run.host.pool import Pool
+    from qualify.run.host.remote import HostSetup, Watch
+
+    hosts = HostSetup(device=setup.device, import_paths=setup.import_paths, memory_bytes=setup.hosts.memory_bytes)
+    return Pool(hosts, Watch())
+
+
 def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     """Describe the device, then run chunks until the pipe closes."""
     # Heavy imports come after the process follows its parent, and are part of what the parent times.
@@ -113,112 +102,54 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     from qualify.run.machine.device import processor_of
     from qualify.run.measure.ceilings import measure_ceilings
 
-    sys.path += setup.import_paths
+    pool = _pool(setup)
+    pool.begin_start(setup.cards[name] for name in setup.preload)
     try:
-        device = processor_of(setup.device).describe()
+        processor = processor_of(setup.device)
+        device = processor.describe()
     except DeviceError as error:
         pipe.send(Unusable(message=str(error)))
         return
-    if device.kind == HOST:
-        _limit_memory(device.memory_bytes)
-    adapters = _preload([setup.cards[name] for name in setup.preload], pipe)
+    pool.finish_start(lambda kernel: pipe.announce("", f"load:{kernel}"))
     pipe.announce("", "ceilings")
-    processor = processor_of(device.kind)
     ceilings = setup.ceilings or measure_ceilings(processor)
-    control = execute.run_control(processor.device)
     pipe.announce("", "fingerprint")
-    described = stack.describe_stack(device, Path(setup.hash_cache))
-    unloadable = tuple(name for name in setup.preload if name not in adapters)
-    pipe.send(Described(stack=described, ceilings=ceilings, unloadable=unloadable))
+    described = stack.describe_stack(device, Path(setup.hash_cache), pool.binaries())
+    pipe.send(Described(stack=described, ceilings=ceilings))
     session = execute.Session(
         device=device,
         ceilings=ceilings,
         cards=dict(setup.cards),
         level=setup.level,
         reference=setup.reference,
-        control=control,
+        hosts=pool,
         announce=pipe.announce,
+        limits=_limits(setup.hosts),
     )
-    session.adapters |= adapters
     for chunk in chunks:
-        if not _run_chunk(session, chunk.requests, pipe):
-            return
+        if not _run_chunk(session, pool, chunk.requests, pipe):
+            break
+    pool.close()
 
 
-def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pipe) -> None:
-    """Answer the trials of ``qualify repro`` until the pipe closes."""
-    from qualify.run.adapters.registry import create_adapter
-    from qualify.run.machine.device import processor_of
-    from qualify.run.repro import trial
+def _limits(hosts: HostLimits) -> Any:
+    from qualify.run.execute import Limits
 
-    sys.path += setup.import_paths
-    try:
-        processor = processor_of(setup.device)
-        processor.describe()
-    except DeviceError as error:
-        pipe.send(Unusable(message=str(error)))
-        return
-    pipe.announce("", "load")
-    try:
-        adapter = create_adapter(setup.card)
-    except Exception as error:  # noqa: BLE001 - whatever a library raises while it is imported
-        pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {type(error).__name__}: {error}"))
-        return
-
-    def show(launch: int, script: str) -> None:
-        pipe.send(ScriptSoFar(launch=launch, text=script))
-
-    pipe.send(Ready())
-    for request in requests:
-        pipe.announce(request.case.id, "call")
-        attempt = trial.Trial(request, trial.subject_of(request, setup, adapter, processor.device), show)
-        try:
-            ended = attempt.run()
-        except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends
-            ended = attempt.crashed(error)
-        pipe.send(ended)
+    return Limits(stage_s=hosts.timeout_s, compile_s=hosts.compile_timeout_s)
 
 
-def _compile(setup: CompileSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
-    """Make every call once, so that what its library compiles gets into the library's cache on disk."""
-    from qualify.run import execute
-
-    sys.path += setup.import_paths
-    adapters: dict[str, Any] = {}
-    pipe.send(Ready())
-    for chunk in chunks:
-        for case in (request.case for request in chunk.requests):
-            pipe.announce(case.id, "compile")
-            try:
-                took: float | None = execute.first_call(case, setup.cards[case.kernel], adapters, setup.device)
-            except Exception:  # noqa: BLE001 - whatever a library raises; the run repeats and records it
-                took = None
-            execute.give_back_memory(setup.device)
-            pipe.send(CallCompiled(case=case.id, first_call_us=took))
-
-
-def _preload(cards: list[KernelCard], pipe: Pipe) -> dict[str, Any]:
-    """The adapters whose libraries load; the others fail again, and are recorded, as the outcome of their cases."""
-    from qualify.run.adapters.registry import create_adapter
-
-    adapters = {}
-    for card in cards:
-        pipe.announce("", f"load:{card.kernel}")
-        try:
-            adapters[card.kernel] = create_adapter(card)
-        except Exception:  # noqa: BLE001, S112 - whatever a library raises; its first case repeats and records it
-            continue
-    return adapters
-
-
-def _run_chunk(session: Any, requests: tuple[CaseRequest, ...], pipe: Pipe) -> bool:
-    """Run the cases and send their outcomes; False where the context is lost."""
+def _run_chunk(session: Any, pool: Any, requests: tuple[CaseRequest, ...], pipe: Pipe) -> bool:
+    """Run the cases and send their outcomes; False where this process's context is lost."""
     from qualify.run import execute
 
     case = requests[0].case.id
+    alone = sum(request.alone for request in requests)
+    if alone:
+        pool.prepare_spares(alone)
     try:
-        for case, outcome in session.run(requests):
-            pipe.send(CaseEnded(case=case, outcome=outcome))
+        for ended in session.run(requests):
+            case = ended.case
+            pipe.send(CaseEnded(case=case, outcome=ended.outcome, fresh=ended.fresh))
     except execute.SickContext as error:
         pipe.send(ContextLost(case=case, error=str(error)))
         return False
@@ -226,12 +157,65 @@ def _run_chunk(session: Any, requests: tuple[CaseRequest, ...], pipe: Pipe) -> b
     return True
 
 
-def _limit_memory(total: int) -> None:
-    """A kernel that allocates everything gets a MemoryError of its own instead of taking the machine along.
+def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pipe) -> None:
+    """Answer the trials of ``qualify repro`` until the pipe closes."""
+    from qualify.run.host.interface import HostLost
+    from qualify.run.machine.device import processor_of
+    from qualify.run.repro import trial
 
-    Libraries are mapped already and count too, so the limit is what is mapped now plus the machine's memory.
-    """
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = mapped + total if hard == resource.RLIM_INFINITY else min(mapped + total, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    pool = _pool(setup)
+    try:
+        processor = processor_of(setup.device)
+        processor.describe()
+    except DeviceError as error:
+        pipe.send(Unusable(message=str(error)))
+        return
+    pipe.announce("", "load")
+    pool.begin(setup.hosts.compile_timeout_s)
+    try:
+        pool.kernel(setup.card)
+    except HostLost as lost:
+        pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {lost.error}"))
+        return
+    except Exception as error:  # noqa: BLE001 - whatever a library raises while it is imported
+        name, text = trial.named(error)
+        pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {name}: {text}"))
+        return
+    pipe.send(Ready())
+    for request in requests:
+        pipe.announce(request.case.id, "call")
+        pool.begin(setup.hosts.compile_timeout_s)
+        kernel = pool.kernel(setup.card)
+        pool.begin(setup.hosts.timeout_s)
+        attempt = trial.Trial(request, trial.subject_of(request, setup, kernel, processor.device), pool)
+        try:
+            ended = attempt.run()
+        except Exception as error:  # noqa: BLE001 - whatever a kernel raises is how its trial ends
+            ended = attempt.crashed(error)
+            pool.lost(setup.card)  # its context may be lost, and would fail everything after
+        pipe.send(ended)
+    pool.close()
+
+
+def _compile(setup: CompileSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
+    """Make every call once, so that what its library compiles gets into the library's cache on disk."""
+    from qualify.run import execute
+
+    pool = _pool(setup)
+    pipe.send(Ready())
+    for chunk in chunks:
+        for case in (request.case for request in chunk.requests):
+            pipe.announce(case.id, "compile")
+            pool.begin(setup.hosts.compile_timeout_s)
+            card = setup.cards[case.kernel]
+            try:
+                took: float | None = execute.first_call(case, card, pool, setup.device)
+            except Exception:  # noqa: BLE001 - whatever a library raises; the run repeats and records it
+                took = None
+            execute.give_back_memory(setup.device)
+            pipe.send(CallCompiled(case=case.id, first_call_us=took))
+    pool.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -21,7 +22,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
-from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.host.interface import Bound, Kernel, Place
 
 WRITTEN_OUT = 64
 """elements up to which a literal is a list of numbers; longer ones are compressed bytes"""
@@ -210,6 +212,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
                 self._names.setdefault(self._key(value), f"{name}{number}")
                 self._step_of[number].makes.add(f"{name}{number}")
 
+    def gave(self, number: int, pair: object) -> None:
+        """The same of what stands in the place of (out, lse)."""
+        out, lse = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)
+        self.returned(number, out, lse)
+
     def program(self, wanted: Iterable[int], *, launched: bool = True) -> list[str]:
         """The lines that the wanted launches need, in their order.
 
@@ -236,37 +243,71 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch giv
         return kept[::-1]
 
 
-class RecordingAdapter:
-    """An adapter whose launches are recorded, and whose own operations are not."""
+class RecordingKernel:
+    """A kernel whose launches are recorded, and whose own operations are not."""
 
-    def __init__(self, adapter: Adapter, recorder: Recorder, before: Callable[[int], None]) -> None:
-        self.adapter = adapter
+    def __init__(self, kernel: Kernel, recorder: Recorder) -> None:
+        self.kernel = kernel
         self.recorder = recorder
-        self.before = before
-        """told the number of each call before the library gets it"""
 
-    def prepare(self, call: AttentionCall) -> Prepared:
-        """As the adapter; a call counts as launched from here on, because adapters try it once."""
+    def prepare(self, call: AttentionCall) -> Bound:
+        """As the kernel; a call counts as launched from here on, because adapters try it once."""
         number = self.recorder.launch(call)
-        self.before(number)
         with _disable_current_modes():
-            prepared = self.adapter.prepare(call)
-        first = [number]
+            return RecordingBound(self.kernel.prepare(call), call, self.recorder, number)
 
-        def launch() -> tuple[int, Any]:
-            turn = first.pop() if first else self.recorder.launch(call)
-            with _disable_current_modes():
-                return turn, prepared.launch()
+    def run(self, call: AttentionCall) -> Any:
+        """As the kernel."""
+        number = self.recorder.launch(call)
+        with _disable_current_modes():
+            pair = self.kernel.run(call)
+        self.recorder.gave(number, pair)
+        return pair
 
-        def result(native: tuple[int, Any]) -> Any:
-            turn, returned = native
-            with _disable_current_modes():
-                pair = prepared.result(returned)
-            out, lse = pair if isinstance(pair, tuple) and len(pair) == 2 else (pair, None)
-            self.recorder.returned(turn, out, lse)
-            return pair
+    def at(self, place: Place) -> AbstractContextManager[None]:
+        """A script has one place: what is recorded is called from there."""
+        return self.kernel.at(place)
 
-        return Prepared(launch=launch, result=result)
+    def read_back(self, call: AttentionCall) -> None:
+        """As the kernel: it has written, no operation of the check."""
+        with _disable_current_modes():
+            self.kernel.read_back(call)
+
+    def in_use(self, *, collect: bool) -> tuple[int, ...]:
+        """As the kernel."""
+        return self.kernel.in_use(collect=collect)
+
+    def counts_bytes(self) -> bool:
+        """As the kernel."""
+        return self.kernel.counts_bytes()
+
+
+class RecordingBound:
+    """A prepared call whose launches are recorded."""
+
+    def __init__(self, bound: Bound, call: AttentionCall, recorder: Recorder, number: int) -> None:
+        self.bound = bound
+        self.call = call
+        self.recorder = recorder
+        self.first = [number]
+
+    def launch(self) -> tuple[int, Any]:
+        """The number of the launch, and what it returned."""
+        turn = self.first.pop() if self.first else self.recorder.launch(self.call)
+        with _disable_current_modes():
+            return turn, self.bound.launch()
+
+    def result(self, native: tuple[int, Any]) -> Any:
+        """As the kernel."""
+        turn, returned = native
+        with _disable_current_modes():
+            pair = self.bound.result(returned)
+        self.recorder.gave(turn, pair)
+        return pair
+
+    def __getattr__(self, name: str) -> Any:
+        """What measures is not recorded."""
+        return getattr(self.bound, name)
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch
 
-from qualify.run.adapters.interface import Prepared
+from qualify.run.adapters.interface import Prepared, Scripted
 from qualify.run.repro import standalone
 from qualify.run.repro.export import CannotExport, Exporter, call_of
 from qualify.run.repro.standalone import Claimed
@@ -66,6 +66,18 @@ def render(
         f"# The inputs, as the check made them, and the launches.\n\n{launched}\n\n"
         f"# What came back, beside what should have.\n\n{finished}",
     )
+
+
+def rendered(
+    adapter: object, *, title: str, text: str, device: torch.device, program: Sequence[str], claim: Claim
+) -> str:
+    """:func:`render` for an adapter; empty where its function has no source to give."""
+    if not isinstance(adapter, Scripted):
+        return ""
+    try:
+        return render(title=title, text=text, device=device, bind=adapter.bind, program=program, claim=claim)
+    except CannotExport:
+        return ""
 
 
 def export_kernel(exporter: Exporter, bind: partial[Prepared]) -> str:

@@ -1,36 +1,36 @@
-"""One check of one case, recorded, in a process of its own: what ``qualify repro`` asks a worker."""
+"""One check of one case, recorded: what ``qualify repro`` asks a judge."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 
 from qualify.facts.checks import check_of
 from qualify.facts.outcome import Finding
-from qualify.run.adapters.interface import Adapter, LibraryRefusal, Scripted
+from qualify.run.adapters.interface import LibraryRefusal
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import check_named
-from qualify.run.measure.tracing import trace
+from qualify.run.host.interface import HostLost, Kernel, KernelRaised
+from qualify.run.host.pool import Hosts
+from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import LAUNCHES_OF, TrialEnded, TrialRequest, TrialSetup
 from qualify.run.repro import standalone
 from qualify.run.repro.claims import claim_of
-from qualify.run.repro.export import CannotExport
-from qualify.run.repro.recording import Recorder, RecordingAdapter
-from qualify.run.repro.script import Claim, render
+from qualify.run.repro.recording import Recorder, RecordingKernel
+from qualify.run.repro.script import Claim
 
 LAUNCHES = 3
 """of a case that crashed or hung outside any check"""
 
 
-def subject_of(request: TrialRequest, setup: TrialSetup, adapter: Adapter, device: torch.device) -> Subject:
+def subject_of(request: TrialRequest, setup: TrialSetup, kernel: Kernel, device: torch.device) -> Subject:
     """What the checks see: the case as it is asked, the rest as the run had it."""
     return Subject(
         workload=request.case.workload,
         card=setup.card,
-        adapter=adapter,
+        kernel=kernel,
         device=device,
         level=setup.level,
         reference={"fp64": torch.float64, "fp32": torch.float32}[setup.reference],
@@ -38,20 +38,21 @@ def subject_of(request: TrialRequest, setup: TrialSetup, adapter: Adapter, devic
     )
 
 
+def named(error: BaseException) -> tuple[str, str]:
+    """(class, text) of what a kernel raised, here or in its host."""
+    return (error.raised if isinstance(error, KernelRaised) else type(error).__name__), str(error)
+
+
 class Trial:
     """One check under the recorder."""
 
-    def __init__(self, request: TrialRequest, subject: Subject, show: Callable[[int, str], None]) -> None:
-        """Nothing runs yet.
-
-        Args:
-            show: takes, before each launch, its number and the script that shows that this launch ends the process.
-        """
+    def __init__(self, request: TrialRequest, subject: Subject, hosts: Hosts) -> None:
+        """Nothing runs yet."""
         self.request = request
-        self.show = show
+        self.hosts = hosts
         self.recorder = Recorder(subject.device)
         self.plain = subject
-        self.subject = replace(subject, adapter=RecordingAdapter(subject.adapter, self.recorder, self._before))
+        self.subject = replace(subject, kernel=RecordingKernel(subject.kernel, self.recorder))
 
     def run(self) -> TrialEnded:
         """How it ended (``finding:NAME``, ``refused`` or ``passed``), in words, and the script.
@@ -80,16 +81,20 @@ class Trial:
         claim = claim_of(self.plain, chosen, self.recorder.launches) if self.request.script else None
         return self._ended(f"finding:{chosen.check}", chosen.detail, claim)
 
-    def crashed(self, error: Exception) -> TrialEnded:
-        """How it ended, where the kernel raised an exception."""
-        name = type(error).__name__
-        return self._ended(f"crashed:{name}", f"{name}: {error}", self._runs(f"raised {name}"))
+    def crashed(self, error: BaseException) -> TrialEnded:
+        """How it ended, where the kernel raised an exception, or its process ended."""
+        if isinstance(error, HostLost):
+            how = "timed_out" if error.limit_s is not None else f"crashed:{error.error.partition(',')[0]}"
+            return self._ended(how, error.error, self._runs("ended the process"))
+        name, text = named(error)
+        return self._ended(f"crashed:{name}", f"{name}: {text}", self._runs(f"raised {name}"))
 
     def _launched(self) -> TrialEnded:
         """The attention kernels of the call as JSON, all kernels where none is known as one."""
-        prepared = self.plain.adapter.prepare(self.plain.inputs().call)
+        prepared = self.plain.kernel.prepare(self.plain.inputs().call)
         prepared.launch()
-        (traced,) = trace([prepared.launch], self.plain.device)
+        events = self.hosts.host(self.plain.card).trace([prepared], lambda _: None, times=CALLS, memory=True)
+        (traced,) = read_trace(events, count=1, cuda=self.plain.processor.activity is not None)
         if traced.defect:
             return self._ended("unproven", traced.defect, None)
         launches = traced.calls[0]
@@ -109,13 +114,8 @@ class Trial:
             subject.run(call)
         return []
 
-    def _before(self, number: int) -> None:
-        """The kernel may end the process: say beforehand what would be to blame."""
-        if self.request.script:
-            self.show(number, self._render(self._runs("ended the process", number)))
-
-    def _runs(self, what: str, number: int | None = None) -> Claim | None:
-        last = len(self.recorder.launches) - 1 if number is None else number
+    def _runs(self, what: str) -> Claim | None:
+        last = len(self.recorder.launches) - 1
         if last < 0:
             return None
         given = ("kernel", f"call{last}")
@@ -137,19 +137,12 @@ class Trial:
         script = self._render(claim) if self.request.script and claim is not None else ""
         return TrialEnded(ended=ended, detail=detail, script=script)
 
-    def _render(self, claim: Claim | None) -> str:
+    def _render(self, claim: Claim) -> str:
         """The script of a claim; empty where the adapter's function has no source to give."""
-        adapter = self.plain.adapter
-        if claim is None or not isinstance(adapter, Scripted):
-            return ""
-        try:
-            return render(
-                title=f"{self.request.finding}: {self.request.case.id}",
-                text=self.request.text,
-                device=self.plain.device,
-                bind=adapter.bind,
-                program=self.recorder.program(claim.launches, launched=claim.launched),
-                claim=claim,
-            )
-        except CannotExport:
-            return ""
+        return self.hosts.render(
+            self.plain.card,
+            title=f"{self.request.finding}: {self.request.case.id}",
+            text=self.request.text,
+            program=self.recorder.program(claim.launches, launched=claim.launched),
+            claim=claim,
+        )

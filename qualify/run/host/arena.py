@@ -1,0 +1,285 @@
+"""The judge's memory that one host shares: what a call's tensors are copied into, and results come back through.
+
+The judge keeps tensors of its own. Whatever a kernel does to its copies, golden results are computed from the judge's.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from bisect import insort
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from qualify.masks import Mask
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, new_file, release, touched
+from qualify.run.host.messages import Region, Segment, Spec
+
+ALIGNED = 512
+"""bytes at whose multiples copies begin, as those of CUDA's allocator do"""
+SPARSE_BYTES = 32 << 20
+"""memory on a CPU from which on only touched pages are copied"""
+SEGMENT_BYTES = 256 << 20
+"""least memory of a device that is asked for at once"""
+
+
+class Slot:
+    """Some bytes of the arena, given back once nobody has the slot any more."""
+
+    def __init__(self, segment: int, first: int, count: int, view: Tensor) -> None:
+        self.segment = segment
+        self.first = first
+        self.count = count
+        self.view = view
+        """(count,) uint8"""
+
+    @property
+    def region(self) -> Region:
+        """As messages have it."""
+        return self.segment, self.first, self.count
+
+
+class Free:
+    """The free parts of one segment, first fit."""
+
+    def __init__(self, size: int) -> None:
+        self.parts = [(0, size)]
+        """(first byte, bytes), in order"""
+
+    def take(self, count: int) -> int | None:
+        """First byte of that many, or None."""
+        for index, (first, size) in enumerate(self.parts):
+            if size >= count:
+                self.parts[index : index + 1] = [(first + count, size - count)] if size > count else []
+                return first
+        return None
+
+    def give(self, first: int, count: int) -> None:
+        """They are free again; neighbours become one."""
+        insort(self.parts, (first, count))
+        merged = [self.parts[0]]
+        for start, size in self.parts[1:]:
+            last, length = merged[-1]
+            if last + length == start:
+                merged[-1] = (last, length + size)
+            else:
+                merged.append((start, size))
+        self.parts = merged
+
+
+class Arena:
+    """Memory that one host shares."""
+
+    def __init__(self, kind: str, size: int, tell: Callable[[Segment], None]) -> None:
+        """Nothing is allocated yet.
+
+        Args:
+            kind: of the device.
+            size: bytes of the file on a CPU; untouched ones take no memory.
+            tell: sends the handle of a new segment to the host.
+        """
+        self.tell = tell
+        self.segments: list[SharedFile | DeviceMemory] = []
+        self.free: list[Free] = []
+        self.gone: list[tuple[int, int]] = []
+        """slots given back that the host has not heard of"""
+        self.shared, self.size = -1, 0
+        if kind == "cpu":
+            self.shared, self.size = new_file(size), size
+            self.segments.append(SharedFile(self.shared, size))
+            self.free.append(Free(size))
+
+    @property
+    def device_bytes(self) -> int:
+        """Of the device's memory."""
+        return sum(segment.size for segment in self.segments if isinstance(segment, DeviceMemory))
+
+    def take(self, count: int) -> Slot:
+        """A slot of so many bytes.
+
+        Raises:
+            torch.OutOfMemoryError: the device has no room.
+        """
+        room = max(ALIGNED, -(-count // ALIGNED) * ALIGNED)
+        for segment, free in enumerate(self.free):
+            first = free.take(room)
+            if first is not None:
+                return self._slot(segment, first, count, room)
+        if self.shared >= 0:
+            raise torch.OutOfMemoryError("the memory that is shared with a host is full")
+        size = max(SEGMENT_BYTES, room)
+        try:
+            memory, handle = allocate(size)
+        except RuntimeError as error:
+            raise torch.OutOfMemoryError(str(error)) from error
+        self.segments.append(memory)
+        self.free.append(Free(size))
+        self.tell(Segment(handle=handle, bytes=size))
+        return self.take(count)
+
+    def _slot(self, segment: int, first: int, count: int, room: int) -> Slot:
+        slot = Slot(segment, first, count, self.segments[segment].bytes(first, max(count, 1))[:count])
+        weakref.finalize(slot, self._give, segment, first, room).atexit = False
+        return slot
+
+    def _give(self, segment: int, first: int, room: int) -> None:
+        self.free[segment].give(first, room)
+        if self.shared >= 0 and room >= SPARSE_BYTES:
+            forget(self.shared, first, room)
+        self.gone.append((segment, first))
+
+    def clear(self, slot: Slot) -> None:
+        """Let a slot hold zeros that take no memory; on a CPU only."""
+        forget(self.shared, slot.first, -(-slot.count // ALIGNED) * ALIGNED)
+
+    def heard(self) -> tuple[tuple[int, int], ...]:
+        """Slots that were given back since the last time."""
+        gone, self.gone = tuple(self.gone), []
+        return gone
+
+    def close(self) -> None:
+        """Give everything back; the host must have ended."""
+        for memory in self.segments:
+            if isinstance(memory, DeviceMemory):
+                release(memory)
+        self.segments.clear()
+        if self.shared >= 0:
+            os.close(self.shared)
+            self.shared = -1
+
+
+class _Copied:
+    """A storage of the judge, and the slot that holds a copy of it."""
+
+    def __init__(self, storage: torch.UntypedStorage, slot: Slot) -> None:
+        self.weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self.slot = slot
+        self.version: int | None = None
+        """of its tensors when it was copied; None = never, or they count none"""
+
+
+class Placed:
+    """The tensors of one call in the arena."""
+
+    def __init__(self, copies: Mapping[str, tuple[Tensor, _Copied]], data: Mapping[str, Any]) -> None:
+        self.copies = copies
+        self.data = data
+        """the call as a message has it"""
+
+
+class Mirror:
+    """Copies of the judge's tensors: one slot for each storage, as long as anybody has the storage."""
+
+    def __init__(self, arena: Arena, settle: Callable[[], None]) -> None:
+        """Nothing is copied yet.
+
+        Args:
+            settle: waits until the host's launches are done, before memory is overwritten that they may read.
+        """
+        self.arena = arena
+        self.settle = settle
+        self.copies: dict[int, _Copied] = {}
+
+    def place(self, call: AttentionCall) -> Placed:
+        """Copy what is not there yet, or has changed."""
+        self.sweep()
+        copies: dict[str, tuple[Tensor, _Copied]] = {}
+        data: dict[str, Any] = {}
+        for item in fields(call):
+            value = getattr(call, item.name)
+            if isinstance(value, Tensor):
+                copies[item.name] = value, self._copied(value)
+                data[item.name] = spec_of(value, copies[item.name][1].slot)
+            elif isinstance(value, Mask):
+                data[item.name] = {part.name: getattr(value, part.name) for part in fields(value)}
+            elif isinstance(value, torch.dtype):
+                data[item.name] = str(value).removeprefix("torch.")
+            else:
+                data[item.name] = value
+        placed = Placed(copies, data)
+        self.refresh(placed)
+        return placed
+
+    def spec(self, tensor: Tensor) -> tuple[Spec, _Copied]:
+        """A tensor beside a call, as a message has it; the copy lives as long as it is held."""
+        copied = self._copied(tensor)
+        self.refresh(Placed({"": (tensor, copied)}, {}))
+        return spec_of(tensor, copied.slot), copied
+
+    def refresh(self, placed: Placed) -> None:
+        """Copy again what was written to since."""
+        changed: dict[int, tuple[Tensor, _Copied]] = {}
+        for tensor, copied in placed.copies.values():
+            version = _version(tensor)
+            if version is None or copied.version != version:
+                changed[id(copied)] = tensor, copied
+        if not changed:
+            return
+        self.settle()
+        for tensor, copied in changed.values():
+            self._copy(_bytes(tensor), copied.slot)
+            copied.version = _version(tensor)
+        _wait(copied.slot.view)
+
+    def _copy(self, values: Tensor, slot: Slot) -> None:
+        """All bytes; of large memory on a CPU, which may be mostly untouched, only those that somebody has touched."""
+        if values.is_cuda or values.numel() < SPARSE_BYTES:
+            slot.view.copy_(values)
+            return
+        self.arena.clear(slot)
+        for first, last in touched(values):
+            slot.view[first:last].copy_(values[first:last])
+
+    def read_back(self, call: AttentionCall) -> None:
+        """Let the call's storages hold what their copies hold."""
+        for item in fields(call):
+            value = getattr(call, item.name)
+            if not isinstance(value, Tensor):
+                continue
+            copied = self.copies.get(value.untyped_storage()._cdata)
+            if copied is not None:
+                own = _bytes(value)
+                if not torch.equal(own, copied.slot.view):
+                    own.copy_(copied.slot.view)
+                    copied.version = None
+
+    def sweep(self) -> None:
+        """Let go of copies whose storage is gone."""
+        for key in [key for key, copied in self.copies.items() if copied.weak.expired()]:  # type: ignore[no-untyped-call]
+            del self.copies[key]
+
+    def _copied(self, tensor: Tensor) -> _Copied:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self.copies:
+            self.copies[key] = _Copied(storage, self.arena.take(storage.nbytes()))
+        return self.copies[key]
+
+
+def spec_of(tensor: Tensor, slot: Slot) -> Spec:
+    """A tensor over a copy of its storage."""
+    begin = int(tensor.storage_offset()) * tensor.element_size()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return slot.segment, slot.first, slot.count, begin, dtype, tuple(tensor.shape), tuple(tensor.stride())
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """(bytes,) uint8: the whole storage of a tensor."""
+    with torch.no_grad():
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _wait(view: Tensor) -> None:
+    """Another process reads it next."""
+    if view.is_cuda:
+        torch.cuda.current_stream().synchronize()

@@ -1,0 +1,279 @@
+"""Kernels in this process: what a host process serves, and what the selftest's simulated kernels need."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
+from qualify.run.host.interface import Bound, Effort, Place, Samples
+from qualify.run.machine.device import Processor, processor_of
+from qualify.run.measure import tracing
+
+LOAD_SIZE, LOAD_PRODUCTS = 4096, 8
+"""rows and columns of the load's matrices, and how many products are under way: 1.5 ms of an H100"""
+MOST_AHEAD_US = 20_000.0
+"""longest that the device spins while the host issues a block"""
+
+
+class LocalKernel:
+    """A kernel in this process."""
+
+    def __init__(self, adapter: Adapter, processor: Processor) -> None:
+        self.adapter = adapter
+        self.processor = processor
+        self.place = Place()
+
+    def prepare(self, call: AttentionCall) -> LocalBound:
+        """As the adapter does it."""
+        return LocalBound(self, self.do(lambda: self.adapter.prepare(call)))
+
+    def run(self, call: AttentionCall) -> Any:
+        """One call; dirty memory first."""
+        dirty_memory(call)
+
+        def called() -> Any:
+            prepared = self.adapter.prepare(call)
+            return prepared.result(prepared.launch())
+
+        returned = self.do(called)
+        self.processor.synchronize()
+        return returned
+
+    @contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Calls within are made from there."""
+        before, self.place = self.place, place
+        try:
+            yield
+        finally:
+            self.place = before
+
+    def do(self, step: Callable[[], Any]) -> Any:
+        """A step of a call, at the place that was asked for."""
+        place = self.place
+        if place.loaded:
+            start_load(self.processor)
+        inference = torch.is_inference_mode_enabled()
+
+        def stepped() -> Any:
+            with torch.inference_mode(inference != place.turned), _threads(place.threads):
+                return step()
+
+        if not place.thread:
+            return stepped() if place.turned or place.threads else step()
+        with ThreadPoolExecutor(1) as pool:  # a thread begins outside of inference mode
+            return pool.submit(stepped).result()
+
+    def read_back(self, call: AttentionCall) -> None:
+        """They are the very tensors."""
+
+    def in_use(self, *, collect: bool) -> tuple[int, ...]:
+        """Of this process."""
+        if collect:
+            gc.collect()
+        return self.processor.in_use()
+
+    def counts_bytes(self) -> bool:
+        """As the processor says."""
+        return self.processor.counts_bytes()
+
+
+class LocalBound:
+    """A prepared call of a kernel in this process."""
+
+    def __init__(self, kernel: LocalKernel, prepared: Prepared) -> None:
+        self.kernel = kernel
+        self.prepared = prepared
+
+    def launch(self) -> Any:
+        """What the library returned; the device may still compute it."""
+        return self.kernel.do(self.prepared.launch)
+
+    def result(self, native: Any) -> Any:
+        """The contract's form of it, computed."""
+        returned = self.kernel.do(lambda: self.prepared.result(native))
+        self.kernel.processor.synchronize()
+        return returned
+
+    def host_us(self) -> float:
+        """By this process's clock."""
+        return host_us(self.kernel.processor, self.launch)
+
+    def peak_bytes(self) -> int | None:
+        """By the allocator."""
+        return self.kernel.processor.peak_bytes(self.launch)
+
+    def traced_peak_bytes(self) -> int:
+        """By the profiler."""
+        return tracing.cpu_peak(self.launch)
+
+    def capture(self, warm_up: int) -> tuple[Callable[[], None], Any]:
+        """On the device's streams."""
+        streams = self.kernel.processor.streams
+        assert streams is not None, "a device without streams has no graphs"
+        streams.warm_up(self.prepared.launch, warm_up)
+        try:
+            return streams.capture(self.prepared.launch)
+        except RuntimeError:
+            self.kernel.processor.synchronize()
+            raise
+
+    def behind(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        """The copies come after matrix products, so who does not wait reads what was there before."""
+        processor = self.kernel.processor
+        streams = processor.streams
+        assert streams is not None, "a device without streams waits for its launches"
+        side = streams.new()
+        matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=processor.device)
+        product = torch.empty_like(matrix)
+        processor.synchronize()
+        with streams.on(side):
+            for _ in range(LOAD_PRODUCTS):
+                torch.mm(matrix, matrix, out=product)
+            for into, values in replaced:
+                into.copy_(values)
+            returned = self.prepared.result(self.prepared.launch())
+            kept = _copied(returned)
+        processor.synchronize()
+        return kept
+
+
+class LocalHost:
+    """Kernels of this process."""
+
+    def __init__(self, processor: Processor) -> None:
+        self.processor = processor
+
+    @property
+    def alive(self) -> bool:
+        """As this process is."""
+        return True
+
+    def settle(self) -> None:
+        """Of this process."""
+        self.processor.synchronize()
+
+    def trace(
+        self, calls: Sequence[Bound], announce: Callable[[int], None], *, times: int, memory: bool
+    ) -> list[dict[str, Any]]:
+        """By this process's profiler."""
+        return tracing.record([call.launch for call in calls], self.processor, announce, times, memory=memory)
+
+    def sample(self, calls: Sequence[Bound], effort: Effort) -> tuple[Samples, Any]:
+        """By this process's clock, or the device's."""
+        return sample([call.launch for call in calls], effort, self.processor)
+
+    def healthy(self) -> bool:
+        """As the processor says."""
+        return self.processor.healthy()
+
+
+def dirty_memory(call: AttentionCall) -> None:
+    """Leave NaN in the allocator's cache: a row of out or lse that nobody writes then mostly comes back as NaN."""
+    shape, device = (*call.q.shape[:2], call.v.shape[-1]), call.q.device
+    dirt = [torch.full(shape, math.nan, dtype=call.out_dtype, device=device) for _ in range(2)]
+    dirt += [torch.full(shape[1::-1], math.nan, device=device) for _ in range(2)]
+    del dirt
+
+
+class _Load:
+    """Matrix products on a stream of their own, which take the multiprocessors and caches that a kernel would have."""
+
+    def __init__(self, processor: Processor) -> None:
+        assert processor.streams is not None, "a device without streams computes one thing at a time"
+        self.streams = processor.streams
+        self.stream = self.streams.new()
+        self.matrix = torch.zeros(LOAD_SIZE, LOAD_SIZE, dtype=torch.bfloat16, device=processor.device)
+        self.product = torch.empty_like(self.matrix)
+
+    def start(self) -> None:
+        """Some more, without waiting for them."""
+        with self.streams.on(self.stream):
+            for _ in range(LOAD_PRODUCTS):
+                torch.mm(self.matrix, self.matrix, out=self.product)
+
+
+_LOADS: dict[str, _Load] = {}
+
+
+def start_load(processor: Processor) -> None:
+    """Matrix products beside what comes next; nothing where a device has no streams."""
+    if processor.streams is None:
+        return
+    if processor.kind not in _LOADS:
+        _LOADS[processor.kind] = _Load(processor)
+    _LOADS[processor.kind].start()
+
+
+def load_of(processor: Processor) -> torch.Stream | None:
+    """The stream of the latest load."""
+    load = _LOADS.get(processor.kind)
+    return None if load is None else load.stream
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads for PyTorch's operators; 0 leaves them."""
+    before = torch.get_num_threads()
+    if count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _copied(returned: Any) -> Any:
+    """The result with tensors of its own."""
+    if isinstance(returned, Tensor):
+        return returned.clone()
+    if isinstance(returned, tuple | list):
+        return tuple(_copied(part) for part in returned)
+    return returned
+
+
+def host_us(processor: Processor, launch: Callable[[], Any]) -> float:
+    """Microseconds of the host to issue one call, without waiting for it."""
+    start = time.perf_counter_ns()
+    launch()
+    issued = (time.perf_counter_ns() - start) / 1e3
+    processor.synchronize()
+    return issued
+
+
+def sample(launches: Sequence[Callable[[], Any]], effort: Effort, processor: Processor) -> tuple[Samples, Any]:
+    """Time launches that rotate over copies of their inputs; also what the last copy's last launch returned."""
+    kept: list[Any] = [None]
+
+    def last() -> None:
+        kept[0] = launches[-1]()
+
+    rotated = [*launches[:-1], last]
+    for launch in rotated:
+        launch()
+    host = [host_us(processor, rotated[number % len(rotated)]) for number in range(5)]
+    estimate = processor.block_us(rotated, ahead_us=sum(host)) / len(rotated)
+    count = max(1, min(effort.launches, int(effort.block_us / max(estimate, 0.5, median(host) / 4))))
+    samples = []
+    turn = 0
+    for _ in range(effort.blocks):
+        block = [rotated[(turn + number) % len(rotated)] for number in range(count)]
+        turn += count
+        ahead = min(MOST_AHEAD_US, 1.3 * median(host) * count)
+        samples.append(processor.block_us(block, ahead_us=ahead) / count)
+    return Samples(samples_us=tuple(samples), launches_per_block=count, host_us=median(host)), kept[0]
+
+
+def local(adapter: Adapter, kind: str = "cpu") -> LocalKernel:
+    """The kernel of an adapter in this process."""
+    return LocalKernel(adapter, processor_of(kind))

@@ -1,0 +1,321 @@
+"""The messages between a judge and a host: dataclasses of plain data, each a line of JSON.
+
+A host answers each request with one message: Done, Returned, Numbers, Events or Sampled as the request says, or Raised.
+Before the answer to a Trace it says Began once for each call. Everything here needs the standard library only, because
+a host may be another Python in which nothing is installed but torch and the library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+Spec = tuple[int, int, int, int, str, tuple[int, ...], tuple[int, ...]]
+"""a tensor in shared memory: segment, first byte and bytes of what it is a view of, its own first byte from there,
+dtype, shape, strides in elements"""
+Region = tuple[int, int, int]
+"""segment, first byte, bytes"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a judge asks."""
+
+    drop: tuple[int, ...] = ()
+    """numbers of prepared calls, results and graphs that nobody needs any more"""
+    free: tuple[tuple[int, int], ...] = ()
+    """segment and first byte of inputs that are gone"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start(Request):
+    """The first message. Done."""
+
+    device: str
+    import_paths: tuple[str, ...]
+    memory_bytes: int
+    """of its own, on top of what is mapped at its start; 0 = no limit"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment(Request):
+    """Memory of the device that the judge shares. Done."""
+
+    handle: str
+    """CUDA's inter-process handle in hexadecimal digits"""
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(Request):
+    """Load a kernel's library or entry. Done."""
+
+    kernel: str
+    adapter: str
+    entry: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Describe(Request):
+    """Describe the software. Described."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control(Request):
+    """Trace PyTorch's math path, the witness's negative control. Events."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfKernel(Request):
+    """Something of a loaded kernel."""
+
+    kernel: str
+    place: Mapping[str, Any] = field(default_factory=dict)
+    """fields of a Place that are not usual"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepare(OfKernel):
+    """Prepare a call. Done."""
+
+    number: int
+    """that the prepared call gets"""
+    call: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(OfKernel):
+    """Prepare, launch, result, in dirty memory. Returned."""
+
+    call: Mapping[str, Any]
+    region: Region
+
+
+@dataclass(frozen=True, kw_only=True)
+class Render(OfKernel):
+    """A script of a failure. Script."""
+
+    title: str
+    text: str
+    program: tuple[str, ...]
+    shows: str
+    """name of a function of qualify.run.repro.standalone"""
+    given: tuple[str, ...]
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfCall(Request):
+    """Something of a prepared call."""
+
+    number: int
+    place: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch(OfCall):
+    """Launch. Done."""
+
+    native: int
+    """number that what it returns gets"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(OfCall):
+    """The contract's form of what a launch returned. Returned."""
+
+    native: int
+    region: Region
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure(OfCall):
+    """Numbers: ``host_us``, ``peak_bytes`` or ``traced_peak_bytes`` of a launch."""
+
+    what: Literal["host_us", "peak_bytes", "traced_peak_bytes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capture(OfCall):
+    """Capture a launch. Done."""
+
+    warm_up: int
+    graph: int
+    native: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Request):
+    """Replay a graph. Done."""
+
+    graph: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind(OfCall):
+    """A launch on another stream behind copies into its inputs. Returned."""
+
+    replaced: tuple[tuple[Spec, Spec], ...]
+    region: Region
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Request):
+    """Launch calls under the profiler. Began for each, Events."""
+
+    numbers: tuple[int, ...]
+    times: int
+    memory: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Request):
+    """Time launches of calls in turn. Sampled."""
+
+    numbers: tuple[int, ...]
+    native: int
+    blocks: int
+    block_us: float
+    launches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory(Request):
+    """Numbers: bytes in use by each counter, of inputs that are gone and still held, and whether they are counted."""
+
+    collect: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait(Request):
+    """Wait for everything that was launched, and say whether the device computes. Numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """It is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Began:
+    """The call of that place in the list is launched next."""
+
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One part of what a kernel returned."""
+
+    kind: str
+    """name of its class"""
+    dtype: str = ""
+    """empty where it is no tensor"""
+    shape: tuple[int, ...] = ()
+    device: str = ""
+    offset: int = -1
+    """first byte of its elements, in order and without gaps, in the region; -1 where they did not fit"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Returned:
+    """What a kernel returned: one tensor, or several parts."""
+
+    several: bool
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """An exception of the kernel or its library."""
+
+    kind: Literal["refusal", "import", "memory", "other"]
+    name: str
+    """of its class"""
+    text: str
+    log: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    """Some numbers, in the order that the request names."""
+
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """Events of a profiler session, as Chrome's trace format has them."""
+
+    events: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """What a clock said."""
+
+    samples_us: tuple[float, ...]
+    launches_per_block: int
+    host_us: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The software of the host: components as (kind, name, version), and files that matter and are mapped."""
+
+    components: tuple[tuple[str, str, str, str], ...]
+    binaries: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A script that calls the kernel."""
+
+    text: str
+    """empty where its function has no source to give"""
+
+
+REQUESTS: Mapping[str, type[Request]] = {
+    kind.__name__.lower(): kind
+    for kind in (
+        *(
+            Start,
+            Segment,
+            Load,
+            Describe,
+            Control,
+            Prepare,
+            Run,
+            Render,
+            Launch,
+            Result,
+            Measure,
+            Capture,
+            Replay,
+            Behind,
+        ),
+        *(Trace, Sample, Memory, Wait),
+    )
+}
+Answer = Done | Began | Returned | Raised | Numbers | Events | Sampled | Described | Script
+ANSWERS: Mapping[str, type[Answer]] = {
+    kind.__name__.lower(): kind for kind in (Done, Began, Returned, Raised, Numbers, Events, Sampled, Described, Script)
+}
+
+
+def encode(message: Request | Answer) -> bytes:
+    """The message as a line."""
+    data = {item.name: getattr(message, item.name) for item in fields(message)}
+    data["event"] = type(message).__name__.lower()
+    text = json.dumps(data, separators=(",", ":"), default=asdict, ensure_ascii=isinstance(message, Request))
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+def decode_request(line: bytes) -> Request:
+    """What the judge sent; lists where it had tuples."""
+    data = json.loads(line)
+    return REQUESTS[data.pop("event")](**data)

@@ -1,0 +1,264 @@
+"""Which host serves which kernel: one process for each library and each card of a third party."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from packaging.requirements import Requirement
+
+from qualify.cards.kernel import CALL, KernelCard
+from qualify.run.adapters.interface import Adapter
+from qualify.run.adapters.registry import create_adapter
+from qualify.run.host.interface import Host, HostLost, Kernel
+from qualify.run.host.local import LocalHost, LocalKernel
+from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, RemoteKernel, Watch
+from qualify.run.machine.device import Processor
+from qualify.run.measure.tracing import CALLS, read_trace
+from qualify.run.measure.witness import negative_control
+from qualify.run.repro import script
+from qualify.run.repro.script import Claim
+
+MOST = 12
+"""hosts at a time; the one that was not needed for longest ends for another"""
+TOGETHER = 6
+"""hosts that start side by side: importing a library keeps a core busy for seconds"""
+CORES_EACH = 2
+"""cores for each of them; fewer start together on a smaller machine"""
+
+
+class Hosts(Protocol):
+    """Where the kernels of a session live."""
+
+    def kernel(self, card: KernelCard, *, alone: bool = False) -> Kernel:
+        """The kernel of a card, loaded.
+
+        Args:
+            alone: where nothing has run before.
+
+        Raises:
+            ImportError: its library or entry cannot be imported.
+            HostLost: its process ended.
+        """
+        ...
+
+    def host(self, card: KernelCard) -> Host:
+        """Where the kernel of a card lives."""
+        ...
+
+    def fresh(self, card: KernelCard) -> bool:
+        """Whether no case has run yet where the kernel of a card lives, or will; from now on one has."""
+        ...
+
+    def control(self, card: KernelCard) -> str:
+        """Why the witness's negative control failed where the kernel lives; empty where it did not."""
+        ...
+
+    def begin(self, limit_s: float) -> None:
+        """A stage begins, which may take so long."""
+        ...
+
+    def lost(self, card: KernelCard) -> None:
+        """Whatever is left of where the kernel of a card lived ends."""
+        ...
+
+    def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
+        """A script of a failure (qualify.run.repro.script); empty where the adapter's function has no source."""
+        ...
+
+
+class LocalHosts:
+    """Kernels in this process: simulated ones, and those of tests."""
+
+    def __init__(self, processor: Processor, adapters: dict[str, Adapter] | None = None) -> None:
+        self.adapters = {} if adapters is None else adapters
+        """by kernel"""
+        self.processor = processor
+        self.here = LocalHost(processor)
+
+    def kernel(self, card: KernelCard, *, alone: bool = False) -> Kernel:
+        """Of an adapter that is there, or is made."""
+        if card.kernel not in self.adapters:
+            self.adapters[card.kernel] = create_adapter(card)
+        return LocalKernel(self.adapters[card.kernel], self.processor)
+
+    def host(self, card: KernelCard) -> Host:
+        """This process."""
+        return self.here
+
+    def fresh(self, card: KernelCard) -> bool:
+        """Nobody repeats cases in this process."""
+        return False
+
+    def control(self, card: KernelCard) -> str:
+        """Nobody doubts this process's profiler."""
+        return ""
+
+    def begin(self, limit_s: float) -> None:
+        """Nobody watches."""
+
+    def lost(self, card: KernelCard) -> None:
+        """It is this process."""
+
+    def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
+        """By the adapter that is here."""
+        return script.rendered(
+            self.adapters[card.kernel],
+            title=title,
+            text=text,
+            device=self.processor.device,
+            program=program,
+            claim=claim,
+        )
+
+
+@dataclass(kw_only=True, slots=True)
+class _Place:
+    """A host, and what is known of it."""
+
+    host: RemoteHost
+    preload: list[KernelCard] = field(default_factory=list)
+    control: str | None = None
+    ran: bool = False
+
+
+class Pool:
+    """Host processes of one judge."""
+
+    def __init__(self, setup: HostSetup, watch: Watch, environments: dict[str, str] | None = None) -> None:
+        """Nothing is started yet.
+
+        Args:
+            environments: interpreters by the name of their environment.
+        """
+        self.setup = setup
+        self.watch = watch
+        self.environments = environments or {}
+        self.places: dict[str, _Place] = {}
+        """by library, those used last at the end"""
+        self.spares: list[RemoteHost] = []
+        """started, and nothing loaded"""
+
+    def begin_start(self, cards: Iterable[KernelCard]) -> None:
+        """Start the hosts of some cards side by side, without waiting for them."""
+        for card in cards:
+            if card.adapter == CALL:
+                continue
+            library = library_of(card)
+            if library not in self.places:
+                if len(self.places) == MOST:
+                    continue
+                self.places[library] = _Place(host=self._spawn(card))
+            self.places[library].preload.append(card)
+
+    def finish_start(self, announce: Callable[[str], None]) -> None:
+        """Wait for them, and load their libraries. What fails fails again, and is recorded, as a case's outcome.
+
+        Args:
+            announce: told the kernel whose library is loaded next.
+        """
+        for place in list(self.places.values()):
+            for card in place.preload:
+                announce(card.kernel)
+                with contextlib.suppress(Exception):
+                    place.host.load(card)
+
+    def binaries(self) -> list[str]:
+        """Files that matter and that hosts of this environment have mapped."""
+        found: set[str] = set()
+        for library, place in self.places.items():
+            if library.startswith("/") and place.host.alive:
+                with contextlib.suppress(Exception):
+                    found.update(place.host.describe().binaries)
+        return sorted(found)
+
+    def kernel(self, card: KernelCard, *, alone: bool = False) -> Kernel:
+        """Load it in its host, which is started, or started anew."""
+        library = library_of(card)
+        place = self.places.pop(library, None)
+        if place is not None and (place.host.lost is not None or (alone and place.ran)):
+            place.host.close()
+            place = None
+        if place is None:
+            while len(self.places) >= MOST:
+                self.places.pop(next(iter(self.places))).host.close()
+            place = _Place(host=self._spawn(card))
+        self.places[library] = place
+        return place.host.load(card)
+
+    def host(self, card: KernelCard) -> RemoteHost:
+        """Of its library."""
+        return self.places[library_of(card)].host
+
+    def fresh(self, card: KernelCard) -> bool:
+        """Of its library's host."""
+        place = self.places.get(library_of(card))
+        if place is None:
+            return True
+        fresh, place.ran = not place.ran, True
+        return fresh
+
+    def control(self, card: KernelCard) -> str:
+        """Asked once of each host."""
+        place = self.places[library_of(card)]
+        if place.control is None:
+            (trace,) = read_trace(place.host.control(), count=1, cuda=self.setup.device != "cpu", calls=CALLS)
+            place.control = negative_control(trace)
+        return place.control
+
+    def begin(self, limit_s: float) -> None:
+        """The limit is for whatever is asked of hosts meanwhile."""
+        self.watch.begin(limit_s)
+
+    def lost(self, card: KernelCard) -> None:
+        """The next case gets another."""
+        place = self.places.pop(library_of(card), None)
+        if place is not None:
+            place.host.close()
+
+    def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
+        """In a host, because adapter and source are there; the kernel may have ended the one that it was in."""
+        kernel = self.kernel(card)
+        assert isinstance(kernel, RemoteKernel), "a pool's kernels live in hosts"
+        return kernel.render(title=title, text=text, program=program, claim=claim)
+
+    def prepare_spares(self, count: int) -> None:
+        """Start hosts for cases that each need one of their own, as many as there are cores for; wait for them."""
+        together = max(1, min(count, TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
+        self.watch.begin(START_TIMEOUT_S)
+        while len(self.spares) < together:
+            self.spares.append(self._spawn(None))
+        for spare in self.spares:
+            with contextlib.suppress(HostLost):
+                spare.greet()
+
+    def close(self) -> None:
+        """End them all."""
+        for place in self.places.values():
+            place.host.close()
+        for spare in self.spares:
+            spare.close()
+        self.places.clear()
+        self.spares.clear()
+
+    def _spawn(self, card: KernelCard | None) -> RemoteHost:
+        environment = getattr(card, "environment", "")
+        while self.spares and not environment:
+            spare = self.spares.pop()
+            if spare.lost is None and spare.child.process.poll() is None:
+                return spare
+            spare.close()
+        interpreter = self.environments.get(environment)
+        host = RemoteHost(self.setup, self.watch, *([interpreter] if interpreter else []))
+        host.send_start()
+        return host
+
+
+def library_of(card: KernelCard) -> str:
+    """What shares a process: the kernels of one distribution, or one card of a third party; each in its environment."""
+    environment = getattr(card, "environment", "")
+    own = card.kernel if card.adapter == CALL or not card.shipped_by else Requirement(card.shipped_by[0]).name
+    return f"{environment}/{card.adapter == CALL}/{own}"

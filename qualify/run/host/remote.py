@@ -1,0 +1,455 @@
+"""The judge's side of a host process: a kernel that lives there, asked as if it lived here."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts.devices import HOST, DeviceKind
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.host import messages as says
+from qualify.run.host.arena import ALIGNED, Arena, Mirror, Placed, Slot
+from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Place, Samples
+from qualify.run.process.child import Child, Gone, Program
+from qualify.run.process.messages import decode_line
+from qualify.run.repro.script import Claim
+
+BOOT = Path(__file__).with_name("boot.py")
+RESULT_BYTES = 1 << 20
+"""least room for results"""
+START_TIMEOUT_S = 300.0
+ARENA_SHARE = 4
+"""address space of an arena over the memory of the machine: most of a large tensor is never touched"""
+A = TypeVar("A", bound=says.Answer)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostSetup:
+    """What all hosts of a judge have in common."""
+
+    device: DeviceKind
+    import_paths: tuple[str, ...]
+    memory_bytes: int
+    """of the machine that a host may touch; one that takes more is killed"""
+
+
+class Watch:
+    """How long the present stage may take, whatever is asked of a host in it."""
+
+    def __init__(self) -> None:
+        self.begin(START_TIMEOUT_S)
+
+    def begin(self, limit_s: float) -> None:
+        """A stage begins."""
+        self.began = time.monotonic()
+        self.limit_s = limit_s
+
+
+class RemoteHost:
+    """One host process."""
+
+    def __init__(self, setup: HostSetup, watch: Watch, interpreter: str = sys.executable) -> None:
+        """Start the process; :meth:`greet` waits until it is there.
+
+        Raises:
+            OSError: the machine has no room for another process.
+        """
+        self.setup = setup
+        self.watch = watch
+        self.numbers = itertools.count()
+        self.dropped: list[int] = []
+        self.kernels: dict[str, RemoteKernel] = {}
+        self.unsettled = False
+        """whether it may still compute what it was asked to launch"""
+        self.lost: HostLost | None = None
+        self.used = False
+        """whether a case has run in it"""
+        self.arena = Arena(setup.device, _machine_bytes(), self._tell)
+        self.mirror = Mirror(self.arena, self.settle)
+        self.results: Slot | None = None
+        program = Program(
+            interpreter=interpreter,
+            arguments=("-P", str(BOOT)),
+            shared=self.arena.shared,
+            shared_bytes=self.arena.size,
+            encode=says.encode,
+            decode=partial(decode_line, kinds=says.ANSWERS),
+            step_of=lambda message: str(message.index) if isinstance(message, says.Began) else None,
+        )
+        try:
+            self.child = Child(setup.memory_bytes, program)
+        except OSError:
+            self.arena.close()
+            raise
+        self.started = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is still to be asked."""
+        return self.lost is None
+
+    def send_start(self) -> None:
+        """Ask for the device, without waiting for the answer: hosts start side by side."""
+        limit = self.setup.memory_bytes if self.setup.device == HOST else 0
+        start = says.Start(device=self.setup.device, import_paths=self.setup.import_paths, memory_bytes=limit)
+        self._guarded(lambda: self.child.send(start, START_TIMEOUT_S))
+
+    def greet(self) -> None:
+        """Wait for it, unless somebody has."""
+        if not self.started:
+            self.answer(says.Done)
+            self.started = True
+
+    def ask(self, request: says.Request, kind: type[A]) -> A:
+        """One question and its answer.
+
+        Raises:
+            LibraryRefusal, ImportError, torch.OutOfMemoryError, KernelRaised: as the kernel raised.
+            HostLost: the process ended or was ended.
+        """
+        self.send(request)
+        return self.answer(kind)
+
+    def send(self, request: says.Request) -> None:
+        """One question, with what nobody needs any more."""
+        dropped, self.dropped = tuple(self.dropped), []
+        request.__dict__.update(drop=dropped, free=self.arena.heard())
+        self._guarded(lambda: self.child.send(request, self.watch.limit_s))
+
+    def answer(self, kind: type[A], announce: Callable[[int], None] | None = None) -> A:
+        """The answer to what was sent."""
+        reached = -1
+        while True:
+            match self._guarded(self._receive):
+                case None:
+                    continue
+                case says.Began(index=index) if announce and index > reached:
+                    reached = index
+                    announce(index)
+                case says.Raised() as raised:
+                    raise _exception(raised)
+                case message if type(message) is kind:
+                    return message
+                case message:
+                    raise self._lose(self.child.unexpected(message))
+
+    def settle(self) -> None:
+        """Wait until what it was asked to launch is done."""
+        if self.unsettled:
+            self.ask(says.Wait(), says.Numbers)
+            self.unsettled = False
+
+    def room(self, call: AttentionCall) -> Slot:
+        """A slot for what a call returns; the next call's result takes the same."""
+        out = call.q.shape[0] * call.q.shape[1] * call.v.shape[-1] * call.out_dtype.itemsize
+        lse = call.q.shape[0] * call.q.shape[1] * 4
+        needed = max(RESULT_BYTES, out + lse + 4 * ALIGNED)
+        if self.results is None or self.results.count < needed:
+            self.results = self.arena.take(needed)
+        return self.results
+
+    def returned(self, answer: says.Returned, room: Slot) -> Any:
+        """Tensors of the judge's own with what came back: nothing that is written later counts."""
+        parts = [self._part(part, room) for part in answer.parts]
+        if room.view.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        self.unsettled = False
+        return tuple(parts) if answer.several else parts[0]
+
+    def _part(self, part: says.Part, room: Slot) -> Any:
+        dtype = getattr(torch, part.dtype, None) if part.dtype else None
+        if not isinstance(dtype, torch.dtype):
+            return type(part.kind, (), {})()
+        count = dtype.itemsize
+        for length in part.shape:
+            count *= max(0, length)
+        if part.offset < 0:  # what the contract allows has room: it is another shape, dtype or device
+            return torch.full((1,), float("nan")).to(dtype).to(_known_device(part.device)).expand(part.shape or (1,))
+        if part.offset % ALIGNED or part.offset + count > room.count:
+            raise self._lose(self.child.distrust("a result outside of its room"))
+        return room.view[part.offset : part.offset + count].view(dtype).view(part.shape).clone()
+
+    def load(self, card: KernelCard) -> RemoteKernel:
+        """Load a card's library or entry."""
+        self.greet()
+        if card.kernel not in self.kernels:
+            load = says.Load(
+                kernel=card.kernel, adapter=card.adapter, entry=card.entry or "", options=dict(card.options)
+            )
+            self.ask(load, says.Done)
+            self.kernels[card.kernel] = RemoteKernel(self, card.kernel)
+        return self.kernels[card.kernel]
+
+    def control(self) -> list[dict[str, Any]]:
+        """Events of the witness's negative control."""
+        self.greet()
+        return list(self.ask(says.Control(), says.Events).events)
+
+    def describe(self) -> says.Described:
+        """Its software."""
+        self.greet()
+        return self.ask(says.Describe(), says.Described)
+
+    def trace(
+        self, calls: Sequence[Bound], announce: Callable[[int], None], *, times: int, memory: bool
+    ) -> list[dict[str, Any]]:
+        """By its profiler."""
+        bounds = [_remote(call) for call in calls]
+        for bound in bounds:
+            bound.refresh()
+
+        def begun(index: int) -> None:
+            announce(min(index, len(bounds) - 1))
+
+        self.send(says.Trace(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
+        events = list(self.answer(says.Events, begun).events)
+        self.unsettled = False
+        return events
+
+    def sample(self, calls: Sequence[Bound], effort: Effort) -> tuple[Samples, Any]:
+        """By its clock, or the device's."""
+        bounds = [_remote(call) for call in calls]
+        for bound in bounds:
+            bound.refresh()
+        native = Native(self)
+        asked = says.Sample(numbers=tuple(bound.number for bound in bounds), native=native.number, **asdict(effort))
+        told = self.ask(asked, says.Sampled)
+        self.unsettled = False
+        samples = Samples(samples_us=told.samples_us, launches_per_block=told.launches_per_block, host_us=told.host_us)
+        return samples, native
+
+    def healthy(self) -> bool:
+        """Whether its context computes; a lost one raises in the host."""
+        self.unsettled = False
+        return self.lost is None and self.ask(says.Wait(), says.Numbers).values == (1.0,)
+
+    def close(self) -> None:
+        """End the process and give its memory back."""
+        self.lost = self.lost or HostLost("it was ended", log="", limit_s=None)
+        self.child.stop()
+        self.results = None
+        self.mirror.copies.clear()
+        self.arena.close()
+
+    def _receive(self) -> Any:
+        self.child.progressed = self.watch.began
+        return self.child.receive(self.watch.limit_s)
+
+    def _guarded(self, step: Callable[[], Any]) -> Any:
+        if self.lost is not None:
+            raise self.lost
+        try:
+            return step()
+        except Gone as gone:
+            raise self._lose(gone) from None
+
+    def _lose(self, gone: Gone) -> HostLost:
+        self.lost = HostLost(gone.error, log=self.child.log_tail(), limit_s=gone.limit_s)
+        return self.lost
+
+    def _tell(self, segment: says.Segment) -> None:
+        self.ask(segment, says.Done)
+
+
+class Native:
+    """What a launch returned, in its host; dropped there once nobody has this any more."""
+
+    def __init__(self, host: RemoteHost) -> None:
+        self.number = next(host.numbers)
+        weakref.finalize(self, host.dropped.append, self.number).atexit = False
+
+
+class RemoteKernel:
+    """A kernel in a host process."""
+
+    def __init__(self, host: RemoteHost, name: str) -> None:
+        self.host = host
+        self.name = name
+        self.place: dict[str, Any] = {}
+
+    def prepare(self, call: AttentionCall) -> RemoteBound:
+        """There."""
+        with _disable_current_modes():
+            placed = self.host.mirror.place(call)
+            return RemoteBound(self, call, placed)
+
+    def run(self, call: AttentionCall) -> Any:
+        """There, and a copy of the result here."""
+        with _disable_current_modes():
+            host = self.host
+            placed, room = host.mirror.place(call), host.room(call)
+            asked = says.Run(kernel=self.name, place=self.place, call=placed.data, region=room.region)
+            return host.returned(host.ask(asked, says.Returned), room)
+
+    @contextmanager
+    def at(self, place: Place) -> Iterator[None]:
+        """Calls within are made from there."""
+        usual = Place()
+        before = self.place
+        self.place = {
+            item.name: getattr(place, item.name)
+            for item in fields(place)
+            if getattr(place, item.name) != getattr(usual, item.name)
+        }
+        try:
+            yield
+        finally:
+            self.place = before
+
+    def read_back(self, call: AttentionCall) -> None:
+        """From the shared copies."""
+        with _disable_current_modes():
+            self.host.settle()
+            self.host.mirror.read_back(call)
+
+    def render(self, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
+        """A script of a failure, by the adapter there."""
+        asked = says.Render(
+            kernel=self.name,
+            title=title,
+            text=text,
+            program=tuple(program),
+            shows=claim.shows.__name__,
+            given=claim.given,
+            values=claim.values,
+        )
+        return self.host.ask(asked, says.Script).text
+
+    def in_use(self, *, collect: bool) -> tuple[int, ...]:
+        """There: in its allocator, with inputs that are gone here and still held there; on a GPU also outside of it."""
+        self.host.mirror.sweep()
+        *used, kept, _ = self.host.ask(says.Memory(collect=collect), says.Numbers).values
+        counters = [int(value or 0) for value in used]
+        if len(counters) > 1:
+            counters[1] -= self.host.arena.device_bytes + torch.cuda.memory_reserved()
+        return counters[0] + int(kept or 0), *counters[1:]
+
+    def counts_bytes(self) -> bool:
+        """As its processor says."""
+        return bool(self.host.ask(says.Memory(collect=False), says.Numbers).values[-1])
+
+
+class RemoteBound:
+    """A prepared call of a kernel in a host process."""
+
+    def __init__(self, kernel: RemoteKernel, call: AttentionCall, placed: Placed) -> None:
+        self.kernel = kernel
+        self.host = kernel.host
+        self.call = call
+        self.placed = placed
+        self.number = next(self.host.numbers)
+        asked = says.Prepare(kernel=kernel.name, place=kernel.place, number=self.number, call=placed.data)
+        self.host.ask(asked, says.Done)
+        self.host.unsettled = True
+        weakref.finalize(self, self.host.dropped.append, self.number).atexit = False
+
+    def refresh(self) -> None:
+        """Let its inputs hold what the judge's hold."""
+        with _disable_current_modes():
+            self.host.mirror.refresh(self.placed)
+
+    def launch(self) -> Native:
+        """There; it may still compute."""
+        self.refresh()
+        native = Native(self.host)
+        self.host.ask(says.Launch(number=self.number, place=self.kernel.place, native=native.number), says.Done)
+        self.host.unsettled = True
+        return native
+
+    def result(self, native: Native) -> Any:
+        """A copy of it here."""
+        with _disable_current_modes():
+            room = self.host.room(self.call)
+            asked = says.Result(number=self.number, place=self.kernel.place, native=native.number, region=room.region)
+            return self.host.returned(self.host.ask(asked, says.Returned), room)
+
+    def host_us(self) -> float:
+        """By its clock."""
+        return self._measured("host_us") or 0.0
+
+    def peak_bytes(self) -> int | None:
+        """By its allocator."""
+        told = self._measured("peak_bytes")
+        return None if told is None else int(told)
+
+    def traced_peak_bytes(self) -> int:
+        """By its profiler."""
+        return int(self._measured("traced_peak_bytes") or 0)
+
+    def capture(self, warm_up: int) -> tuple[Callable[[], None], Any]:
+        """There; a replay sees what the inputs hold here."""
+        self.refresh()
+        graph, native = Native(self.host), Native(self.host)
+        asked = says.Capture(
+            number=self.number, place=self.kernel.place, warm_up=warm_up, graph=graph.number, native=native.number
+        )
+        self.host.ask(asked, says.Done)
+
+        def replay() -> None:
+            self.refresh()
+            self.host.ask(says.Replay(graph=graph.number), says.Done)
+            self.host.unsettled = True
+
+        return replay, native
+
+    def behind(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        """There; the inputs hold the new values here too."""
+        self.refresh()
+        with _disable_current_modes():
+            mirror, room = self.host.mirror, self.host.room(self.call)
+            specs = [(mirror.spec(into), mirror.spec(values)) for into, values in replaced]
+            pairs = tuple((into[0], values[0]) for into, values in specs)
+            asked = says.Behind(number=self.number, place=self.kernel.place, replaced=pairs, region=room.region)
+            returned = self.host.returned(self.host.ask(asked, says.Returned), room)
+        for into, values in replaced:
+            into.copy_(values)
+        return returned
+
+    def _measured(self, what: Any) -> float | None:
+        self.refresh()
+        asked = says.Measure(number=self.number, place=self.kernel.place, what=what)
+        (value,) = self.host.ask(asked, says.Numbers).values
+        self.host.unsettled = True
+        return value
+
+
+def _remote(call: Bound) -> RemoteBound:
+    assert isinstance(call, RemoteBound), "a host is asked about its own calls"
+    return call
+
+
+def _exception(raised: says.Raised) -> Exception:
+    match raised.kind:
+        case "refusal":
+            return LibraryRefusal(raised.text)
+        case "import":
+            return LoadFailed(raised.name, raised.text, raised.log)
+        case "memory":
+            return torch.OutOfMemoryError(raised.text or raised.name)
+    return KernelRaised(raised.name, raised.text, raised.log)
+
+
+class LoadFailed(KernelRaised, ImportError):
+    """A library or an entry cannot be imported in its host."""
+
+
+def _known_device(name: str) -> str:
+    return name if name in {"cpu", "meta"} or (name == "cuda" and torch.cuda.is_available()) else "meta"
+
+
+def _machine_bytes() -> int:
+    return ARENA_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

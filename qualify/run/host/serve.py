@@ -1,0 +1,353 @@
+"""A host process: holds kernels, and does with them what its judge asks.
+
+It is started by the path of this file's package and needs the standard library, torch and the kernels' libraries.
+Nothing that it says decides: results go into shared memory, and the judge compares them with numbers of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from qualify.masks import Mask
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
+from qualify.run.adapters.registry import create_adapter
+from qualify.run.host import messages as says
+from qualify.run.host.interface import Effort, Place
+from qualify.run.host.local import LocalBound, LocalHost, LocalKernel
+from qualify.run.host.memory import DeviceMemory, SharedFile, opened, typed
+from qualify.run.machine.device import processor_of
+from qualify.run.machine.software import dispatch_environment, distributions, started_with, system
+from qualify.run.machine.stack import mapped_binaries
+from qualify.run.process.parent import follow_parent
+from qualify.run.repro import script, standalone
+from qualify.run.repro.script import Claim
+
+LOG_KEPT = 4000
+TEXT_KEPT = 2000
+Answering = Callable[[Any], says.Answer]
+
+
+def main() -> None:
+    """Entry; its arguments are the two descriptors, the judge's process id, and the shared file and its size."""
+    own_in, own_out, parent, shared, size = (int(argument) for argument in sys.argv[1:])
+    follow_parent(parent)
+    for descriptor in (own_in, own_out, shared):
+        if descriptor >= 0:
+            # What a library starts must not hold the pipe open after this process has gone.
+            os.set_inheritable(descriptor, False)
+    segments: list[SharedFile | DeviceMemory] = [SharedFile(shared, size)] if shared >= 0 else []
+    with os.fdopen(own_in, "rb") as requests, os.fdopen(own_out, "wb") as answers:
+        Server(answers, segments).serve(requests)
+    # A library's exit handlers may hang or crash on a context that a kernel has broken; nothing is left to do.
+    os._exit(0)
+
+
+class Server:
+    """Answers requests one after another."""
+
+    def __init__(self, answers: IO[bytes], segments: list[SharedFile | DeviceMemory]) -> None:
+        self.answers = answers
+        self.segments = segments
+        self.kernels: dict[str, LocalKernel] = {}
+        self.kept: dict[int, Any] = {}
+        """prepared calls, results and replays by number"""
+        self.inputs: dict[tuple[int, int], dict[says.Spec, Tensor]] = {}
+        """tensors by what they are views of: the same one as long as the judge has it"""
+        self.held: list[StorageWeakRef] = []
+        """inputs that the judge has no more"""
+        self.sizes: dict[Any, int] = {}
+        self.methods: Mapping[type[says.Request], Answering] = {
+            says.Start: self.start,
+            says.Segment: self.segment,
+            says.Load: self.load,
+            says.Describe: self.describe,
+            says.Control: self.control,
+            says.Prepare: self.prepare,
+            says.Run: self.run,
+            says.Render: self.render,
+            says.Launch: self.launch,
+            says.Result: self.result,
+            says.Measure: self.measure,
+            says.Capture: self.capture,
+            says.Replay: self.replay,
+            says.Behind: self.behind,
+            says.Trace: self.trace,
+            says.Sample: self.sample,
+            says.Memory: self.memory,
+            says.Wait: self.wait,
+        }
+
+    def serve(self, requests: IO[bytes]) -> None:
+        """Until the judge closes its end."""
+        for line in requests:
+            request = says.decode_request(line)
+            for number in request.drop:
+                self.kept.pop(number, None)
+            for segment, first in request.free:
+                self.forget(segment, first)
+            try:
+                answer = self.methods[type(request)](request)
+            except Exception as error:  # noqa: BLE001 - whatever a kernel raises is the judge's to judge
+                answer = _raised(error)
+            self.say(answer)
+
+    def say(self, answer: says.Answer) -> None:
+        """Send one message."""
+        self.answers.write(says.encode(answer))
+        self.answers.flush()
+
+    def forget(self, segment: int, first: int) -> None:
+        """An input is gone; whoever still holds it keeps memory."""
+        for spec, tensor in self.inputs.pop((segment, first), {}).items():
+            weak = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+            self.sizes[weak.cdata] = spec[2]
+            self.held.append(weak)
+
+    def start(self, request: says.Start) -> says.Answer:
+        """Take the device."""
+        sys.path += request.import_paths
+        self.processor = processor_of(request.device)
+        self.processor.describe()
+        self.host = LocalHost(self.processor)
+        if request.memory_bytes:
+            _limit_memory(request.memory_bytes)
+        return says.Done()
+
+    def segment(self, request: says.Segment) -> says.Answer:
+        """Open the judge's memory."""
+        self.segments.append(opened(request.handle, request.bytes))
+        return says.Done()
+
+    def load(self, request: says.Load) -> says.Answer:
+        """Import the library or the entry."""
+        adapter = create_adapter(request)
+        self.kernels[request.kernel] = LocalKernel(adapter, self.processor)
+        return says.Done()
+
+    def describe(self, _: says.Describe) -> says.Answer:
+        """This process's software, once its libraries are loaded."""
+        described = self.processor.describe()
+        found = [*system(), *self.processor.runtimes(described), *distributions()]
+        return says.Described(
+            components=tuple((part.kind, part.name, part.version, part.digest) for part in found),
+            binaries=tuple(map(str, mapped_binaries())),
+            environment=dispatch_environment(started_with()),
+        )
+
+    def control(self, _: says.Control) -> says.Answer:
+        """A call that must be seen as no attention kernel."""
+        q = torch.randn(1, 4, 128, 64, device=self.processor.device, dtype=torch.bfloat16)
+
+        def call() -> None:
+            with sdpa_kernel([SDPBackend.MATH]):
+                torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+        call()
+        bound = LocalBound(LocalKernel(_NoAdapter(), self.processor), _launching(call))
+        events = self.host.trace([bound], lambda _: None, times=3, memory=True)
+        return says.Events(events=tuple(events))
+
+    def prepare(self, request: says.Prepare) -> says.Answer:
+        """Keep the prepared call."""
+        kernel = self._kernel(request)
+        self.kept[request.number] = kernel.prepare(self._call(request.call))
+        return says.Done()
+
+    def run(self, request: says.Run) -> says.Answer:
+        """One whole call."""
+        kernel = self._kernel(request)
+        return self._returned(kernel.run(self._call(request.call)), request.region)
+
+    def render(self, request: says.Render) -> says.Answer:
+        """A script that calls the kernel; its adapter and its source are here."""
+        claim = Claim(
+            shows=getattr(standalone, request.shows), given=tuple(request.given), launches=(), values=request.values
+        )
+        text = script.rendered(
+            self.kernels[request.kernel].adapter,
+            title=request.title,
+            text=request.text,
+            device=self.processor.device,
+            program=request.program,
+            claim=claim,
+        )
+        return says.Script(text=text)
+
+    def launch(self, request: says.Launch) -> says.Answer:
+        """Keep what it returns."""
+        self.kept[request.native] = self._bound(request).launch()
+        return says.Done()
+
+    def result(self, request: says.Result) -> says.Answer:
+        """Copy it into shared memory."""
+        return self._returned(self._bound(request).result(self.kept[request.native]), request.region)
+
+    def measure(self, request: says.Measure) -> says.Answer:
+        """One number of a launch."""
+        return says.Numbers(values=(getattr(self._bound(request), request.what)(),))
+
+    def capture(self, request: says.Capture) -> says.Answer:
+        """Keep the graph's replay, and what the captured launch returned."""
+        replay, native = self._bound(request).capture(request.warm_up)
+        self.kept[request.graph], self.kept[request.native] = replay, native
+        return says.Done()
+
+    def replay(self, request: says.Replay) -> says.Answer:
+        """Launch the graph."""
+        self.kept[request.graph]()
+        return says.Done()
+
+    def behind(self, request: says.Behind) -> says.Answer:
+        """With copies of what the judge has placed beside."""
+        bound = self._bound(request)
+        pairs = [(self._tensor(into, {}), self._tensor(values, {})) for into, values in request.replaced]
+        return self._returned(bound.behind(pairs), request.region)
+
+    def trace(self, request: says.Trace) -> says.Answer:
+        """One profiler session."""
+        bounds = [self.kept[number] for number in request.numbers]
+
+        def announce(index: int) -> None:
+            self.say(says.Began(index=index))
+
+        return says.Events(events=tuple(self.host.trace(bounds, announce, times=request.times, memory=request.memory)))
+
+    def sample(self, request: says.Sample) -> says.Answer:
+        """Times, and keep what the last copy's last launch returned."""
+        bounds = [self.kept[number] for number in request.numbers]
+        effort = Effort(blocks=request.blocks, block_us=request.block_us, launches=request.launches)
+        samples, self.kept[request.native] = self.host.sample(bounds, effort)
+        return says.Sampled(**asdict(samples))
+
+    def memory(self, request: says.Memory) -> says.Answer:
+        """What is in use here."""
+        used = LocalKernel(_NoAdapter(), self.processor).in_use(collect=request.collect)
+        self.held = [weak for weak in self.held if not weak.expired()]  # type: ignore[no-untyped-call]
+        kept = sum(self.sizes[weak.cdata] for weak in self.held)
+        return says.Numbers(values=(*used, kept, float(self.processor.counts_bytes())))
+
+    def wait(self, _: says.Wait) -> says.Answer:
+        """Also where nobody doubts: a lost context shows here."""
+        self.processor.synchronize()
+        return says.Numbers(values=(float(self.processor.healthy()),))
+
+    def _kernel(self, request: says.OfKernel) -> LocalKernel:
+        kernel = self.kernels[request.kernel]
+        kernel.place = Place(**request.place)
+        return kernel
+
+    def _bound(self, request: says.OfCall) -> LocalBound:
+        bound: LocalBound = self.kept[request.number]
+        bound.kernel.place = Place(**request.place)
+        return bound
+
+    def _call(self, data: Mapping[str, Any]) -> AttentionCall:
+        """The call, whose tensors are views of shared memory."""
+        flats: dict[says.Region, Tensor] = {}
+        values: dict[str, Any] = dict(data)
+        for item in fields(AttentionCall):
+            value: Any = values.get(item.name)
+            if item.name == "mask":
+                values["mask"] = Mask(**{**value, "window": tuple(value["window"])})
+            elif item.name == "out_dtype":
+                values["out_dtype"] = getattr(torch, value)
+            elif isinstance(value, list):
+                values[item.name] = self._tensor(value, flats)
+        return AttentionCall(**values)
+
+    def _tensor(self, data: Any, flats: dict[says.Region, Tensor]) -> Tensor:
+        """The tensor of a spec; those of one call that are views of the same memory share its storage."""
+        segment, first, count, begin, dtype, shape, strides = data
+        spec = (segment, first, count, begin, dtype, tuple(shape), tuple(strides))
+        known = self.inputs.setdefault((segment, first), {})
+        if spec not in known:
+            same = next((tensor for other, tensor in known.items() if other[2] == count), None)
+            flat = flats.get((segment, first, count)) if same is None else same
+            if flat is None:
+                flat = flats[segment, first, count] = self.segments[segment].bytes(first, count)
+            known[spec] = typed(flat, begin, getattr(torch, dtype), spec[5], spec[6])
+        return known[spec]
+
+    def _returned(self, returned: Any, region: says.Region) -> says.Returned:
+        """Copy tensors into the region, and say what they are."""
+        several = isinstance(returned, tuple | list)
+        parts, at = [], 0
+        segment, first, size = region
+        for value in returned if several else [returned]:
+            if not isinstance(value, Tensor):
+                parts.append(says.Part(kind=type(value).__name__[:80]))
+                continue
+            part = says.Part(
+                kind="Tensor", dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape),
+                device=value.device.type,
+            )  # fmt: skip
+            count = value.numel() * value.element_size()
+            if value.device.type == self.processor.kind and at + count <= size and value.layout == torch.strided:
+                if count:
+                    flat = value.detach().contiguous().view(-1).view(torch.uint8)
+                    self.segments[segment].bytes(first + at, count).copy_(flat)
+                part = replace(part, offset=at)
+                at += -(-count // ALIGNED) * ALIGNED
+            parts.append(part)
+        self.processor.synchronize()
+        return says.Returned(several=several, parts=tuple(parts[:MOST_PARTS]))
+
+
+ALIGNED = 512
+MOST_PARTS = 16
+
+
+class _NoAdapter:
+    """Of calls that are no kernel's."""
+
+    def prepare(self, call: AttentionCall) -> Any:
+        """Nobody asks."""
+        raise NotImplementedError
+
+
+def _launching(call: Callable[[], None]) -> Any:
+    return Prepared(launch=call, result=lambda native: native)
+
+
+def _raised(error: Exception) -> says.Raised:
+    """The exception as plain data."""
+    kind: Any = "other"
+    if isinstance(error, LibraryRefusal):
+        kind = "refusal"
+    elif isinstance(error, ImportError):
+        kind = "import"
+    elif isinstance(error, torch.OutOfMemoryError | MemoryError):
+        kind = "memory"
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an exception of a kernel's own may not even print
+        text = ""
+    log = "".join(traceback.format_exception(error))[-LOG_KEPT:]
+    return says.Raised(kind=kind, name=type(error).__name__[:80], text=text[:TEXT_KEPT], log=log)
+
+
+def _limit_memory(total: int) -> None:
+    """A kernel that allocates everything gets a MemoryError of its own instead of taking the machine along.
+
+    Libraries are mapped already and count too, so the limit is what is mapped now plus the machine's memory.
+    """
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = mapped + total if hard == resource.RLIM_INFINITY else min(mapped + total, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+
+
+if __name__ == "__main__":
+    main()
