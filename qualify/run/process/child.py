@@ -27,7 +27,7 @@ from qualify.run.process.messages import (
     event_of,
 )
 from qualify.run.process.output import Output
-from qualify.run.process.tree import Process, Tree, read_process
+from qualify.run.process.tree import Tree, read_process
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.process.worker import main; main()"
 """started with -P, so that no module in the user's working directory shadows an installed library"""
@@ -39,7 +39,7 @@ ANNOUNCED = 4
 STEPS = 2000
 """different steps between two results; whoever announces more of them only chatters"""
 LAST_BREATH_S = 5.0
-"""how long a process may take to end once it has begun to"""
+"""how long a process that ends may take: Python closes the pipe before it unloads its libraries"""
 MARK = "QUALIFY_STARTED"
 """environment variable by which the processes that a child started are known; those around it keep their marks in it"""
 CLOSED = "something in the process closed qualify's own pipe"
@@ -192,8 +192,7 @@ class Child:
 
     def watch(self, limit_s: float) -> None:
         """End a process that makes no progress or takes too much memory; notice one whose children hold its pipe."""
-        process = self._process()
-        if (process is None or process.ended) and not _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
+        if self._has_ended() and not _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
             raise self._ended()
         self._watch_progress(limit_s)
         self._watch_memory()
@@ -225,24 +224,24 @@ class Child:
             os.kill(self.process.pid, signal.SIGUSR1)
         self._wait_for_end(POLL_S)
 
-    def _process(self) -> Process | None:
-        """The process as it is now; None where somebody has asked how it ended, so that its id is free."""
-        return read_process(self.process.pid) if self.process.returncode is None else None
+    def _has_ended(self) -> bool:
+        """Whether nothing of it runs any more; how it ended is not asked for, so that its id stays its own."""
+        process = read_process(self.process.pid) if self.process.returncode is None else None
+        return process is None or process.ended
 
-    def _wait_for_end(self, limit_s: float) -> None:
-        """Give the process a moment to end by itself; its status, and so its id, stay."""
+    def _wait_for_end(self, limit_s: float) -> bool:
+        """Give the process a moment to end by itself; whether it does."""
         until = time.monotonic() + limit_s
-        while (process := self._process()) and not process.ended and time.monotonic() < until:
+        while not (ended := self._has_ended()) and time.monotonic() < until:
             time.sleep(POLL_S / 25)
+        return ended
 
     def _ended(self) -> Gone:
         """Nobody is at the other end of a pipe: how that came, in words. What the process started is ended."""
-        process = self._process()
-        if process is not None and not process.exiting:
-            self.kill()
-            return Gone(f"{CLOSED}, so it was killed")
-        self._wait_for_end(LAST_BREATH_S)
+        ends = self._wait_for_end(LAST_BREATH_S)
         self.kill()
+        if not ends:
+            return Gone(f"{CLOSED}, so it was killed")
         status, words = self.process.returncode, self.output.exception()
         if status >= 0 and words.startswith("OSError: [Errno 9]"):
             return Gone(f"{CLOSED}, so it ended ({words})")

@@ -29,8 +29,6 @@ WALK_S = 0.25
 """pause between two looks for new members"""
 WALK_SHARE = 20
 """... and at least so many times what the last look took: on a machine with thousands of processes it takes long"""
-EXITING = 0x4
-"""flag of the kernel: the process is about to end"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,6 @@ class Process:
     """as in ``/proc/PID/stat``; Z where the main thread has ended"""
     parent: int
     session: int
-    flags: int
     threads: int
     started: int
     """clock ticks since the machine's start; id and start time together name a process"""
@@ -51,11 +48,6 @@ class Process:
     def ended(self) -> bool:
         """Whether nothing of it runs any more; its parent may not have asked yet how it ended."""
         return self.state in "ZX" and self.threads <= 1
-
-    @property
-    def exiting(self) -> bool:
-        """Whether it has ended, or is about to."""
-        return self.ended or bool(self.flags & EXITING)
 
 
 class Tree:
@@ -122,17 +114,18 @@ class Tree:
         while True:
             members = self.look()
             living = [process for process in members if not process.ended]
-            if not living or time.monotonic() > until:
-                break
+            late = time.monotonic() > until
             fresh = [process for process in living if (process.pid, process.started) not in stopped]
-            for process in fresh:
-                _send(process, signal.SIGSTOP)
-                stopped.add((process.pid, process.started))
-            if fresh:
+            if fresh and not late:
+                for process in fresh:
+                    _send(process, signal.SIGSTOP)
+                    stopped.add((process.pid, process.started))
                 continue
             # Children first: the kernel wakes stopped processes whose group loses its last parent.
             for process in reversed(living):
                 _send(process, signal.SIGKILL)
+            if late or not living:
+                break
             time.sleep(PAUSE_S)
         _reap(process for process in members if process.pid != self.pid)
 
@@ -175,7 +168,6 @@ def read_process(pid: int) -> Process | None:
         state=fields[0].decode(),
         parent=int(fields[1]),
         session=int(fields[3]),
-        flags=int(fields[6]),
         threads=int(fields[17]),
         started=int(fields[19]),
     )
