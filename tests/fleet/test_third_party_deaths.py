@@ -84,7 +84,11 @@ def test_the_others_pass(cases: dict[str, Any], shape: str, kernel: str) -> None
         ("leaves", "crashed in prepare: the process exited with status 3"),
         ("leaves-a-child", "crashed in prepare: the process exited with status 4"),
         ("raises-exit", "crashed in prepare: the process exited with status 1"),
-        ("killed", "crashed in prepare: killed by signal 9 (SIGKILL), probably because the machine ran out of memory"),
+        ("killed", "crashed in prepare: killed by signal 9 (SIGKILL), by itself or by someone on this machine"),
+        (
+            "closes-descriptors",
+            "crashed in prepare: something in the process closed qualify's own pipe, so it ended (OSError: ",
+        ),
         ("writes-garbage", "crashed in prepare: something in the process wrote into qualify's own pipe (b'not a"),
         ("hangs", f"no sign of life for {TIMEOUT_S} s in prepare"),
     ],
@@ -94,12 +98,6 @@ def test_the_culprit_is_named(cases: dict[str, Any], kernel: str, reason: str) -
     found = cases[f"b1.q8.k8/{kernel}"]
     assert "FAIL" == found["verdict"]
     assert found["reasons"][0].startswith(reason)
-
-
-def test_closed_descriptors_are_a_crash(cases: dict[str, Any]) -> None:
-    """A kernel that closes everything above stderr cuts its process off; the case is blamed."""
-    found = cases["b1.q8.k8/closes-descriptors"]
-    assert ("crashed", "FAIL") == (found["outcome"], found["verdict"])
 
 
 def test_a_hang_says_where(cases: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, Remo
 from qualify.run.machine.device import Processor
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.measure.witness import negative_control
+from qualify.run.process.tree import end_strays
 from qualify.run.repro import script
 from qualify.run.repro.script import Claim
 
@@ -180,11 +181,11 @@ class Pool:
         library = library_of(card)
         place = self.places.pop(library, None)
         if place is not None and (place.host.lost is not None or (alone and place.ran)):
-            place.host.close()
+            self._end(place.host)
             place = None
         if place is None:
             while len(self.places) >= MOST:
-                self.places.pop(next(iter(self.places))).host.close()
+                self._end(self.places.pop(next(iter(self.places))).host)
             place = _Place(host=self._spawn(card))
         self.places[library] = place
         return place.host.load(card)
@@ -217,7 +218,14 @@ class Pool:
         """The next case gets another."""
         place = self.places.pop(library_of(card), None)
         if place is not None:
-            place.host.close()
+            self._end(place.host)
+
+    def _end(self, host: RemoteHost) -> None:
+        """End a host, and what it started and left behind."""
+        host.close()
+        end_strays(
+            [other.child.process.pid for other in (*self.spares, *(known.host for known in self.places.values()))]
+        )
 
     def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
         """In a host, because adapter and source are there; the kernel may have ended the one that it was in."""

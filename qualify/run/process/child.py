@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
+import secrets
 import selectors
 import signal
 import subprocess
 import sys
-import sysconfig
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import qualify
+from qualify.run.process.memory import oom_kills
 from qualify.run.process.messages import (
     LINE_BYTES,
     StageBegun,
@@ -26,21 +25,23 @@ from qualify.run.process.messages import (
     decode_answer,
     encode,
 )
+from qualify.run.process.output import Output
+from qualify.run.process.tree import Tree, read_process
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.process.worker import main; main()"
 """started with -P, so that no module in the user's working directory shadows an installed library"""
 WITHHELD = {"QUALIFY_DB", "QUALIFY_DB_PASSWORD_FILE", "PGPASSWORD"}
 """environment variables that may hold the store's password, or lead to it; what a kernel prints is stored"""
 POLL_S = 0.25
-LOG_BYTES = 64 << 20
-"""a worker that printed more than this starts its log anew: a chatty kernel must not fill the disk"""
 ANNOUNCED = 4
 """times that a step may be announced again in between others: a batch is traced anew where its trace proved nothing"""
-LOG_KEPT = 4000
-"""characters of the log that an outcome keeps"""
-FAULT = re.compile(r"^(Fatal Python error|Current thread|Stack \(most recent)", re.MULTILINE)
-STANDARD_LIBRARY = sysconfig.get_path("stdlib")
-FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+STEPS = 2000
+"""different steps between two results; whoever announces more of them only chatters"""
+LAST_BREATH_S = 5.0
+"""how long a process that ends may take: Python closes the pipe before it unloads its libraries"""
+MARK = "QUALIFY_STARTED"
+"""environment variable by which the processes that a child started are known; those around it keep their marks in it"""
+CLOSED = "something in the process closed qualify's own pipe"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,14 +111,20 @@ class Child:
         self.searched = 0
         """bytes of it that hold no end of a line"""
         with contextlib.ExitStack() as undo:
-            self.log: IO[bytes] = undo.enter_context(tempfile.TemporaryFile(prefix="qualify-worker-"))
+            self.output = Output(undo)
             child_in, self.outgoing = _pipe(undo)
             self.incoming, child_out = _pipe(undo)
-            self.process = _spawn(self.program, child_in, child_out, self.log)
+            self.oom_kills = oom_kills()
+            mark = f"{os.environ.get(MARK, '')}/{secrets.token_hex(8)}"
+            self.process = _spawn(self.program, child_in, child_out, self.output.writing, mark)
             undo.pop_all()
+        self.tree = Tree(self.process.pid, mark)
+        self.output.started()
         os.close(child_in)
         os.close(child_out)
         os.set_blocking(self.outgoing, False)
+        self.weighed = time.monotonic()
+        """when its memory was last looked at"""
 
     def send(self, message: Any, limit_s: float) -> None:
         """Write one message. Raises Gone if nobody reads it any more, or not within the limit."""
@@ -156,6 +163,8 @@ class Child:
             raise self.distrust(str(error)) from error
         self._note(message)
         self._watch_progress(limit_s)
+        if time.monotonic() - self.weighed > POLL_S:
+            self._watch_memory()
         return message
 
     def _read(self) -> None:
@@ -186,7 +195,8 @@ class Child:
             return
         if isinstance(message, StageBegun):
             self.case, self.stage = message.case, message.stage
-        if step != self.step and self.steps[step] < ANNOUNCED:
+        known = step in self.steps
+        if step != self.step and (self.steps[step] < ANNOUNCED if known else len(self.steps) < STEPS):
             self.steps[step] += 1
             self.step = step
             self.progressed, self.wrote = time.monotonic(), False
@@ -208,19 +218,23 @@ class Child:
 
     def watch(self, limit_s: float) -> None:
         """End a process that makes no progress or takes too much memory; notice one whose children hold its pipe."""
-        if self.process.poll() is not None and not _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
+        if self._has_ended() and not _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
             raise self._ended()
         self._watch_progress(limit_s)
-        used = _resident_bytes(self.process.pid)
+        self._watch_memory()
+
+    def _watch_memory(self) -> None:
+        """End a process that takes too much memory, together with what it started."""
+        used = self.tree.used_bytes(self.memory_bytes)
+        self.weighed = time.monotonic()
         if used > self.memory_bytes:
+            others = len(self.tree.members) - 1
+            who = f"it and {others} {'process' if others == 1 else 'processes'} that it started" if others else "it"
             self.kill()
             allowed = self.memory_bytes / 1e9
             raise Gone(
-                f"killed: it used {used / 1e9:.1f} GB of host memory, more than the {allowed:.1f} GB it may take"
+                f"killed: {who} used {used / 1e9:.1f} GB of host memory, more than the {allowed:.1f} GB it may take"
             )
-        if os.fstat(self.log.fileno()).st_size > LOG_BYTES:
-            self.log.truncate(0)
-            self.log.seek(0)
 
     def _watch_progress(self, limit_s: float) -> None:
         """End a process that has announced nothing new for too long."""
@@ -228,66 +242,65 @@ class Child:
             self._ask_where()
             self.kill()
             what = "no progress" if self.wrote else "no sign of life"
-            raise Gone(f"{what} for {limit_s:g} s{self._place()}", limit_s=limit_s)
+            raise Gone(f"{what} for {limit_s:g} s{self.output.place()}", limit_s=limit_s)
 
     def _ask_where(self) -> None:
         """Let it write its Python stack into the log; a process that is stuck in the kernel does not answer."""
-        self.process.send_signal(signal.SIGUSR1)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=POLL_S)
+        if self.process.returncode is None:
+            os.kill(self.process.pid, signal.SIGUSR1)
+        self._wait_for_end(POLL_S)
+
+    def _has_ended(self) -> bool:
+        """Whether nothing of it runs any more; how it ended is not asked for, so that its id stays its own."""
+        process = read_process(self.process.pid) if self.process.returncode is None else None
+        return process is None or process.ended
+
+    def _wait_for_end(self, limit_s: float) -> bool:
+        """Give the process a moment to end by itself; whether it does."""
+        until = time.monotonic() + limit_s
+        while not (ended := self._has_ended()) and time.monotonic() < until:
+            time.sleep(POLL_S / 25)
+        return ended
 
     def _ended(self) -> Gone:
-        """How the process ended, in words."""
-        try:
-            status = self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return Gone("closed its pipe and had to be killed")
+        """Nobody is at the other end of a pipe: how that came, in words. What the process started is ended."""
+        ends = self._wait_for_end(LAST_BREATH_S)
+        self.kill()
+        if not ends:
+            return Gone(f"{CLOSED}, so it was killed")
+        status, words = self.process.returncode, self.output.exception()
+        if status >= 0 and words.startswith("OSError: [Errno 9]"):
+            return Gone(f"{CLOSED}, so it ended ({words})")
         if status >= 0:
-            return Gone(f"the process exited with status {status}{self._last_line()}")
+            return Gone(f"the process exited with status {status}{f' ({words})' if words else ''}")
         name = signal.Signals(-status).name if -status in set(signal.Signals) else "unknown"
-        memory = ", probably because the machine ran out of memory" if -status == signal.SIGKILL else ""
-        return Gone(f"killed by signal {-status} ({name}){memory}{self._place()}")
+        return Gone(f"killed by signal {-status} ({name}){self._killer(-status)}{self.output.place()}")
 
-    def _place(self) -> str:
-        """Where the Python code was, if the fault handler could write it."""
-        text = self._read_log()
-        marks = list(FAULT.finditer(text))
-        frames = list(FRAME.finditer(text, marks[-1].start())) if marks else []
-        if not frames:
+    def _killer(self, number: int) -> str:
+        """Who probably sent SIGKILL: it leaves no other trace."""
+        if number != signal.SIGKILL:
             return ""
-        frame = next((frame for frame in frames if not _in_library(frame[1])), frames[0])
-        return f", in {Path(frame[1]).name}:{frame[2]} ({frame[3]})"
-
-    def _last_line(self) -> str:
-        """The exception that ended it, if its last words are one."""
-        lines = self._read_log().strip().splitlines()
-        return f" ({lines[-1][:200]})" if lines and re.match(r"[\w.]+(Error|Exception|Exit)\b", lines[-1]) else ""
+        if oom_kills() > self.oom_kills:
+            return ", probably because the machine ran out of memory"
+        return ", by itself or by someone on this machine"
 
     def log_tail(self) -> str:
         """End of what the process printed; where it ended in a fault, from there on."""
-        text = self._read_log()
-        marks = [mark.start() for mark in FAULT.finditer(text) if mark[1].startswith("Fatal")]
-        return text[marks[-1] :][:LOG_KEPT] if marks else text[-LOG_KEPT:]
-
-    def _read_log(self) -> str:
-        # pread leaves the position alone, which the process shares.
-        size = os.fstat(self.log.fileno()).st_size
-        start = max(0, size - 16 * LOG_KEPT)
-        return os.pread(self.log.fileno(), size - start, start).decode("utf-8", errors="replace")
+        return self.output.tail()
 
     def kill(self) -> None:
-        """End the process at once, and whatever it started: it leads a process group of its own."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """End the process at once, and whatever it started, also what left its session."""
+        if self.process.returncode is None or self.tree.members:
+            self.tree.end()
         self.process.wait()
+        self.output.finish()
 
     def stop(self) -> None:
         """End the process and release its pipes and its log."""
         self.kill()
         os.close(self.incoming)
         os.close(self.outgoing)
-        self.log.close()
+        self.output.close()
 
 
 def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
@@ -298,20 +311,21 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
     return ends
 
 
-def _spawn(program: Program, child_in: int, child_out: int, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The worker, in a process group of its own: Ctrl-C is the parent's, and its children end with it."""
+def _spawn(program: Program, child_in: int, child_out: int, printed: int, mark: str) -> subprocess.Popen[bytes]:
+    """The child, in a session of its own: Ctrl-C is the parent's, and what it starts is known by that session."""
     # On a machine that others use too, OpenMP's spinning threads wait for each other's time slices: four times slower.
     defaults = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE"}
+    kept = {name: value for name, value in os.environ.items() if name not in WITHHELD}
     numbers = (child_in, child_out, os.getpid(), program.shared, program.shared_bytes)
     shared = (program.shared,) if program.shared >= 0 else ()
     return subprocess.Popen(
         [program.interpreter, *program.arguments, *map(str, numbers)],
         pass_fds=(child_in, child_out, *shared),
         stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env={**defaults, **{name: value for name, value in os.environ.items() if name not in WITHHELD}},
-        process_group=0,
+        stdout=printed,
+        stderr=printed,
+        env={**defaults, **kept, MARK: mark},
+        start_new_session=True,
     )
 
 
@@ -320,17 +334,3 @@ def _ready(end: int, event: int, wait_s: float = POLL_S) -> bool:
     with selectors.DefaultSelector() as selector:
         selector.register(end, event)
         return bool(selector.select(timeout=wait_s))
-
-
-def _in_library(path: str) -> bool:
-    """Whether a file belongs to Python itself: ctypes is where a fault shows, not whose it is."""
-    return path.startswith(STANDARD_LIBRARY) and "-packages" not in path
-
-
-def _resident_bytes(pid: int) -> int:
-    """Host memory that a process has touched, without files; 0 where the system does not tell."""
-    try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
-    except OSError:
-        return 0
-    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")

@@ -26,8 +26,8 @@ from qualify.facts.devices import DeviceKind
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
 
-LINE_BYTES = 64 << 20
-"""a longer line is no message: the parent would collect it until its memory is full"""
+LINE_BYTES = 8 << 20
+"""a longer line is no message; JSON of so many bytes takes up to thirty times the memory once it is decoded"""
 SHOWN = 40
 """bytes of a wrong line that the reason shows"""
 LAUNCHES_OF = "launches"

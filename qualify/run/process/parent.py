@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it."""
+"""A process of qualify between others: it ends with the one that started it, and inherits what its own leave behind."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import signal
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent: int) -> None:
@@ -17,6 +19,19 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)  # it died before this process began to follow it
+
+
+def adopt_orphans() -> None:
+    """Let the processes fall to this one, and not to the machine's first, whose parents end below it.
+
+    For a process of qualify's own only: ``tree.end_strays`` then ends them. A user's process may have other children.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def keep_to_itself() -> None:
+    """Let no other process of this user read or write this one's memory and descriptors; root still may."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0)
 
 
 def follow_parent(parent: int) -> None:

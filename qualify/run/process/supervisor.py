@@ -41,6 +41,8 @@ from qualify.run.process.repeats import (
 from qualify.run.process.setup import Settings
 
 START_TIMEOUT_S = 300.0
+JUDGE_BYTES = 4 << 30
+"""that a judge and all its hosts may take beyond what one host may"""
 JUDGE_S = 60.0
 """that a judge may take beyond the limit of its hosts before it is ended itself"""
 
@@ -146,7 +148,7 @@ class Supervisor:
         """
         began = time.monotonic()
         try:
-            self.child = child = Child(self.settings.memory_bytes)
+            self.child = child = Child(self.settings.memory_bytes + JUDGE_BYTES)
         except OSError as error:
             raise DeviceError(
                 f"no worker process can be started: {error}. The machine has probably run out of processes, memory "

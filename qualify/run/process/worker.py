@@ -36,7 +36,7 @@ from qualify.run.process.messages import (
     encode,
     event_of,
 )
-from qualify.run.process.parent import follow_parent
+from qualify.run.process.parent import adopt_orphans, follow_parent, keep_to_itself
 
 M = TypeVar("M")
 
@@ -61,6 +61,8 @@ def main() -> None:
     """Entry of the child; its arguments are the two descriptors, the parent's process id, and two that hosts need."""
     own_in, own_out, parent = (int(argument) for argument in sys.argv[1:4])
     follow_parent(parent)
+    adopt_orphans()
+    keep_to_itself()
     for descriptor in (own_in, own_out):
         # A host must not hold the pipe open after this process has gone, nor write to it.
         os.set_inheritable(descriptor, False)

@@ -212,12 +212,3 @@ def test_a_process_that_dies_says_how(child: Child) -> None:
     child.process.wait()
     with pytest.raises(Gone, match=r"killed by signal 15 \(SIGTERM\)"):
         child.receive(10)
-
-
-def test_an_endless_log_is_cut(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that prints without end does not fill the disk."""
-    monkeypatch.setattr("qualify.run.process.child.LOG_BYTES", 1000)
-    os.write(child.log.fileno(), b"x" * 1001)
-    assert child.receive(10) is None
-    os.write(child.log.fileno(), b"y")
-    assert "y" == child.log_tail()

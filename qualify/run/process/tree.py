@@ -1,0 +1,211 @@
+"""A process and everything that it started, wherever those processes moved: how much memory they hold, and their end.
+
+A process belongs to the tree of a child when one of these is true. Nobody else's process can meet any of them::
+
+    it is the child                   same id and same start time: an id alone may be somebody else's by now
+    its parent belongs
+    it was seen as a member before    its parents may have ended since
+    it is in the child's session      while a member still holds that session's number
+    its environment has the mark      which the child was started with: daemons that left session and parents behind
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from qualify.run.process.memory import resident_bytes
+
+GIVE_UP_S = 10.0
+"""a process that SIGKILL has not ended by then is stuck in the kernel"""
+PAUSE_S = 0.005
+WALK_S = 0.25
+"""pause between two looks for new members"""
+WALK_SHARE = 20
+"""... and at least so many times what the last look took: on a machine with thousands of processes it takes long"""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process at one moment."""
+
+    pid: int
+    state: str
+    """as in ``/proc/PID/stat``; Z where the main thread has ended"""
+    parent: int
+    session: int
+    threads: int
+    started: int
+    """clock ticks since the machine's start; id and start time together name a process"""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it runs any more; its parent may not have asked yet how it ended."""
+        return self.state in "ZX" and self.threads <= 1
+
+
+class Tree:
+    """One child process and everything that it started."""
+
+    def __init__(self, pid: int, mark: str) -> None:
+        """Begin with a child that this process started and has not waited for.
+
+        Args:
+            pid: of the child, the leader of a session of its own.
+            mark: text that stands in the environment of the child and of no other tree's processes; empty for none.
+        """
+        self.pid = pid
+        self.mark = mark.encode()
+        process = read_process(pid)
+        self.began = process.started if process else 0
+        self.members = {pid: self.began}
+        """start times of the processes seen at the last look, by id"""
+        self.walk_at = 0.0
+
+    def used_bytes(self, limit_bytes: int) -> int:
+        """Host memory of all its members, without files; what they share may count twice below the limit."""
+        now = time.monotonic()
+        if now >= self.walk_at:
+            self.look()
+            done = time.monotonic()
+            self.walk_at = done + max(WALK_S, WALK_SHARE * (done - now))
+        return resident_bytes(self.members, limit_bytes)
+
+    def look(self) -> list[Process]:
+        """Its present members, parents before their children; those that ended and wait for their parent too."""
+        table = processes()
+        children: defaultdict[int, list[Process]] = defaultdict(list)
+        for process in table.values():
+            children[process.parent].append(process)
+        found: dict[int, Process] = {}
+        queue = [process for process in table.values() if self.members.get(process.pid) == process.started]
+        # A session's number is not given to another process while the session has a member.
+        if any(process.session == self.pid for process in queue):
+            queue += [process for process in table.values() if process.session == self.pid]
+        queue += [process for process in table.values() if self._marked(process)]
+        for process in queue:
+            if process.pid not in found and process.pid != os.getpid():
+                found[process.pid] = process
+                queue += children[process.pid]
+        self.members = {process.pid: process.started for process in found.values()}
+        return list(found.values())
+
+    def _marked(self, process: Process) -> bool:
+        if not self.mark or process.started < self.began or process.ended:
+            return False
+        try:
+            return self.mark in Path(f"/proc/{process.pid}/environ").read_bytes()
+        except OSError:  # it ended, or is somebody else's
+            return False
+
+    def end(self) -> None:
+        """Kill every member, and wait until none is left.
+
+        All are stopped first, so that none starts another one while this looks for them.
+        """
+        stopped: set[tuple[int, int]] = set()
+        until = time.monotonic() + GIVE_UP_S
+        while True:
+            members = self.look()
+            living = [process for process in members if not process.ended]
+            late = time.monotonic() > until
+            fresh = [process for process in living if (process.pid, process.started) not in stopped]
+            if fresh and not late:
+                for process in fresh:
+                    _send(process, signal.SIGSTOP)
+                    stopped.add((process.pid, process.started))
+                continue
+            # Children first: the kernel wakes stopped processes whose group loses its last parent.
+            for process in reversed(living):
+                _send(process, signal.SIGKILL)
+            if late or not living:
+                break
+            time.sleep(PAUSE_S)
+        _reap(process for process in members if process.pid != self.pid)
+
+
+def end_strays(known: Collection[int]) -> None:
+    """End the processes that fell to this one because their own parents ended, and everything that they started.
+
+    Only a process that called ``adopt_orphans`` gets any. What it started itself, and did not move to another session,
+    is none.
+
+    Args:
+        known: ids of the children that it started in sessions of their own, and that are to live on.
+    """
+    until = time.monotonic() + GIVE_UP_S
+    while strays := list(_strays(known)):
+        for stray in strays:
+            Tree(stray.pid, mark="").end()
+        _reap(_strays(known))
+        if time.monotonic() > until:
+            return
+
+
+def _strays(known: Collection[int]) -> Iterator[Process]:
+    own, session = os.getpid(), os.getsid(0)
+    for process in processes().values():
+        if process.parent == own and process.session != session and process.pid not in known:
+            yield process
+
+
+def read_process(pid: int) -> Process | None:
+    """What the kernel says of a process; None where there is none of this id."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name, in brackets, may hold anything.
+    fields = text.rpartition(b")")[2].split()
+    return Process(
+        pid=pid,
+        state=fields[0].decode(),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        threads=int(fields[17]),
+        started=int(fields[19]),
+    )
+
+
+def processes() -> dict[int, Process]:
+    """Every process of this machine, or of this container, by id."""
+    with os.scandir("/proc") as entries:
+        found = [read_process(int(entry.name)) for entry in entries if entry.name.isdigit()]
+    return {process.pid: process for process in found if process is not None}
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    """Send a signal to a process, and never to a later one of the same id.
+
+    A handle names the process whatever becomes of its id; old kernels have none, and a full table of files neither.
+    """
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        handle = -1
+    try:
+        now = read_process(process.pid)
+        if now is None or now.started != process.started:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            if handle >= 0:
+                signal.pidfd_send_signal(handle, number)
+            else:
+                os.kill(process.pid, number)
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def _reap(ended: Iterable[Process]) -> None:
+    """Ask about processes that ended and that have become children of this one."""
+    for process in ended:
+        if process.parent == os.getpid() and process.ended:
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)

@@ -1,0 +1,350 @@
+"""A child with real processes: its end takes everything along that it started, and says what happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qualify.run.process.child import Child, Gone
+from qualify.run.process.messages import Ready
+
+GIGABYTE = 1 << 30
+PRELUDE = """
+import os, subprocess, sys, time
+out, notes = int(sys.argv[3]), os.environ["NOTES"]
+
+def ready():
+    os.write(out, b'{"event":"ready"}\\n')
+
+def note(pid):
+    with open(notes, "a") as file:
+        file.write(f"{pid}\\n")
+
+def sleep():
+    time.sleep(60)
+    os._exit(9)
+"""
+Start = Callable[..., Child]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Where a child's processes leave their ids."""
+    return tmp_path / "pids"
+
+
+@pytest.fixture
+def start(notes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a child that runs a script, and waits until it says that it is ready."""
+    children = []
+
+    def begin(script: str, memory_bytes: int = GIGABYTE, *, wait: bool = True) -> Child:
+        monkeypatch.setattr("qualify.run.process.child.BOOT", PRELUDE + script)
+        monkeypatch.setenv("NOTES", str(notes))
+        children.append(child := Child(memory_bytes))
+        while wait and child.receive(30) != Ready():
+            pass
+        return child
+
+    yield begin
+    for child in children:
+        child.stop()
+    for pid in pids(notes):
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
+def pids(notes: Path) -> list[int]:
+    """The processes that left their id."""
+    return [int(line) for line in notes.read_text().split()] if notes.exists() else []
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def end_of(child: Child, limit_s: float = 30, within_s: float = 60) -> Gone:
+    """How the life of a child ends while its parent listens."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            child.receive(limit_s)
+        except Gone as gone:
+            assert child.process.returncode is not None
+            return gone
+    raise AssertionError("it lives for ever")
+
+
+SLEEPER = '[sys.executable, "-c", "import time; time.sleep(60)"]'
+ESCAPES = {
+    "a-session-of-its-own": f"note(subprocess.Popen({SLEEPER}, start_new_session=True).pid)",
+    "without-environment": f"note(subprocess.Popen({SLEEPER}, start_new_session=True, env={{}}).pid)",
+    "daemon": """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        note(os.getpid())
+        sleep()
+    os._exit(0)
+os.wait()
+while not os.path.exists(notes):
+    time.sleep(0.01)
+""",
+    "stopped": f"note(pid := subprocess.Popen({SLEEPER}, start_new_session=True).pid); os.kill(pid, 19)",
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=ESCAPES.keys())
+def test_a_kill_ends_what_left_the_group(escape: str, start: Start, notes: Path) -> None:
+    """A process in a session of its own, and a daemon whose parents ended."""
+    child = start(f"{escape}\nready()\nsleep()")
+    (pid,) = pids(notes)
+    assert alive(pid)
+    child.kill()
+    assert not alive(pid)
+    assert -signal.SIGKILL == child.process.returncode
+
+
+@pytest.mark.parametrize("escape", [ESCAPES["a-session-of-its-own"], ESCAPES["daemon"]], ids=["session", "daemon"])
+def test_what_a_dead_process_left_ends_too(escape: str, start: Start, notes: Path) -> None:
+    """The process ended by itself: what it started has other parents by now, and is found by its environment."""
+    child = start(f"{escape}\nready()\nos._exit(3)")
+    (pid,) = pids(notes)
+    assert "the process exited with status 3" == end_of(child).error
+    assert not alive(pid)
+
+
+def test_no_fork_escapes(start: Start, tmp_path: Path) -> None:
+    """Processes that start others all the time, each in a session of its own, are stopped before they are killed."""
+    child = start(f"""
+ready()
+mark, until = {str(tmp_path)!r}, time.monotonic() + 3
+for _ in range(4):
+    if os.fork() == 0:
+        os.setsid()
+        while time.monotonic() < until:
+            if os.fork() == 0:
+                os.setsid()
+                os.execv(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(30)", mark])
+            time.sleep(0.05)
+        os._exit(0)
+sleep()
+""")
+    time.sleep(1)
+    assert len(running_with(str(tmp_path))) > 4
+    child.kill()
+    time.sleep(0.5)
+    assert [] == running_with(str(tmp_path))
+
+
+def running_with(mark: str) -> list[int]:
+    """Processes with this text among their arguments, but for this one."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "cmdline").read_bytes() and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return [pid for pid in found if alive(pid)]
+
+
+def test_others_live_on(start: Start, notes: Path) -> None:
+    """Another child of this process, another worker, and a process that somebody else started."""
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    other = start("ready()\nsleep()")
+    with (
+        subprocess.Popen(sleeper) as mine,
+        subprocess.Popen(sleeper, start_new_session=True) as apart,
+    ):
+        child = start(f"{ESCAPES['a-session-of-its-own']}\nready()\nsleep()")
+        child.kill()
+        child.kill()
+        assert all(alive(pid) for pid in (mine.pid, apart.pid, other.process.pid))
+        mine.kill()
+        apart.kill()
+    assert not alive(pids(notes)[0])
+
+
+def test_an_id_that_is_somebody_elses_now_is_left_alone(start: Start) -> None:
+    """The child ended and was waited for; another process leads a group with its id since then."""
+    child = start("ready()\nsleep()")
+    child.process.kill()
+    child.process.wait()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], process_group=0) as other:
+        child.process.pid = child.tree.pid = other.pid
+        child.kill()
+        assert alive(other.pid)
+        other.kill()
+
+
+FORKS = """
+chunk, parts = {chunk}, []
+for _ in range({forks}):
+    if os.fork() == 0:
+        {leave}
+        parts.append(b"x" * chunk)
+        sleep()
+ready()
+sleep()
+"""
+
+
+@pytest.mark.parametrize("leave", ["pass", "os.setsid()"], ids=["group", "session"])
+def test_memory_of_the_whole_tree_counts(leave: str, start: Start) -> None:
+    """Four processes with a part each are too much together."""
+    child = start(FORKS.format(chunk=100 << 20, forks=4, leave=leave), memory_bytes=300 << 20)
+    gone = end_of(child, within_s=20)
+    assert gone.error.startswith("killed: it and 4 processes that it started used 0.")
+    assert gone.error.endswith("GB of host memory, more than the 0.3 GB it may take")
+
+
+def test_shared_memory_counts_once(start: Start) -> None:
+    """Forks that only read what they share with their parent take nothing: 150 MiB, not 750."""
+    child = start("block = b'x' * (150 << 20)\n" + FORKS.format(chunk=1, forks=4, leave="pass"), 400 << 20)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        assert child.receive(30) is None
+    assert 5 == len(child.tree.members)
+
+
+def test_memory_counts_while_messages_come(start: Start) -> None:
+    """A process that always has something to say is weighed too."""
+    script = "parts = []\nready()\nwhile True:\n    ready()\n    parts.append(b'x' * (4 << 20))\n    time.sleep(0.01)"
+    gone = end_of(start(script, 200 << 20), within_s=20)
+    assert gone.error.startswith("killed: it used 0.")
+
+
+def test_who_kills_itself_was_not_out_of_memory(start: Start) -> None:
+    """SIGKILL alone says nothing about memory."""
+    gone = end_of(start("ready()\nos.kill(os.getpid(), 9)"))
+    assert "killed by signal 9 (SIGKILL), by itself or by someone on this machine" == gone.error
+
+
+def test_the_kernels_count_is_evidence_of_too_little_memory(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rose since the child was started. The files stand in for a machine that is full."""
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 7\n")
+    monkeypatch.setattr("qualify.run.process.memory.PROC", tmp_path)
+    child = start("ready()\nsleep()")
+    (tmp_path / "vmstat").write_text("nr_free_pages 1\noom_kill 8\n")
+    os.kill(child.process.pid, signal.SIGKILL)
+    error = "killed by signal 9 (SIGKILL), probably because the machine ran out of memory"
+    assert error == end_of(child).error
+
+
+def test_an_endless_log_reaches_no_disk(start: Start) -> None:
+    """The parent is busy elsewhere for a second while the child prints; only the end is kept."""
+    child = start(
+        "ready()\nline = b'x' * 65536\ntimes = 0\nuntil = time.monotonic() + 1\n"
+        "while time.monotonic() < until:\n    os.write(1, line)\n    times += 1\n"
+        "os.write(1, b'%d blocks, the end' % times)\nready()\nsleep()"
+    )
+    time.sleep(1)
+    while child.receive(30) is None:
+        pass
+    assert own_files_bytes() < 1 << 20
+    child.kill()
+    assert child.log_tail().endswith(" blocks, the end")
+    assert int(child.log_tail().rpartition("x")[2].split()[0]) > 1000
+    assert len(child.log_tail()) <= 4000
+
+
+def own_files_bytes() -> int:
+    """Size of the deleted files that this process has open."""
+    size = 0
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            entry = link.stat()
+        except OSError:  # the one that lists them
+            continue
+        size += entry.st_size if stat.S_ISREG(entry.st_mode) and entry.st_nlink == 0 else 0
+    return size
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["os.close(1); os.close(2)", "sys.stdout = sys.stderr = None", "import io; sys.stdout = io.StringIO()"],
+    ids=["closed", "gone", "replaced"],
+)
+def test_stdout_is_the_childs_own_affair(script: str, start: Start) -> None:
+    """Messages come as before, and so does its end."""
+    child = start(f"print('before', flush=True)\n{script}\nready()\ntime.sleep(0.5)\nready()\nos._exit(5)")
+    while child.receive(30) is None:
+        pass
+    assert "the process exited with status 5" == end_of(child).error
+    assert "before\n" == child.log_tail()
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        ("os.closerange(3, 256)\nsleep()", "something in the process closed qualify's own pipe, so it was killed"),
+        (
+            "os.closerange(3, 256)\nready()",
+            "something in the process closed qualify's own pipe, so it ended (OSError: [Errno 9] Bad file descriptor)",
+        ),
+        (
+            "os.close(int(sys.argv[2]))\nready()\nos.read(int(sys.argv[2]), 1)",
+            "something in the process closed qualify's own pipe, so it ended (OSError: [Errno 9] Bad file descriptor)",
+        ),
+    ],
+    ids=["goes-on", "writes", "reads"],
+)
+def test_who_closes_the_pipe_is_told_so(script: str, error: str, start: Start) -> None:
+    """And not that qualify's own code failed to write into it."""
+    assert error == end_of(start(f"ready()\n{script}")).error
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("os._exit(0)", "the process exited with status 0"),
+        ("os.close(out); time.sleep(1); raise SystemExit(7)", "the process exited with status 7"),
+        ("os.abort()", "killed by signal 6 (SIGABRT)"),
+    ],
+    ids=["at-once", "slowly", "fault"],
+)
+def test_who_only_ends_did_not_close_the_pipe(call: str, error: str, start: Start) -> None:
+    """Every end closes the pipe too; Python's own a while before the process ends, and before its threads do."""
+    threads = "import threading\nfor _ in range(20):\n    threading.Thread(target=sleep, daemon=True).start()\n"
+    assert error == end_of(start(f"{threads}ready()\n{call}")).error
+
+
+def test_ever_new_steps_are_chatter(start: Start) -> None:
+    """A process that invents a step at a time, without any result, does not renew its limit for ever."""
+    child = start(
+        """
+ready()
+number = 0
+while True:
+    os.write(out, b'{"event":"at","case":"a","stage":"step %d"}\\n' % number)
+    number += 1
+    time.sleep(0.0001)
+"""
+    )
+    assert end_of(child, limit_s=1, within_s=20).error.startswith("no progress for 1 s")
+    assert len(child.steps) <= 2000
+
+
+def test_a_busy_parent_is_not_filled(start: Start) -> None:
+    """What a child writes meanwhile waits in the pipe: a message takes no more memory than a line may have."""
+    child = start("while True:\n    ready()", wait=False)
+    time.sleep(1)
+    for _ in range(1000):
+        child.receive(30)
+    assert len(child.buffer) <= 1 << 16
+    child.kill()
