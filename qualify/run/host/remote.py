@@ -111,8 +111,13 @@ class RemoteHost:
     def greet(self) -> None:
         """Wait for it, unless somebody has."""
         if not self.started:
-            self.answer(says.Done)
+            stage, self.watch = self.watch, Watch()
+            try:
+                self.answer(says.Done)
+            finally:
+                self.watch = stage
             self.started = True
+            self.watch.begin(self.watch.limit_s)  # the stage did not take this time
 
     def ask(self, request: says.Request, kind: type[A]) -> A:
         """One question and its answer.
@@ -172,6 +177,8 @@ class RemoteHost:
 
     def _part(self, part: says.Part, room: Slot) -> Any:
         dtype = getattr(torch, part.dtype, None) if part.dtype else None
+        if part.kind == "NoneType":
+            return None
         if not isinstance(dtype, torch.dtype):
             return type(part.kind, (), {})()
         count = dtype.itemsize
@@ -439,7 +446,8 @@ def _exception(raised: says.Raised) -> Exception:
         case "import":
             return LoadFailed(raised.name, raised.text, raised.log)
         case "memory":
-            return torch.OutOfMemoryError(raised.text or raised.name)
+            kind = MemoryError if raised.name == "MemoryError" else torch.OutOfMemoryError
+            return kind(raised.text)
     return KernelRaised(raised.name, raised.text, raised.log)
 
 
