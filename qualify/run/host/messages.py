@@ -1,7 +1,8 @@
 """The messages between a judge and a host: dataclasses of plain data, each a line of JSON.
 
 A host answers each request with one message: Done, Returned, Numbers, Events or Sampled as the request says, or Raised.
-Before the answer to a Trace it says Began once for each call. Everything here needs the standard library only, because
+Before the answer to a Trace it says Began once for each call. All of them have the number of the request: what comes
+late, or unasked, answers nothing. Everything here needs the standard library only, because
 a host may be another Python in which nothing is installed but torch and the library.
 """
 
@@ -23,6 +24,8 @@ Region = tuple[int, int, int]
 class Request:
     """What a judge asks."""
 
+    asked: int = 0
+    """number of the request"""
     drop: tuple[int, ...] = ()
     """numbers of prepared calls, results and graphs that nobody needs any more"""
     free: tuple[tuple[int, int], ...] = ()
@@ -195,12 +198,20 @@ class Wait(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class Said:
+    """What a host says."""
+
+    to: int = 0
+    """number of the request"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(Said):
     """It is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Began:
+class Began(Said):
     """The call of that place in the list is launched next."""
 
     index: int
@@ -221,7 +232,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Returned:
+class Returned(Said):
     """What a kernel returned: one tensor, or several parts."""
 
     several: bool
@@ -229,7 +240,7 @@ class Returned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised:
+class Raised(Said):
     """An exception of the kernel or its library."""
 
     kind: Literal["refusal", "import", "memory", "other"]
@@ -240,21 +251,21 @@ class Raised:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
+class Numbers(Said):
     """Some numbers, in the order that the request names."""
 
     values: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Events:
+class Events(Said):
     """Events of a profiler session, as Chrome's trace format has them."""
 
     events: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled:
+class Sampled(Said):
     """What a clock said."""
 
     samples_us: tuple[float, ...]
@@ -263,7 +274,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class Described(Said):
     """The software of the host: components as (kind, name, version), and files that matter and are mapped."""
 
     components: tuple[tuple[str, str, str, str], ...]
@@ -272,7 +283,7 @@ class Described:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
+class Script(Said):
     """A script that calls the kernel."""
 
     text: str
