@@ -24,6 +24,7 @@ from qualify.facts.outcome import (
     Crashed,
     Evidence,
     Finding,
+    FindingVerdict,
     Measured,
     Outcome,
     Refused,
@@ -50,6 +51,8 @@ from qualify.run.process.messages import CaseRequest
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 8 << 30}
 """inputs that may be held while a profiler session is filled"""
+BUDGET = "budget"
+"""the check without which no number was compared"""
 COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 """footprint of the rotating copies of a timing, at most"""
 
@@ -144,6 +147,8 @@ class Session:
         self.waiting: deque[CaseRequest] = deque()
         self.looking_at = 0
         """place in the profiler session of the case that was launched last"""
+        self.spared: set[str] = set()
+        """cases that began anew because somebody killed their host"""
 
     def run(self, requests: Iterable[CaseRequest]) -> Iterator[Ended]:
         """Outcomes of a chunk, one after another; raises SickContext after the outcome that caused it.
@@ -241,6 +246,10 @@ class Session:
             running = batch.pop(0)
             request = running.request
             outcome = failed.get(request.case.id)
+            if outcome is None and self._spares(running):
+                self.spared.add(request.case.id)
+                self.waiting.appendleft(request)
+                continue
             if outcome is None and not running.host.alive:
                 self.waiting.appendleft(request)  # another case has ended the process in which it was prepared
                 continue
@@ -252,6 +261,10 @@ class Session:
             yield Ended(case=request.case.id, outcome=self._still_healthy(running, outcome), fresh=running.fresh)
             self._ask_health(request)
 
+    def _spares(self, running: Running) -> bool:
+        """Whether somebody has killed its host while another case ran; it is blamed for that the second time."""
+        return running.host.killed and running.request.case.id not in self.spared
+
     def _witness(self, batch: list[Running]) -> dict[str, Outcome]:
         """Trace the batch, each host's cases in one session; then alone whatever that session did not prove.
 
@@ -260,6 +273,8 @@ class Session:
         failed: dict[str, Outcome] = {}
         for host in {id(running.host): running.host for running in batch}.values():
             own = [running for running in batch if running.host is host]
+            if any(map(self._spares, own)):
+                continue
             outcome = self._guarded(own[0].request, "witness", partial(self._look, own))
             if outcome is not None and (len(own) == 1 or not host.alive):
                 failed[own[self.looking_at].request.case.id] = outcome
@@ -320,8 +335,9 @@ class Session:
             try:
                 findings = check.run(subject)
             except LibraryRefusal as refusal:
-                detail = f"not asked: {refusal}"
-                findings = [Finding(check=check.name, verdict="note", detail=detail)]
+                # What a check alters the library need not take; the budget asks for the case's own call again.
+                verdict: FindingVerdict = "inconclusive" if check.name == BUDGET else "note"
+                findings = [Finding(check=check.name, verdict=verdict, detail=f"not asked: {refusal}")]
             except torch.OutOfMemoryError as error:
                 # What the checks hold beside the call is theirs, and no fault of the kernel.
                 detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"

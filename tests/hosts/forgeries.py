@@ -15,12 +15,13 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from third_party import attend
 
-calls = 0
+calls = []
 remembered = {}
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/"
 PASSED = {"check": "budget", "verdict": "pass", "detail": "", "values": {}}
@@ -29,6 +30,9 @@ PASSED = {"check": "budget", "verdict": "pass", "detail": "", "values": {}}
 
 def correct(call):
     return attend(call)
+
+
+correct_later = correct
 
 
 def wrong(call):
@@ -42,11 +46,11 @@ def note(name, found):
 
 
 def once(step):
-    """Do it at the first call of the process."""
-    global calls
-    calls += 1
-    if calls == 1:
+    """Do it at the first call of the process; which call this is."""
+    calls.append(1)
+    if len(calls) == 1:
         step()
+    return len(calls)
 
 
 def asked(*names):
@@ -187,13 +191,12 @@ def outcome_lines():
 def write_to(folder, text):
     """To every pipe that a process has open; the numbers of those that could be written to."""
     reached = []
-    for entry in os.listdir(folder):
-        path = f"{folder}/{entry}"
+    for entry in Path(folder).iterdir():
         try:
-            if not os.readlink(path).startswith("pipe:"):
+            if not str(entry.readlink()).startswith("pipe:"):
                 continue
-            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-            reached.append((entry, os.write(descriptor, text)))
+            descriptor = os.open(entry, os.O_WRONLY | os.O_NONBLOCK)
+            reached.append((entry.name, os.write(descriptor, text)))
         except OSError:
             continue
     return reached
@@ -236,7 +239,9 @@ def answers_in_advance(call):
     """A right call's result, again and again, before anybody asks; then nobody is there."""
     part = {"kind": "Tensor", "dtype": "float32", "shape": [8, 2, 32], "device": "cpu", "offset": 0}
     returned = {"event": "returned", "several": False, "parts": [part]}
-    os.write(own_pipe(), lines(*[{"event": "done"}, {"event": "done"}, returned, {"event": "numbers", "values": [1]}] * 8))
+    os.write(
+        own_pipe(), lines(*[{"event": "done"}, {"event": "done"}, returned, {"event": "numbers", "values": [1]}] * 8)
+    )
     os._exit(0)
 
 
@@ -330,6 +335,17 @@ def says_negative_times(call):
     return attend(call)
 
 
+def says_events_without_time(call):
+    def patch():
+        from qualify.run.host import local
+
+        honest = local.tracing.record
+        local.tracing.record = lambda *given, **named: [{**event, "dur": math.nan} for event in honest(*given, **named)]
+
+    once(patch)
+    return attend(call)
+
+
 # Other processes' memory
 
 
@@ -340,15 +356,13 @@ def reads_the_judge(call):
     for pid in ancestors():
         for name, mode in (("mem", "r+b"), ("environ", "rb"), ("maps", "rb"), ("pagemap", "rb")):
             try:
-                with open(f"/proc/{pid}/{name}", mode) as file:
+                with Path(f"/proc/{pid}/{name}").open(mode) as file:
                     if name == "mem" or file.read(1):
                         found.append(name)
             except OSError:
                 continue
-        try:
-            found += [os.readlink(f"/proc/{pid}/fd/{entry}") for entry in os.listdir(f"/proc/{pid}/fd")]
-        except OSError:
-            pass
+        with suppress(OSError):
+            found += [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
         if libc.ptrace(0x4206, pid, 0, 0) == 0:  # PTRACE_SEIZE
             found.append("ptrace")
             libc.ptrace(17, pid, 0, 0)  # PTRACE_DETACH
@@ -368,10 +382,10 @@ def scribbles_on_siblings(call):
         while True:
             for pid in siblings():
                 for entry in range(3, 32):
-                    path = f"/proc/{pid}/fd/{entry}"
+                    path = Path(f"/proc/{pid}/fd/{entry}")
                     try:
-                        if "memfd:qualify-arena" in os.readlink(path):
-                            with open(path, "r+b", buffering=0) as arena:
+                        if "memfd:qualify-arena" in str(path.readlink()):
+                            with path.open("r+b", buffering=0) as arena:
                                 arena.write(b"\x42" * (1 << 16))
                             reached.append(entry)
                     except OSError:
@@ -492,13 +506,11 @@ def returns_a_lazy_tensor(call):
 
 
 def right_three_times(call):
-    once(lambda: None)
-    return attend(call) if calls <= 3 else wrong(call)
+    return attend(call) if once(lambda: None) <= 3 else wrong(call)
 
 
 def right_twenty_times(call):
-    once(lambda: None)
-    return attend(call) if calls <= 20 else wrong(call)
+    return attend(call) if once(lambda: None) <= 20 else wrong(call)
 
 
 def patterned(call):
@@ -539,8 +551,7 @@ def refuses_the_rest(call):
     """Wrong once, and after that it will not take any call."""
     from qualify.run.adapters.interface import LibraryRefusal
 
-    once(lambda: None)
-    if calls > 1:
+    if once(lambda: None) > 1:
         raise LibraryRefusal("not today")
     return wrong(call)
 
@@ -550,6 +561,17 @@ def refuses_while_checked(call):
     from qualify.run.adapters.interface import LibraryRefusal
 
     if asked("run"):
+        raise LibraryRefusal("not today")
+    return wrong(call)
+
+
+def refuses_until_timed(call):
+    """It takes its own call again only once the checks are over."""
+    from qualify.run.adapters.interface import LibraryRefusal
+
+    if asked("sample", "host_us"):
+        remembered["timed"] = True
+    elif asked("run") and "timed" not in remembered:
         raise LibraryRefusal("not today")
     return wrong(call)
 
@@ -599,4 +621,3 @@ def calls_the_reference(call):
     out = torch.zeros(*call.q.shape[:2], call.v.shape[-1], dtype=torch.float64)
     out[found.rows] = found.out
     return out.to(call.out_dtype)
-

@@ -114,7 +114,7 @@ def test_a_host_of_root_stays_out() -> None:
 
 
 def test_a_judge_still_sees_its_own_pages() -> None:
-    """It copies only touched pages of large inputs; its own page table is closed to it too, so it opened that before."""
+    """It copies only touched pages of large inputs, and its own page table would be closed to it too."""
     script = """
 become_somebody(); keep_to_itself()
 flat = torch.empty(64 << 20, dtype=torch.uint8)

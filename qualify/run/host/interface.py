@@ -158,6 +158,11 @@ class Host(Protocol):
         """Whether what was prepared there is still there."""
         ...
 
+    @property
+    def killed(self) -> bool:
+        """Whether somebody has killed it, and it was asked nothing since."""
+        ...
+
     def settle(self) -> None:
         """Wait until everything that was launched is done."""
         ...

@@ -159,6 +159,11 @@ class LocalHost:
         """As this process is."""
         return True
 
+    @property
+    def killed(self) -> bool:
+        """As this process is."""
+        return False
+
     def settle(self) -> None:
         """Of this process."""
         self.processor.synchronize()

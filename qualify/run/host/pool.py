@@ -180,7 +180,7 @@ class Pool:
         """Load it in its host, which is started, or started anew."""
         library = library_of(card)
         place = self.places.pop(library, None)
-        if place is not None and (place.host.lost is not None or (alone and place.ran)):
+        if place is not None and (place.host.lost is not None or place.host.killed or (alone and place.ran)):
             self._end(place.host)
             place = None
         if place is None:

@@ -105,6 +105,11 @@ class RemoteHost:
         """Whether the process is still to be asked."""
         return self.lost is None
 
+    @property
+    def killed(self) -> bool:
+        """By SIGKILL, which a neighbour may have sent."""
+        return self.lost is None and self.child.was_killed()
+
     def send_start(self) -> None:
         """Ask for the device, without waiting for the answer: hosts start side by side."""
         limit = self.setup.memory_bytes if self.setup.device == HOST else 0

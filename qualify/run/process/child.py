@@ -256,6 +256,13 @@ class Child:
         process = read_process(self.process.pid) if self.process.returncode is None else None
         return process is None or process.ended
 
+    def was_killed(self) -> bool:
+        """Whether SIGKILL has ended it; how it ended can still be asked for afterwards."""
+        if self.process.returncode is not None:
+            return self.process.returncode == -signal.SIGKILL
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return ended is not None and ended.si_code == os.CLD_KILLED and ended.si_status == signal.SIGKILL
+
     def _wait_for_end(self, limit_s: float) -> bool:
         """Give the process a moment to end by itself; whether it does."""
         until = time.monotonic() + limit_s

@@ -1,0 +1,172 @@
+"""Wrong kernels that try to be taken for right ones: each is caught, and no other case is touched.
+
+What a hostile kernel can still do stands in SECURITY.md; the last tests show some of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Ended, call, write_card, write_cards, write_matrix
+
+MODULE = Path(__file__).with_name("forgeries.py")
+NUMBERS = "measured"
+"""a check says no"""
+PIPE = "something in the process wrote into qualify's own pipe"
+CAUGHT = {
+    "wrong": NUMBERS,
+    "patches-checks": NUMBERS,
+    "patches-findings": NUMBERS,
+    "patches-golden": NUMBERS,
+    "patches-comparison": NUMBERS,
+    "patches-host": "timing: while it is timed, the call gives something else",
+    "patches-clocks": NUMBERS,
+    "patches-profilers": NUMBERS,
+    "names-operators": NUMBERS,
+    "writes-an-outcome": f"crashed in prepare: {PIPE} (unknown event 'outcome')",
+    "writes-an-outcome-upstairs": "crashed in prepare: the process exited with status 0",
+    "answers-in-advance": f"crashed in prepare: {PIPE} (an answer that nobody asked for)",
+    "answers-beside": f"crashed in prepare: {PIPE} (an answer that nobody asked for)",
+    "leaves-an-answering-child": "crashed in prepare: ",
+    "says-not-there": NUMBERS,
+    "says-huge": f": {PIPE} (a result that no tensor can be)",
+    "says-negative": f": {PIPE} (a result outside of its room)",
+    "says-outside": f": {PIPE} (a result outside of its room)",
+    "says-another-dtype": f": {PIPE} (a result that no tensor can be)",
+    "says-no-parts": f": {PIPE} (a result of no parts)",
+    "says-times-that-are-none": f"crashed in timing: {PIPE} (times that measure nothing)",
+    "says-negative-times": f"crashed in timing: {PIPE} (times that measure nothing)",
+    "says-events-without-time": f"crashed in witness: {PIPE} (events without a time)",
+    "reads-the-judge": NUMBERS,
+    "scribbles-on-siblings": NUMBERS,
+    "kills-siblings": NUMBERS,
+    "kills-the-judge": "crashed in prepare: killed by signal 9 (SIGKILL)",
+    "mends-it-later": NUMBERS,
+    "spoils-it-later": "contract: the result of a call is overwritten",
+    "returns-one-buffer": "contract: the result of a call is overwritten by the next call",
+    "returns-the-first": NUMBERS,
+    "makes-itself-right": "contract: the kernel wrote into its inputs (or their guard bands): q, k, v",
+    "returns-a-subclass": NUMBERS,
+    "returns-a-lazy-tensor": NUMBERS,
+    "right-three-times": NUMBERS,
+    "right-twenty-times": NUMBERS,
+    "right-for-patterns": "budget: normal inputs",
+    "right-for-random-values": "parameters: ",
+    "nothing-while-timed": "timing: while it is timed, the call gives something else",
+    "remembers-addresses-while-timed": "timing: while it is timed, the call gives something else",
+    "refuses-the-rest": "the card claims it and the library refuses: not today",
+    "refuses-while-checked": "the card claims it and the library refuses: not today",
+    "refuses-until-timed": "budget: not asked: not today",
+    "has-no-memory-while-checked": "crashed in timing: OutOfMemoryError",
+    "knows-its-case": NUMBERS,
+    "fills-the-disk": NUMBERS,
+}
+"""what becomes of each: the outcome, or what its first reason says"""
+PASSES = ("tiled-torch", "correct", "calls-the-reference", "correct-later")
+FULL = {"right-in-the-main-thread": "surroundings: "}
+"""caught at the full level"""
+
+
+def cards_of(folder: Path, *names: str) -> None:
+    """The --cards folder."""
+    cards = write_cards(folder / "cards")
+    shutil.copy(MODULE, cards)
+    for name in names:
+        write_card(cards, name, MODULE.stem, name.replace("-", "_"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A working folder with a matrix over them."""
+    folder = tmp_path_factory.mktemp("forgeries")
+    first, *others = PASSES
+    cards_of(folder, *others, *CAUGHT)
+    write_matrix(folder / "forgeries.yaml", first, others[0], *CAUGHT, *others[1:], timeout_s=30)
+    yield folder
+    found = folder / "cards" / "fills_the_disk.found"
+    for name in json.loads(found.read_text()) if found.exists() else ():
+        Path(name).unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def ended(folder: Path) -> Ended:
+    """The run of it."""
+    return call(
+        "run", "forgeries.yaml", "--cards", "cards", "--db", "evidence.db", "--json", cwd=folder, timeout_s=1800
+    )
+
+
+@pytest.fixture(scope="module")
+def cases(ended: Ended) -> dict[str, Any]:
+    """The cases as JSON, by kernel."""
+    return {item["id"].rpartition("/")[2]: item for item in ended.data["cases"]}
+
+
+def test_the_battery_is_whole() -> None:
+    """Every kernel of the module runs, and at least 25 of them forge."""
+    written = re.findall(r"^def (\w+)\(call\):", MODULE.read_text(), re.MULTILINE)
+    kernels = {name.replace("_", "-") for name in written} - {"patterned"}
+    assert kernels == ({*CAUGHT, *FULL, *PASSES} - {"tiled-torch", "correct-later"})
+    assert len(CAUGHT) >= 25
+
+
+def test_the_run_completes(ended: Ended) -> None:
+    """One strict JSON object on stdout, whatever the kernels wrote, and an outcome for each case."""
+    assert ("completed", "FAIL", 1) == (ended.data["state"], ended.data["verdict"], ended.code)
+    assert 0 == ended.data["counts"]["outcomes"]["not_run"]
+
+
+@pytest.mark.parametrize("kernel", CAUGHT)
+def test_a_forgery_is_caught(cases: dict[str, Any], kernel: str) -> None:
+    """The case does not pass, and the reason says what was seen."""
+    found, expected = cases[kernel], CAUGHT[kernel]
+    assert "INCONCLUSIVE" == found["verdict"] if kernel == "refuses-until-timed" else "FAIL" == found["verdict"]
+    if expected == NUMBERS:
+        assert NUMBERS == found["outcome"]
+        assert {"budget", "census"} & {item["check"] for item in found["findings"] if item["verdict"] == "fail"}
+    else:
+        assert expected in found["reasons"][0]
+
+
+@pytest.mark.parametrize("kernel", PASSES)
+def test_a_right_kernel_passes_among_them(cases: dict[str, Any], kernel: str) -> None:
+    """Before them and after them; a kernel that calls qualify's own reference is right too, as SECURITY.md says."""
+    found = cases[kernel]
+    assert ("measured", "PASS", []) == (found["outcome"], found["verdict"], found["reasons"])
+
+
+def test_nobody_looks_into_the_judge(folder: Path, ended: Ended) -> None:
+    """Neither its memory nor its descriptors, nor those of who started it, nor the other hosts'.
+
+    Root may see where memory is and how a process was started.
+    """
+    assert set(found(folder, "reads_the_judge")) <= {"environ", "maps", "pagemap"}
+    assert [] == found(folder, "writes_an_outcome_upstairs")
+    assert 0 == found(folder, "scribbles_on_siblings")
+
+
+def test_nothing_says_which_case_it_is(folder: Path, ended: Ended) -> None:
+    """Neither case nor seed nor golden result is in the host's arguments, environment or memory."""
+    assert {"started": False, "kinds": [], "frames": []} == found(folder, "knows_its_case")
+
+
+def found(folder: Path, name: str) -> Any:
+    """What a kernel got hold of."""
+    return json.loads((folder / "cards" / f"{name}.found").read_text())
+
+
+@pytest.mark.parametrize("kernel", FULL)
+def test_the_full_level_catches_more(tmp_path: Path, kernel: str) -> None:
+    """It calls a kernel from where an engine may call it."""
+    cards_of(tmp_path, kernel)
+    write_matrix(tmp_path / "full.yaml", kernel)
+    ended = call("run", "full.yaml", "--cards", "cards", "--level", "full", "--db", "full.db", "--json", cwd=tmp_path)
+    (case,) = ended.data["cases"]
+    assert "FAIL" == case["verdict"]
+    assert case["reasons"][0].startswith(FULL[kernel])
