@@ -167,6 +167,13 @@ class Pool:
                 with contextlib.suppress(Exception):
                     place.host.load(card)
 
+    def begin_controls(self) -> None:
+        """Let every host make its negative control now, beside whatever this process does."""
+        for place in self.places.values():
+            if place.host.alive:
+                with contextlib.suppress(HostLost):
+                    place.host.begin_control()
+
     def binaries(self) -> list[str]:
         """Files that matter and that hosts of this environment have mapped."""
         found: set[str] = set()

@@ -117,6 +117,7 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     ceilings = setup.ceilings or measure_ceilings(processor)
     pipe.announce("", "fingerprint")
     described = stack.describe_stack(device, Path(setup.hash_cache), pool.binaries())
+    pool.begin_controls()
     pipe.send(Described(stack=described, ceilings=ceilings))
     session = execute.Session(
         device=device,
