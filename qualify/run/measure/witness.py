@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
-from qualify.run.measure.kernel_names import identify
+from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
 from qualify.run.measure.tracing import Trace
 
 UNCLASSIFIED_SHARE = 0.05
@@ -41,11 +41,25 @@ def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str]) ->
         if products and not unknown:
             return witness("substituted", f"no attention kernel ran, the math path did: {', '.join(products[:4])}")
         return witness("unproven", "no launched kernel matches the card and none is known as attention")
+    hollow = _hollow(found, claimed)
+    if hollow:
+        return witness("unproven", hollow)
     share = sum(launch.duration_us for launch in unknown) / total if total else 0.0
     if share > UNCLASSIFIED_SHARE:
         names = ", ".join(launch.name for launch in unknown[:3])
         return witness("unproven", f"unknown kernels took {share:.0%} of the time: {names}")
     return witness("proven", "")
+
+
+def _hollow(found: Trace, claimed: Sequence[Launch]) -> str:
+    """Why operators on a CPU are names and no operators; empty where they are not."""
+    if found.inputs is not None and not any(launch.name in found.inputs for launch in claimed):
+        return f"{claimed[0].name} took no tensor, so it is a name and no operator"
+    for launch in claimed:
+        product = found.products.get(launch.name)
+        if product and identify(launch.name).family in FUSED_OPERATORS:
+            return f"{launch.name} contains {product}: a fused operator has no operator for its products"
+    return ""
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
