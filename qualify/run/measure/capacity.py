@@ -7,10 +7,10 @@ must hold the call's queries and visible keys and values; times on a CPU depend 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from qualify.facts.case import Workload
 from qualify.facts.outcome import Launch
@@ -41,7 +41,8 @@ def need_of(workload: Workload, ceilings: Ceilings, units: int) -> Need:
     """The need of a case on a device.
 
     Args:
-        ceilings: as measured; float32 inputs are granted the products of bf16, for kernels that compute in TF32.
+        ceilings: as measured, and one that was not (the selftest measures none) limits nothing; float32 inputs are
+            granted the products of bf16, for kernels that compute in TF32.
         units: streaming multiprocessors.
     """
     work = work_of(workload)
@@ -55,8 +56,8 @@ def need_of(workload: Workload, ceilings: Ceilings, units: int) -> Need:
         flops=work.flops,
         compulsory_bytes=work.compulsory_bytes,
         elements=rows * workload.heads_q * workload.head_dim + keys * workload.heads_kv * stored,
-        flops_per_s=max(rates[workload.q_format], rates["bf16"]),
-        bytes_per_s=ceilings.copy_bytes_per_s,
+        flops_per_s=max(rates.get(name, math.inf) for name in (workload.q_format, "bf16")),
+        bytes_per_s=ceilings.copy_bytes_per_s or math.inf,
         units=units,
     )
 
@@ -100,7 +101,7 @@ def _too_fast(launches: Sequence[Launch], need: Need) -> str:
 
 def _share(launch: Launch, units: int) -> float:
     """Share of the multiprocessors that can work at once: a block runs on one of them. Unknown grids fill all."""
-    return min(1.0, prod(launch.grid) / max(1, units)) if launch.grid else 1.0
+    return min(1.0, math.prod(launch.grid) / max(1, units)) if launch.grid else 1.0
 
 
 def _names(launches: Sequence[Launch]) -> str:

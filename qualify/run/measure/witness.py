@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from qualify.facts.identity import accepts_anything
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
 from qualify.run.measure.capacity import Need, too_little
 from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
@@ -52,7 +53,16 @@ def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str], *,
     doubt = doubt or _foreign_share(launches)
     if doubt:
         return witness("unproven", doubt)
-    return witness("proven", "")
+    return witness("proven", _not_asserted(must_match, may_match))
+
+
+def _not_asserted(must_match: Sequence[str], may_match: Sequence[str]) -> str:
+    """Why the card does not say which kernel it is; empty where it does."""
+    if accepts_anything(tuple(must_match)):
+        return f"identity is not asserted: must_match {', '.join(must_match)} accepts any kernel"
+    if accepts_anything(tuple(may_match)):
+        return f"identity is not asserted: may_match {', '.join(may_match)} accepts any other kernel beside it"
+    return ""
 
 
 def _foreign_share(launches: Sequence[Launch]) -> str:

@@ -184,6 +184,12 @@ def test_a_launch_that_cannot_have_read_the_cache_proves_nothing() -> None:
     assert reason.endswith("20.0 µs, 8 times the measured ceiling allow 4.6e+08 bytes, the call needs 1.1e+09")
 
 
+def test_a_ceiling_that_was_not_measured_limits_nothing() -> None:
+    """As in the selftest, which times nothing."""
+    none = Ceilings(matmul_flops_per_s={}, copy_bytes_per_s=0.0, exps_per_s=0.0, launch_us=0.0)
+    assert "proven" == on_gpu(need_of(DECODE, none, 132), attention(2.0, 1, 1, 1))[0]
+
+
 def test_what_the_card_names_beside_counts_as_work() -> None:
     """A split kernel is all of its launches."""
     need = need_of(PREFILL, H100, 132)
