@@ -24,7 +24,7 @@ from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, code_here, ran_code
-from qualify.judge.judged import Judged, again, reused_note, rules_of
+from qualify.judge.judged import Judged, again, reused_note, rules_of, unasserted_note
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
 from qualify.store.store import Store
@@ -123,7 +123,7 @@ def gather(
         conclusion=conclusion,
         selftest=store.selftest(CHECK_VERSION),
         runs=tuple(run.id for run in sources),
-        notes=(*_missing_note(records, rejects), *reused_note(records), *others),
+        notes=(*_missing_note(records, rejects), *reused_note(records), *unasserted_note(records), *others),
         waivers_path=waivers_path,
         matrix=matrix.card,
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),

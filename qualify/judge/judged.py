@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,6 +17,7 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import CLOCK_SKEW, is_future
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.devices import HOST
+from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
@@ -137,6 +139,7 @@ def judge(
             *notes,
             *_ahead(future, now),
             *reused_note(records),
+            *unasserted_note(records),
             *_narrowed(run, selected),
             *_outdated(run),
         ),
@@ -193,6 +196,18 @@ def reused_note(records: Sequence[Record]) -> list[str]:
     count, first = sum(origin_of(record.outcome) is not None for record in records), min(origins.values())
     text = f"{count} of {len(records)} cases were not run again, but taken over from {shown}"
     return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest; `qualify run --fresh` runs everything"]
+
+
+def unasserted_note(records: Sequence[Record]) -> list[str]:
+    """Of which kernels the patterns do not say which they are."""
+    witnesses = [(record.case.kernel, evidence_of(record.outcome)) for record in records]
+    counts = Counter(
+        name
+        for name, evidence in witnesses
+        if evidence and evidence.witness.state == "proven" and not evidence.witness.identity_asserted
+    )
+    told = ", ".join(f"{name} ({count} of the cases)" for name, count in sorted(counts.items()))
+    return [f"identity was not asserted for {told}: the card's patterns accept any kernel"] if told else []
 
 
 def _ahead(future: datetime | None, now: datetime) -> list[str]:

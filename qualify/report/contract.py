@@ -53,6 +53,8 @@ class CaseJson(_Part):
     """line of the matrix that asked for it; 0 = unknown"""
     kernel_launched: list[str]
     """raw names of the attention kernels that the witness saw"""
+    identity_asserted: bool
+    """whether the card's patterns tell its kernel from others, and the witness saw it"""
     findings: list[FindingJson]
     """what the checks say"""
 

@@ -88,6 +88,7 @@ def _case(view: CaseView) -> dict[str, Any]:
         "verdict": view.verdict,
         "reasons": view.reasons,
         "kernel_launched": view.evidence.witness.attention_names if view.evidence else (),
+        "identity_asserted": view.evidence is not None and view.evidence.witness.identity_asserted,
         "findings": view.findings,
         "details": details,
         "case": _without(view.case, "id"),

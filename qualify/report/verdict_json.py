@@ -29,6 +29,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
                 "reasons": list(judgement.reasons),
                 "line": record.case.line,
                 "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
+                "identity_asserted": evidence is not None and evidence.witness.identity_asserted,
                 "findings": [codec.to_data(finding) for finding in findings_of(record.outcome)],
             }
         )

@@ -46,7 +46,7 @@ class Simulator(Planner):
 
     def launch(self, call: AttentionCall) -> Any:
         """One call, in a range of its own that the profiler records, as it records of any kernel: as a whole."""
-        with torch._C._profiler._RecordFunctionFast(RANGE), unrecorded():
+        with torch._C._profiler._RecordFunctionFast(RANGE, [call.q, call.k, call.v]), unrecorded():
             return self.attend(call)
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:

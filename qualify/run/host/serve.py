@@ -110,7 +110,7 @@ class Server:
             self.say(answer)
 
     def _next(self, requests: IO[bytes]) -> bytes:
-        """The next line; empty once the judge has closed its end. Being woken on a GPU's host costs more than a launch."""
+        """The next line; empty once the judge has closed its end. Being woken takes longer than a launch."""
         until = time.perf_counter() + (SPIN_S if self.processor.kind != HOST else 0.0)
         poll = select.poll()
         poll.register(requests.fileno(), select.POLLIN)
