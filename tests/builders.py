@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -35,11 +35,13 @@ from qualify.facts.outcome import (
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings
 from qualify.masks import Mask
-from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.interface import Subject
 from qualify.run.host.local import local
 from qualify.run.inputs.tensors import make_inputs
+from qualify.run.machine.device import Cpu
+from qualify.run.measure.tracing import Trace, read_trace, record
 
 CPU = torch.device("cpu")
 CAUSAL = Mask(causal=True)
@@ -184,6 +186,11 @@ def make_subject(
         reference=reference,
         seed=seed,
     )
+
+
+def on_gpu(subject: Subject, adapter: Adapter) -> Subject:
+    """The same question to an adapter's kernel on the first GPU."""
+    return replace(subject, device=torch.device("cuda", 0), kernel=local(adapter, "cuda"))
 
 
 def make_call(*, kind: Any = "normal", seed: int = 1, **workload: Any) -> AttentionCall:
@@ -436,3 +443,8 @@ def _row(
         "row_max": logits.max(),
         "keys": len(places),
     }
+
+
+def trace_on_cpu(launches: Sequence[Callable[[], Any]], announce: Callable[[int], None] | None = None) -> list[Trace]:
+    """What one profiler session of some callables says of each."""
+    return read_trace(record(launches, Cpu(), announce), count=len(launches), cuda=False)

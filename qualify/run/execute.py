@@ -158,9 +158,7 @@ class Session:
                 request = self.waiting.popleft()
                 running, outcome, fresh = self._begin(request)
                 if running is not None:
-                    for other in batch:
-                        other.fresh = other.fresh and other.host is not running.host
-                    batch.append(running)
+                    _join(batch, running)
                     held += running.inputs.bytes
                 else:
                     yield Ended(case=request.case.id, outcome=outcome, fresh=fresh)
@@ -323,9 +321,7 @@ class Session:
                 detail = f"not asked: {refusal}"
                 findings = [Finding(check=check.name, verdict="note", detail=detail)]
             except torch.OutOfMemoryError as error:
-                # What the checks hold beside the call is theirs, and no fault of the kernel.
-                detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
-                findings = [Finding(check=check.name, verdict="inconclusive", detail=detail)]
+                findings = [no_room(check.name, error)]
             except ContractBreach as breach:
                 running.findings.append(breach.finding)
                 return
@@ -367,6 +363,8 @@ class Session:
             found += self._computed(running, bounds[-1], others[-1], native)
         except ContractBreach as breach:
             found += [] if any(item.check == breach.finding.check for item in running.findings) else [breach.finding]
+        except torch.OutOfMemoryError as error:
+            found.append(no_room("timing", error))
         running.findings += found
         if kind != HOST and running.witness is not None:
             running.findings += witness.findings(running.witness, running.timing.latency_us, self.described.units)
@@ -454,6 +452,19 @@ def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
         return Crashed(stage=stage or "start", error=lost.error, log=lost.log, attempt=attempt)
     note = Finding(check="watchdog", verdict="note", detail=f"killed after {lost.error}")
     return TimedOut(stage=stage or "start", limit_s=lost.limit_s, attempt=attempt, findings=(note,))
+
+
+def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:
+    """What a check holds beside the call is its own, and no fault of the kernel."""
+    detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
+    return Finding(check=check, verdict="inconclusive", detail=detail)
+
+
+def _join(batch: list[Running], running: Running) -> None:
+    """One more in the batch: those in the same host are no longer the first that runs there."""
+    for other in batch:
+        other.fresh = other.fresh and other.host is not running.host
+    batch.append(running)
 
 
 def output_bytes(call: AttentionCall) -> int:

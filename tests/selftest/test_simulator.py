@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import alter
+from builders import alter, trace_on_cpu
 from torch.profiler import profile
 
 from qualify.facts.case import Workload
@@ -16,7 +16,6 @@ from qualify.facts.selftest import CLASSES
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.golden.reference import golden
 from qualify.run.inputs.tensors import make_inputs
-from qualify.run.measure.tracing import trace
 from qualify.selftest.correct import VARIANTS
 from qualify.selftest.faults.registry import FAULTS
 from qualify.selftest.simulator import RANGE, Simulator
@@ -65,7 +64,7 @@ def test_correct_kernels_equal_the_golden_result(variant, number):
 def test_a_profiler_sees_the_kernel_and_nothing_within():
     """As it sees any kernel; the memory that a call takes it sees too, and after it operators again."""
     call = make_call(SHAPES[0][1])
-    (seen,) = trace([lambda: Simulator().launch(call)], CPU)
+    (seen,) = trace_on_cpu([lambda: Simulator().launch(call)])
     assert "" == seen.defect
     assert [[RANGE]] * 3 == [[launch.name for launch in launches] for launches in seen.calls]
     assert (seen.peak_bytes or 0) > call.q.numel() * call.q.element_size()
