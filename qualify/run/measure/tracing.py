@@ -27,13 +27,8 @@ from torch.autograd.profiler import profile, record_function
 from torch.profiler import ProfilerActivity
 
 from qualify.facts.outcome import Launch
-<<<<<<< HEAD
 from qualify.run.machine.device import Processor
-from qualify.run.measure.kernel_names import identify
-=======
-from qualify.run.machine.device import processor_of
 from qualify.run.measure.kernel_names import Identity, identify
->>>>>>> identity
 
 CALLS = 3
 """traced calls of a case, which must all launch the same"""
@@ -80,14 +75,8 @@ def record(
         announce: called with a callable's index before it runs, so that a crash or hang is blamed on it.
         memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
     """
-<<<<<<< HEAD
     sentinel = torch.ones(8, device=processor.device)
-    with _profiler(processor.activity, memory=memory) as session:
-=======
-    processor = processor_of(device.type)
-    sentinel = torch.ones(8, device=device)
     with _profiler(processor.activity, memory=memory, shapes=True) as session:
->>>>>>> identity
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:
@@ -98,13 +87,7 @@ def record(
             processor.synchronize()
         _mark("close", sentinel)
         processor.synchronize()
-<<<<<<< HEAD
-    return _exported(session) if processor.activity is not None else _recorded(session, memory=memory)
-=======
-    cuda = processor.activity is not None
-    events = _exported(session) if cuda else _recorded(session)
-    return read_trace(events, count=len(launches), cuda=cuda, calls=calls)
->>>>>>> identity
+    return _exported(session) if processor.activity is not None else _recorded(session)
 
 
 def _exported(session: Any) -> list[dict[str, Any]]:
@@ -342,17 +325,10 @@ def _operator_launch(name: str, identity: Identity, duration_us: float) -> Launc
     )
 
 
-<<<<<<< HEAD
 def cpu_peak(launch: Callable[[], Any]) -> int:
     """High-water mark, in bytes, of the allocations within a call on a CPU, what it returns among them."""
-    with _profiler(None, memory=True) as session:
-        launch()
-=======
-def cpu_peak(launch: Callable[[], Any]) -> tuple[int, Any]:
-    """(bytes, result): high-water mark of the allocations within a call on a CPU, and what it returned."""
     with _profiler(None, memory=True, shapes=False) as session:
-        result = launch()
->>>>>>> identity
+        launch()
     memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
     return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))
 
