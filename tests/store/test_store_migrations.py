@@ -97,6 +97,19 @@ def test_an_older_store_is_read_and_written(old: str) -> None:
         assert [examples.simple(examples.case(0))] == store.records(run.id)
 
 
+@pytest.mark.parametrize("old", ["0010"], indirect=True)
+def test_chunks_are_a_pattern_by_name(old: str) -> None:
+    """A case whose mask had chunks, the only pattern there was, has them still; the others have no pattern."""
+    database = Database(parse(old), busy_timeout_s=1)
+    with database.migrating() as connection:
+        connection.exec_driver_sql("UPDATE cases SET chunk = 64 WHERE position = 0")
+    database.close()
+    with Store.open(old, create=False) as store:
+        masks = {record.case.id: record.case.workload.mask for record in store.records(examples.run(1).id)}
+    expected = {case: ("chunked", 64) if case == examples.case(0).id else ("", 0) for case in masks}
+    assert expected == {case: (mask.pattern, mask.size) for case, mask in masks.items()}
+
+
 @pytest.mark.parametrize("old", ["0001"], indirect=True)
 def test_db_upgrade_brings_it_forward(old: str, tmp_path: Any) -> None:
     """The command says where, and the runs of before version 2 of the schema have the version of checks there was."""
