@@ -3,11 +3,11 @@
 Query i of a sequence sits at key position ``p = i + seqlen_k - seqlen_q``, so every mask is aligned to the bottom
 right corner. With ``seqlen_q = 3`` and ``seqlen_k = 5``::
 
-    causal          window (1, 0)     window (1, 1)     full            causal, chunks of 2
-    k 0 1 2 3 4     k 0 1 2 3 4       k 0 1 2 3 4       k 0 1 2 3 4     k 0 1 2 3 4
-    q x x x . .     q . x x . .       q . x x x .       q x x x x x     q . . x . .
-      x x x x .       . . x x .         . . x x x         x x x x x       . . x x .
-      x x x x x       . . . x x         . . . x x         x x x x x       . . . . x
+    causal        window (1, 0)   window (1, 1)   full          chunked2      dilated3x2
+    k 0 1 2 3 4   k 0 1 2 3 4     k 0 1 2 3 4     k 0 1 2 3 4   k 0 1 2 3 4   k 0 1 2 3 4
+    q x x x . .   q . x x . .     q . x x x .     q x x x x x   q . . x . .   q x . x . .
+      x x x x .     . . x x .       . . x x x       x x x x x     . . x x .     . x . x .
+      x x x x x     . . . x x       . . . x x       x x x x x     . . . . x     . . x . x
 
 A mask is an interval of keys around the query's position, and perhaps a pattern that hides some of them. To add a
 kind of mask, add its word to ``MaskKind`` and ``PatternName``, and a :class:`Pattern` to ``PATTERNS``.
@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-MaskKind = Literal["full", "causal", "window", "band", "chunked"]
+MaskKind = Literal["full", "causal", "window", "band", "chunked", "dilated"]
 """the families of masks; cards claim them in ``claims.masks``"""
-PatternName = Literal["", "chunked"]
+PatternName = Literal["", "chunked", "dilated"]
 """the kinds that hide keys within the interval; empty = none"""
 UNBOUNDED = -1
 EVERYWHERE = (UNBOUNDED, UNBOUNDED)
@@ -69,6 +69,21 @@ def _other_chunks(size: int, keys: int) -> tuple[int, int]:
     return cut, cut + 16
 
 
+def _phases(seqlen_q: int, seqlen_k: int, size: int) -> Iterator[tuple[int, int]]:
+    for first in range(min(size, seqlen_q)):
+        keys = range((first + seqlen_k - seqlen_q) % size, seqlen_k, size)
+        yield len(range(first, seqlen_q, size)), len(keys)
+
+
+def _phase_edges(position: Any, low: Any, high: Any, size: Any) -> tuple[Any, Any]:
+    return low + (position - low) % size, high - (high - 1 - position) % size
+
+
+def _other_dilations(size: int, _: int) -> tuple[int, int]:
+    first, second, *_others = (other for other in (2, 3, 5) if other != size)
+    return first, second
+
+
 PATTERNS: dict[PatternName, Pattern] = {
     "chunked": Pattern(
         sees=lambda position, key, size: key // size == position // size,
@@ -80,8 +95,18 @@ PATTERNS: dict[PatternName, Pattern] = {
         noun="chunks",
         words="chunks of {size}",
     ),
+    "dilated": Pattern(
+        sees=lambda position, key, size: (key - position) % size == 0,
+        narrows=_phase_edges,
+        step=lambda size: size,
+        parts=_phases,
+        others=_other_dilations,
+        short="dilated{window}x{size}",
+        noun="dilation",
+        words="dilation of {size}",
+    ),
 }
-"""Chunks are counted from key 0 of the sequence, wherever its queries begin."""
+"""Chunks are counted from key 0 of the sequence, wherever its queries begin; a dilation from the query's position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

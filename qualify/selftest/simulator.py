@@ -261,8 +261,9 @@ class Simulator(Planner):
         return seen & (distance >= -left) if left >= 0 else seen
 
     def in_pattern(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
-        """Whether the pattern of the mask shows a key to the query at a position: in chunks those of its own."""
-        return key // tile.plan.size == position // tile.plan.size
+        """Whether the pattern of the mask shows a key to the query at a position."""
+        size = tile.plan.size
+        return (key - position) % size == 0 if tile.plan.pattern == "dilated" else key // size == position // size
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         """Whether a key is one of the sequence."""

@@ -54,7 +54,7 @@ class FlexAttention:
         Raises:
             LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
         """
-        refuse(call, LIBRARY, masks=WINDOWED | {"chunked"}, softcap=True, head_dim_v=True, fp32=True)
+        refuse(call, LIBRARY, masks=WINDOWED | {"chunked", "dilated"}, softcap=True, head_dim_v=True, fp32=True)
         with refusals(LIBRARY):
             return self.bind(call)
 
