@@ -28,8 +28,9 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
-from qualify.masks import Mask
+from qualify.masks import PATTERNS, Mask
 from qualify.store import tables
+from qualify.store.failures import UnknownWordError
 from qualify.store.types import decoded, unescaped
 
 Row = dict[str, Any]
@@ -207,6 +208,8 @@ def _mask_fields(mask: Mask) -> Row:
 
 def _mask_from(row: Row) -> Mask:
     window = (row["window_left"], row["window_right"])
+    if row["pattern"] and row["pattern"] not in PATTERNS:
+        raise UnknownWordError(f"{row['case_id']}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
     return Mask(causal=row["causal"], window=window, pattern=row["pattern"], size=row["pattern_size"])
 
 

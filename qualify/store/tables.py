@@ -218,7 +218,7 @@ cases = Table(
     _whole("pattern_size"),
     _json("spans"),
     _flag("latent"),
-    # No CHECK: a kind of mask shall need no migration. A row with a word that is unknown here is refused when read.
+    # No CHECK: a kind of mask shall need no migration. Who reads a row with a word of a newer program says so.
     _word("pattern"),
     UniqueConstraint("run_id", "case_id"),
     UniqueConstraint("run_id", "position"),
