@@ -176,7 +176,7 @@ class Claims(Card):
     elements: ElementsClaim | None = None
     """limit of the elements that queries, keys or values span; left out = none"""
     masks: Some[ClaimedMask]
-    """full, causal, window, band (a window open to later keys), chunked, spans (images whose tokens see each other)"""
+    """full, causal, window, band (a window open to later keys), patterns, spans (images whose tokens see each other)"""
     longer_queries: Some[ClaimedMask] | None = None
     """masks under which a sequence may have more queries than keys; left out = under every one of masks"""
     features: Several[Feature]

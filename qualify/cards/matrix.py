@@ -34,7 +34,7 @@ from qualify.cards.words import (
     refuse,
 )
 from qualify.facts.dtypes import Dtype
-from qualify.masks import ASKABLE
+from qualify.masks import ASKABLE, EXAMPLES
 
 CONTIGUOUS = "contiguous"
 PRODUCT = ("models", "phases", "dtypes")
@@ -61,9 +61,10 @@ def _nested(value: object) -> object:
 def _mask(value: str) -> str:
     if re.search(MASK, value):
         return value
-    close = difflib.get_close_matches(value, ["model", "full", "causal", "window"], n=1)
-    hint = f"; perhaps you meant {close[0]}{'4096' if close[0] == 'window' else ''}" if close else ""
-    raise ValueError(f"must be model, full, causal or window<N> with N keys, for example window4096{hint}")
+    words = {re.sub(r"[0-9].*", "", label): label for label in ("model", *EXAMPLES)}
+    close = difflib.get_close_matches(re.sub(r"[0-9].*", "", value), words, n=1)
+    hint = f"; perhaps you meant {words[close[0]]}" if close and words[close[0]] != value else ""
+    raise ValueError(f"must be model or the label of a mask with its size, like {', '.join(EXAMPLES)}{hint}")
 
 
 def _some_token(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -332,7 +333,7 @@ class MatrixCard(Card):
     dtypes: Some[Dtype] = ()
     """element types; bf16_kv_fp8_e4m3 and fp16_kv_fp8_e4m3: 16-bit queries beside an fp8 cache"""
     masks: Some[MaskName] = ("model",)
-    """model (each layer's own), full, causal, window<N> (N keys with the diagonal, causal)"""
+    """model (each layer's own), full, causal, window<N> (causal, N keys with the diagonal), a pattern and its size"""
     kernels: Some[Text]
     """names of kernel cards, or globs"""
     expect: tuple[Expectation, ...] = ()

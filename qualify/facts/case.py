@@ -52,6 +52,11 @@ class Workload:
     latent: bool = False
     """whether values are the first ``head_dim_v`` elements of the keys, stored once: absorbed latent attention"""
 
+    def __post_init__(self) -> None:
+        """Refuse images under a mask with gaps, in which what a query sees is no range of keys with one step."""
+        if self.spans and self.mask.step > 1:
+            raise ValueError(f"spans={self.spans} with mask {self.mask.label}, which leaves out keys between others")
+
     @property
     def rope(self) -> slice:
         """Elements of q and k that are no value's: all of them, or behind the latent those of its rotated part."""

@@ -28,8 +28,9 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
-from qualify.masks import Mask, PatternName
+from qualify.masks import PATTERNS, Mask
 from qualify.store import tables
+from qualify.store.failures import UnknownWordError
 from qualify.store.types import decoded, unescaped
 
 Row = dict[str, Any]
@@ -196,13 +197,20 @@ def case_from(row: Row) -> Case:
 
 def _mask_fields(mask: Mask) -> Row:
     left, right = mask.window
-    return {"causal": mask.causal, "window_left": left, "window_right": right, "chunk": mask.chunk}
+    return {
+        "causal": mask.causal,
+        "window_left": left,
+        "window_right": right,
+        "pattern": mask.pattern,
+        "pattern_size": mask.size,
+    }
 
 
 def _mask_from(row: Row) -> Mask:
-    pattern: PatternName = "chunked" if row["chunk"] else ""
     window = (row["window_left"], row["window_right"])
-    return Mask(causal=row["causal"], window=window, pattern=pattern, size=row["chunk"])
+    if row["pattern"] and row["pattern"] not in PATTERNS:
+        raise UnknownWordError(f"{row['case_id']}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
+    return Mask(causal=row["causal"], window=window, pattern=row["pattern"], size=row["pattern_size"])
 
 
 def outcome_row(outcome: Outcome, case_key: int) -> Row:

@@ -185,9 +185,7 @@ def keys_of_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int)
     seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
     if sequence.spans:
         return 0, seqlen_k
-    low, _ = call.mask.key_range(start, seqlen_q, seqlen_k)
-    _, high = call.mask.key_range(stop - 1, seqlen_q, seqlen_k)
-    return low, high
+    return call.mask.tile_range(start, stop, seqlen_q, seqlen_k)
 
 
 def finish_tile(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tensor) -> tuple[Tensor, Tensor]:

@@ -158,29 +158,28 @@ def choose_targets(workload: Workload, device: torch.device, number: int) -> tup
     pages, and everything else by a fixed stride; rows and heads walk through them.
     """
     rows = rows_of(workload, device)
-    low, high = rows.visible_range()
-    count = (high - low).clamp(min=1)
+    visible = rows.visible()
+    low, last = visible.low[:, None], visible.high[:, None] - 1
+    count = (last - low + 1).clamp(min=1)
     turn = torch.arange(len(count), device=device)[:, None] * 7 + torch.arange(workload.heads_q, device=device) * 3
     turn = turn + number * 5
     page = workload.page_size or 128
-    last = (high - 1)[:, None]
     candidates = [
         last,
-        low[:, None],
+        low,
         last // 128 * 128,
         last // 128 * 128 - 1,
         last // page * page,
         last // page * page - 1,
-        low[:, None] + 1,
+        low + visible.step,
         last // 64 * 64 - 1,
-        low[:, None] + turn * 2654435761 % count[:, None],
-        low[:, None] + turn * 40503 % count[:, None],
+        low + turn * 2654435761 % count,
+        low + turn * 40503 % count,
     ]
     stacked = torch.stack([candidate.expand(-1, workload.heads_q) for candidate in candidates])
     picked = stacked.gather(0, (turn % len(candidates)).unsqueeze(0))[0]
-    picked = torch.minimum(torch.maximum(picked, low[:, None]), (low + count - 1)[:, None])
-    seen = high > low
-    return torch.where(seen[:, None], rows.first_key[:, None] + picked, 0), seen
+    seen = visible.some
+    return torch.where(seen[:, None], rows.first_key[:, None] + visible.nearest(picked), 0), seen
 
 
 def describe(

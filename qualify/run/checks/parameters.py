@@ -100,7 +100,7 @@ def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Pr
     device = subject.device
     inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=device)
     position = key_positions(workload, device)
-    first = position % 2 == 0
+    first = position // workload.mask.step % 2 == 0
     heads = torch.arange(workload.heads_q, device=device)
     factor = 1 + (heads % 4) / 4
     total = len(position)
@@ -131,10 +131,11 @@ def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
 
 
 def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(total_q,) visible keys at even and at odd positions."""
-    low, high = rows_of(workload, device).visible_range()
-    even = (high + 1) // 2 - (low + 1) // 2
-    return even, high - low - even
+    """(total_q,) visible keys of the first half and of the other one: a row sees them in turn."""
+    visible = rows_of(workload, device).visible()
+    begins_with_other = visible.low // visible.step % 2
+    first = (visible.count + 1 - begins_with_other) // 2
+    return first, visible.count - first
 
 
 def _expected(probe: Probe, scale: float, softcap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from qualify.facts.case import Workload
 from qualify.facts.outcome import Launch
 from qualify.facts.stack import Ceilings
-from qualify.run.measure.timing import visible_keys, work_of
+from qualify.run.measure.timing import work_of
 
 MARGIN = 8.0
 """by how much a launch may beat the ceilings: a few busy multiprocessors clock higher, and traced inputs are warm"""
@@ -49,7 +49,7 @@ def need_of(workload: Workload, ceilings: Ceilings, units: int) -> Need:
     lengths = Counter(zip(workload.seqlens_q, workload.seqlens_k, strict=True)).items()
     # Of queries beyond the keys some may see none, and need not be read.
     rows = sum(count * min(pair) for pair, count in lengths)
-    keys = sum(count * visible_keys(*pair, workload) for pair, count in lengths)
+    keys = sum(count * workload.mask.seen_keys(*pair) for pair, count in lengths)
     stored = workload.head_dim + (0 if workload.latent else workload.head_dim_v)
     rates = ceilings.matmul_flops_per_s
     return Need(
