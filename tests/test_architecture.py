@@ -235,6 +235,34 @@ def test_registries_are_literal_tuples(module, name):
     assert isinstance(getattr(importlib.import_module(module), name), tuple)
 
 
+def torch_dtypes(tree: ast.AST) -> list[int]:
+    """Lines that say a dtype of fewer than 32 bits by torch's name, in a comparison, a table or a constant."""
+    within = (ast.Compare, ast.Dict, ast.Tuple, ast.Set, ast.List, ast.Assign, ast.AnnAssign)
+    said = [part for node in ast.walk(tree) if isinstance(node, within) for part in ast.iter_child_nodes(node)]
+    names = re.compile(r"torch\.(bfloat16|float16|half|float8\w+)")
+    return [part.lineno for part in said if isinstance(part, ast.Attribute) and names.fullmatch(ast.unparse(part))]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_dtypes_have_one_home(path):
+    """Elsewhere a module reads the table of formats: another dtype is an addition. A planted fault has its own."""
+    home = name_of(path) == "run/inputs/formats.py" or name_of(path).startswith("selftest/faults/")
+    found = [] if home else torch_dtypes(ast.parse(path.read_text()))
+    assert not found, f"{path}:{found}"
+
+
+def test_a_list_of_dtypes_is_seen():
+    """However it is written; a tensor made in a dtype is none."""
+    texts = (
+        "A = (torch.float16, torch.bfloat16)",
+        "a == torch.float16",
+        "B = {torch.float8_e4m3fn: 1}[a]",
+        "C = torch.half",
+    )
+    assert [[1, 1], [1], [1], [1]] == [torch_dtypes(ast.parse(text)) for text in texts]
+    assert [] == torch_dtypes(ast.parse("a = torch.zeros(3, dtype=torch.bfloat16)"))
+
+
 def kinds_compared(tree: ast.Module) -> list[int]:
     """Lines that compare with, or look up, a kind of device by its word."""
     compared = [(node, [node.left, *node.comparators]) for node in ast.walk(tree) if isinstance(node, ast.Compare)]
