@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections import defaultdict
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -15,10 +16,11 @@ from qualify import assets
 from qualify.cards.load import load_kernels
 from qualify.facts.adapters import ADAPTERS
 from qualify.facts.checks import CHECKS as KNOWN_CHECKS
-from qualify.facts.checks import FINDINGS
+from qualify.facts.checks import FINDINGS, Proof, proofs_of
 from qualify.facts.devices import KINDS
 from qualify.run.checks.registry import CHECKS
 from qualify.run.machine.device import PROCESSORS
+from qualify.run.repro.claims import PROOFS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "qualify").rglob("*.py"))
@@ -107,6 +109,16 @@ def asks_for_a_check(tree: ast.Module) -> list[int]:
     return [node.lineno for node in calls if classes & {ast.unparse(part) for part in ast.walk(node.args[1])}]
 
 
+def findings_compared(tree: ast.Module) -> list[int]:
+    """Lines that compare something with the name of a finding."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and re.search(r"check|finding|meant", ast.unparse(node.left))
+        if any(isinstance(part, ast.Constant) and part.value in FINDINGS for part in ast.walk(node))
+    ]
+
+
 def bodies(tree: ast.Module) -> list[tuple[str, str]]:
     """(body without docstring, name) of each function of more than three statements."""
     found = []
@@ -181,6 +193,22 @@ def test_no_broad_except(path):
 def test_every_check_answers_alike(path):
     """Nobody treats a check by its class: what one has to say goes the way of all others."""
     assert [] == asks_for_a_check(ast.parse(path.read_text()))
+
+
+def test_scripts_know_no_check():
+    """What shows a finding, and with which bound, stands in the table of checks."""
+    seen = "if finding.check == 'repeat': pass\nif meant in {'lse'}: pass\nif tensor == 'lse': pass"
+    assert [1, 2] == findings_compared(ast.parse(seen))
+    folder = ROOT / "qualify" / "run" / "repro"
+    found = {path.name: findings_compared(ast.parse(path.read_text())) for path in folder.glob("*.py")}
+    assert {} == {name: lines for name, lines in found.items() if lines}
+
+
+def test_every_proof_has_a_function():
+    """What the table of checks names, a script compares; the form of a result is all that needs no exact value."""
+    asked = {proof for finding in FINDINGS for proof in proofs_of(finding)}
+    assert asked == {*PROOFS, "form"} == set(get_args(Proof))
+    assert (("form",), ("lse",), ("budget",)) == tuple(map(proofs_of, ("contract", "lse", "budget")))
 
 
 @pytest.mark.parametrize("name", [known.name for known in ADAPTERS])

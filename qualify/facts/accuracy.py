@@ -66,6 +66,27 @@ ORDER = (*(known.name for known in CLASSES), "")
 """names of the classes, the tightest first; empty = none holds"""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ElementBound:
+    """What one element may be off where a script shows it alone: the sum of these parts."""
+
+    absolute: float = 0.0
+    of_value: float = 0.0
+    """unit roundoffs of the output's format, of the exact value"""
+    of_weights: float = 0.0
+    """unit roundoffs of the output's format, of the weights times |v|"""
+    of_key: float = 0.0
+    """share of the call's largest value, times the weight of a key whose score is 0"""
+
+
+ROUNDED = ElementBound(absolute=1e-10, of_weights=4.0)
+"""what no rounding of weights and output explains"""
+COPIED = ElementBound(absolute=1e-10, of_value=1.0)
+"""the value of one key, rounded to the output"""
+HALF_A_KEY = ElementBound(of_key=0.5)
+"""a key is seen or not: nothing lies between"""
+
+
 def class_named(name: str) -> AccuracyClass:
     """The class of that name; KeyError on an unknown one (cards are checked before)."""
     return {known.name: known for known in CLASSES}[name]
