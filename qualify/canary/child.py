@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from qualify.canary.leash import Leash
-from qualify.canary.messages import Begun, Failed, FromChild, Order, Seen, encode
+from qualify.canary.messages import Failed, FromChild, Order, RunBegun, Seen, encode
 from qualify.cards.load import load_kernels
 from qualify.errors import INTERRUPTED, NoVerdict, QualifyError, UsageError
 from qualify.facts import codec
@@ -93,7 +93,7 @@ def _go_on(order: Order, store: Store, messages: Messages) -> str | None:
     try:
         begun = store.run(order.resume)
         request = make_request(_asked(order), begun)
-        messages.send(Begun(run=begun.id))
+        messages.send(RunBegun(run=begun.id))
         execute(request, store, begun, lambda _: None, resume=True)
     except UsageError:
         return None
@@ -104,7 +104,7 @@ def _begin(order: Order, store: Store, messages: Messages) -> str:
     """Make a new run."""
     request = make_request(_asked(order))
     run = new_run(request)
-    messages.send(Begun(run=run.id))
+    messages.send(RunBegun(run=run.id))
     execute(request, store, run, lambda _: None)
     return run.id
 

@@ -15,7 +15,7 @@ from threading import Thread
 from typing import IO
 
 from qualify.canary.conditions import Monitor
-from qualify.canary.messages import Begun, Failed, FromChild, Order, Seen, WrongMessage, decode
+from qualify.canary.messages import Failed, FromChild, NoMessage, Order, RunBegun, Seen, decode
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts import codec
 from qualify.facts.canary import Fire
@@ -112,10 +112,10 @@ class Firing:
         What is no message was printed while Python started, before the child had its stdout for itself.
         """
         for line in stream:
-            with suppress(WrongMessage):
+            with suppress(NoMessage):
                 message = decode(line)
                 self._messages.append(message)
-                if isinstance(message, Begun):
+                if isinstance(message, RunBegun):
                     self.run_id = message.run
                 self._wake()
         stream.close()

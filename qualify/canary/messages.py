@@ -2,7 +2,7 @@
 
 The parent writes one Order to stdin, as one JSON object. The child answers with lines::
 
-    Begun      before the first case
+    RunBegun      before the first case
     Seen       it judged its run, and ends
     Failed     it ends with that code, and says why
 """
@@ -22,7 +22,7 @@ SHOWN = 40
 """bytes of a wrong line that the reason shows"""
 
 
-class WrongMessage(ValueError):
+class NoMessage(ValueError):
     """A line that is no message; its text shows where it begins."""
 
 
@@ -50,7 +50,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Begun:
+class RunBegun:
     """The child has a run: a new one, or that of an earlier attempt."""
 
     run: str
@@ -91,8 +91,8 @@ class Failed:
     exit_code: int
 
 
-FromChild = Begun | Seen | Failed
-TO_PARENT: Mapping[str, type[FromChild]] = {"begun": Begun, "seen": Seen, "failed": Failed}
+FromChild = RunBegun | Seen | Failed
+TO_PARENT: Mapping[str, type[FromChild]] = {"begun": RunBegun, "seen": Seen, "failed": Failed}
 EVENTS: Mapping[type[FromChild], str] = {kind: event for event, kind in TO_PARENT.items()}
 
 
@@ -106,11 +106,11 @@ def decode(line: bytes) -> FromChild:
     """What a child sent, with or without its newline.
 
     Raises:
-        WrongMessage: no JSON, an unknown event, or a field that is missing or of another type.
+        NoMessage: no JSON, an unknown event, or a field that is missing or of another type.
     """
     try:
         data = json.loads(line)
         message: FromChild = codec.from_data(TO_PARENT[data.pop("event")], data)
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
-        raise WrongMessage(f"{line[:SHOWN]!r}") from None
+        raise NoMessage(f"{line[:SHOWN]!r}") from None
     return message

@@ -12,7 +12,7 @@ import pytest
 from test_advice import GOOD, TORCH
 
 from qualify.canary.firing import Ended, Firing
-from qualify.canary.messages import Begun, Failed, FromChild, Order, WrongMessage, decode, encode
+from qualify.canary.messages import Failed, FromChild, NoMessage, Order, RunBegun, decode, encode
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts.canary import Fire
 
@@ -59,7 +59,7 @@ ORDER = Order(
 @pytest.mark.parametrize(
     "message",
     [
-        Begun(run="run-1"),
+        RunBegun(run="run-1"),
         replace(GOOD, stack=(TORCH,), expired=("w0",)),
         Failed(message="no such \ndc80 card", exit_code=2),
     ],
@@ -88,7 +88,7 @@ def test_a_message_comes_back_as_it_was(message: FromChild) -> None:
 )
 def test_what_is_no_message_is_told_from_one(line: bytes) -> None:
     """By its first bytes, whatever is wrong with it."""
-    with pytest.raises(WrongMessage) as found:
+    with pytest.raises(NoMessage) as found:
         decode(line)
     assert repr(line[:40]) == str(found.value)
 
