@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,3 +206,20 @@ def test_a_mask_that_is_wrong_for_one_group_size_is_caught() -> None:
 
     finding = heads(Edited(call=edit))
     assert ("fail", 5, "budget") == (finding.verdict, finding.values["group"], finding.values["finding"])
+
+
+def test_a_group_that_another_case_asked_does_not_end_the_question() -> None:
+    """The groups after it are asked all the same."""
+
+    class OnlyOne(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Any:
+            if call.q.shape[1] // call.k.shape[-2] in {3, 5, 6, 7, 8, 12, 16, 24, 71}:
+                raise LibraryRefusal("group size")
+            return super().prepare(call)
+
+    first = make_subject(OnlyOne(), card=make_card(jit="never"), level="full")
+    assert "pass" == Heads().run(first)[0].verdict
+    (finding,) = Heads().run(replace(first, adapter=TiledTorch()))
+    assert finding.detail.endswith(
+        "groups of 3, 5, 6, 7, 8, 12, 16, 24, 71; groups of 1 were right when another case asked"
+    )
