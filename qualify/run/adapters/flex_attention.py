@@ -17,6 +17,7 @@ from torch._dynamo import config as dynamo
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qualify.facts.adapters import settle
+from qualify.facts.dtypes import HALVES
 from qualify.masks import Mask
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.adapters.packing import WINDOWED, refusals, refuse
@@ -54,7 +55,7 @@ class FlexAttention:
         Raises:
             LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
         """
-        refuse(call, LIBRARY, masks=WINDOWED | {"chunked", "dilated"}, softcap=True, head_dim_v=True, fp32=True)
+        refuse(call, LIBRARY, masks=WINDOWED | {"chunked", "dilated"}, softcap=True, head_dim_v=True, dtypes=HALVES | {"fp32"})
         with refusals(LIBRARY):
             return self.bind(call)
 

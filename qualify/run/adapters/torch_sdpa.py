@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from qualify.facts.adapters import settle
+from qualify.facts.dtypes import HALVES
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import (
     WINDOWED,
@@ -68,7 +69,7 @@ class TorchSdpa:
         Raises:
             LibraryRefusal: with the reasons that PyTorch gives in its warnings.
         """
-        refuse(call, self._name, masks=WINDOWED | {"chunked"}, head_dim_v=True, fp32=True)
+        refuse(call, self._name, masks=WINDOWED | {"chunked"}, head_dim_v=True, dtypes=HALVES | {"fp32"})
         sequences = live_sequences(call)
         if self._is_causal and sequences.q_lengths and _needs_mask(call, sequences):
             raise LibraryRefusal(

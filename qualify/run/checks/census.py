@@ -37,6 +37,8 @@ LOW = -12000.0
 """far below -1e4, which some take for minus infinity, and within what float32 resolves to a thousandth"""
 ELEMENTS, LOUD_KEY = 8, 128.0
 """elements of queries and keys that make such a score, and how large they are in the keys: exact in every dtype"""
+MOST = 14
+"""exponent of the labelled values, at most"""
 BLOCK_ELEMENTS = 1 << 24
 """output elements compared at a time"""
 
@@ -96,9 +98,9 @@ class Census(Shipped):
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
         rows = rows_of(workload, subject.device)
-        # Keeps the output out of the subnormal range of fp16, and the values within its range.
-        largest = 8 if FORMATS[workload.kv_format].descaled else 14
-        scale = 2.0 ** min(largest, math.floor(math.log2(max(workload.seqlens_k))))
+        # Keeps the output out of the subnormal range of fp16, and the values within their format's range.
+        largest = math.floor(math.log2(FORMATS[workload.kv_format].largest))
+        scale = 2.0 ** min(largest, MOST, math.floor(math.log2(max(workload.seqlens_k))))
         position = key_positions(workload, subject.device)
         everything = torch.ones_like(position, dtype=torch.bool)
         asked = [(labelling, 0.0) for labelling in labellings(workload, subject.level)]

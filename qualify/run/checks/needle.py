@@ -25,7 +25,8 @@ from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Shipped, Subject, paged_or_ragged, same_bits
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs.tensors import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
+from qualify.run.inputs.formats import TORCH_DTYPES
+from qualify.run.inputs.tensors import make_inputs, replace_keys, with_tensors
 
 GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
@@ -36,6 +37,9 @@ LEAST_DIM = 32
 PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
 LIFT = 128.0
 """of both constants where they lift the scores: by 1448 at a head_dim of 128; exact in every dtype"""
+
+MOST_BITS, MOST = 8, 2.0**15
+"""significant bits and magnitude of the constant, at most: the queries, in a format of 16 bits or more, hold it too"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,8 +128,8 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
     the two to zero.
     """
     d = len(range(workload.head_dim)[workload.rope]) - 1
-    fp8 = FORMATS[workload.kv_format].descaled
-    bits, largest = (4, 448.0) if fp8 else (8, 2.0**15)
+    stored = FORMATS[workload.kv_format]
+    bits, largest = min(stored.bits, MOST_BITS), min(stored.largest, MOST)
     pairs = max(2, sum(workload.seqlens_q)) * max(2, max(workload.seqlens_k)) * workload.heads_q
     share = min(0.9, 1.1 * math.sqrt(2 * math.log(pairs) / d))
     for exponent in range(-4, 7):
@@ -136,13 +140,13 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
         other = _exact(middle / workload.scale / offset, bits)
         shift = offset * other * workload.scale
         gap = _capped(target - shift, workload.softcap) - _capped(target * share - shift, workload.softcap)
-        if gap >= GAP and offset * other < 2.0**15 and max(code, offset, other) <= largest:
+        if gap >= GAP and offset * other < MOST and max(code, offset, other) <= largest:
             return Amplitudes(code=code, offset_q=offset, offset_k=other)
     return None
 
 
 def _exact(value: float, bits: int) -> float:
-    """The nearest number with so many significant bits: eight are exact in all but fp8, which has four."""
+    """The nearest number with so many significant bits."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(round(mantissa * 2**bits), exponent - bits)
 

@@ -16,7 +16,8 @@ from qualify.facts.outcome import Finding
 from qualify.masks import Mask
 from qualify.run.checks.interface import Difference, Result, Shipped, Subject, changed, difference, unsteady
 from qualify.run.checks.rows import Rows, rows_of
-from qualify.run.inputs.tensors import Inputs, fitted, replace_keys, with_tensors
+from qualify.run.inputs.formats import fitted
+from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
 """where each sequence is split, as a share of its queries"""
