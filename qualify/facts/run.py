@@ -99,7 +99,8 @@ class CellJudgement:
     cell: str
     verdict: Verdict
     proven_by: tuple[str, ...]
-    """kernels that were measured, witnessed and passed"""
+    """kernels that were measured, witnessed and passed; one of another environment only where it is expected, or where
+    no other was asked"""
     reasons: tuple[str, ...]
 
 

@@ -47,7 +47,8 @@ def lacks_gpu(reasons: Iterable[str]) -> bool:
 
 def gpu_kernels(matrix: MatrixCard, kernels: Mapping[str, LoadedKernel]) -> list[str]:
     """The kernels of a matrix that need a GPU, in the matrix's order."""
-    chosen = dict.fromkeys(name for glob in matrix.kernels for name in sorted(fnmatch.filter(kernels, glob)))
+    own = [name for name, kernel in kernels.items() if not kernel.card.environment]
+    chosen = dict.fromkeys(name for glob in matrix.kernels for name in sorted(fnmatch.filter(own, glob)))
     return [name for name in chosen if kernels[name].card.requires.device not in {"any", HOST}]
 
 

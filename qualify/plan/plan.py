@@ -10,12 +10,14 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.errors import CardError, NothingSelected, UsageError
 from qualify.facts.case import INCIDENTS, Case, Phase, Workload
 from qualify.facts.dtypes import Dtype
+from qualify.facts.environment import AT, kernel_in
 from qualify.facts.typed import PLAIN, Typed
 from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, device_refusals, install_refusals
@@ -127,14 +129,21 @@ def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str
 def _chosen_kernels(
     matrix: LoadedMatrix, kernels: dict[str, LoadedKernel], selection: Selection
 ) -> dict[str, LoadedKernel]:
-    """The kernels that the matrix's globs and --kernel leave, in the matrix's order."""
-    chosen: dict[str, LoadedKernel] = {}
+    """The kernels that the matrix's globs and --kernel leave, in the matrix's order; then those of each environment."""
+    own = {name: kernel for name, kernel in kernels.items() if not kernel.card.environment}
+    selected: dict[str, LoadedKernel] = {}
     for glob in matrix.card.kernels:
-        for name in sorted(fnmatch.filter(kernels, glob)):
-            chosen.setdefault(name, kernels[name])
+        for name in sorted(fnmatch.filter(own, glob)):
+            selected.setdefault(name, own[name])
+    chosen = in_environments(selected, matrix.environments)
     if not selection.kernel:
         return chosen
     named = fnmatch.filter(chosen, selection.kernel)
+    if not named and AT in selection.kernel and not matrix.environments:
+        raise UsageError(
+            f"--kernel {selection.kernel}: matrix {matrix.card.matrix} has no environment. Give it one: "
+            "--environment NAME=PYTHON, or the key environments of the matrix."
+        )
     if not named:
         raise UsageError(
             f"--kernel {selection.kernel}: not a kernel of matrix {matrix.card.matrix}"
@@ -228,7 +237,8 @@ def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
     """The calls of the incidents, each for the kernels that it names."""
     names = list(kernels)
     for number, incident in enumerate(matrix.card.incidents):
-        chosen = tuple(name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in incident.kernels))
+        globs = incident.kernels
+        chosen = tuple(name for name in names if any(fnmatch.fnmatchcase(kernel_in(name), glob) for glob in globs))
         for index, call in enumerate(incident.calls):
             geometry = geometry_of(call)
             shape = shape_of(*call.lengths, call.page_size, where=("incidents", number, "calls", index))
