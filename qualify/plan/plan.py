@@ -20,7 +20,8 @@ from qualify.facts.dtypes import Dtype
 from qualify.facts.environment import AT, kernel_in
 from qualify.facts.typed import PLAIN, Typed
 from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
-from qualify.plan.host import Host, device_refusals, install_refusals
+from qualify.plan.host import Host, machine_refusals
+from qualify.plan.interpreter import Interpreter, find_interpreters
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.selectors import nearest, unmatched
 from qualify.plan.shapes import Shape, against, bucket_shapes, count_shapes, expand_shapes, with_images
@@ -83,7 +84,8 @@ def make_plan(
 
     Raises:
         CardError: an exclusion or an expectation of the matrix matches no case.
-        UsageError: more cases than ``policy.limit_cases``, or an unknown ``--kernel``.
+        UsageError: more cases than ``policy.limit_cases``, an unknown ``--kernel``, or an environment whose interpreter
+            does not answer.
         NothingSelected: the selection matches no case.
     """
     chosen = _chosen_kernels(matrix, kernels, selection)
@@ -94,7 +96,8 @@ def make_plan(
     refused: list[tuple[Case, tuple[str, ...]]] = []
     ids: list[str] = []
     kept: list[str] = []
-    for case, reasons in _expand(matrix, chosen, host):
+    interpreters = {} if host is None else find_interpreters(_used(chosen, matrix))
+    for case, reasons in _expand(matrix, _Refusals(chosen, host, interpreters)):
         ids.append(case.id)
         if any(match(case.id) for match in excluded):
             continue
@@ -254,12 +257,16 @@ def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
                 )
 
 
-def _expand(
-    matrix: LoadedMatrix, kernels: dict[str, LoadedKernel], host: Host | None
-) -> Iterator[tuple[Case, tuple[str, ...]]]:
+def _used(kernels: Mapping[str, LoadedKernel], matrix: LoadedMatrix) -> dict[str, str]:
+    """The interpreters of the environments that kernels run in."""
+    names = dict.fromkeys(kernel.card.environment for kernel in kernels.values() if kernel.card.environment)
+    return {name: matrix.environments[name] for name in names}
+
+
+def _expand(matrix: LoadedMatrix, refusals: _Refusals) -> Iterator[tuple[Case, tuple[str, ...]]]:
     """Every case with its reasons for refusal; claims are looked up once per axis, not once per case."""
     ignore = matrix.card.policy.claims == "ignore"
-    refusals = _Refusals(kernels, host)
+    kernels = refusals.kernels
     cells = list(chain(_product(matrix, kernels), _incidents(matrix, kernels)))  # kept: refusals go by identity
     for cell in cells:
         geometry, shape, call = cell.geometry, cell.shape, cell.geometry.canonical
@@ -288,10 +295,13 @@ def _expand(
 class _Refusals:
     """Reasons by kernel, each found once for each value of the axis that it depends on."""
 
-    def __init__(self, kernels: dict[str, LoadedKernel], host: Host | None) -> None:
+    def __init__(
+        self, kernels: dict[str, LoadedKernel], host: Host | None, interpreters: Mapping[str, Interpreter]
+    ) -> None:
+        self.kernels = kernels
         self.cards = {name: kernel.card for name, kernel in kernels.items()}
         self.machine = {
-            name: () if host is None else tuple(device_refusals(card, host) or install_refusals(card))
+            name: () if host is None else tuple(machine_refusals(card, host, interpreters))
             for name, card in self.cards.items()
         }
         self.parts: dict[tuple[str, object], list[str]] = {}
