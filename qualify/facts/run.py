@@ -55,6 +55,11 @@ class Run:
     environments: Mapping[str, Environment] = field(default_factory=dict)
     """the other interpreters that kernels ran in, by name; the default one's stack is the run's"""
 
+    @property
+    def environment_words(self) -> tuple[str, ...]:
+        """What a command line says behind each ``--environment`` to have the same ones."""
+        return tuple(f"{name}={one.python}" for name, one in self.environments.items())
+
     def stack_of(self, environment: str) -> Stack | None:
         """What the kernels of an environment ran on; empty = this interpreter. None where nobody reported it."""
         if not environment:

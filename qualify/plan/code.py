@@ -73,7 +73,7 @@ class CodeHere:
     def _of(self, environment: str, cards: list[KernelCard]) -> dict[str, Code | None]:
         """The same for the kernels of one environment."""
         chosen = [card for card in cards if self.every or self._own(card)]
-        if environment and environment not in self.environments:
+        if self.every and environment and environment not in self.environments:
             return dict.fromkeys(card.kernel for card in chosen)
         site = self._site(environment, chosen)
         found = {card.kernel: _sources(card, self.folders, site) for card in chosen}
@@ -87,14 +87,14 @@ class CodeHere:
         return {kernel: None if one is None else one.code(digests, whole) for kernel, one in found.items()}
 
     def _site(self, environment: str, cards: list[KernelCard]) -> Site:
-        if not environment or not cards:
-            return ThisSite()
+        if not self.every or not environment or not cards:
+            return ThisSite()  # the folders lie there for every interpreter
         names = dict.fromkeys(name for card in cards for name in map(_name, card.shipped_by))
         tops = dict.fromkeys(_top(card) for card in cards if card.adapter == CALL)
         return OtherSite(environment, self.environments[environment], names, tops)
 
     def _own(self, card: KernelCard) -> bool:
-        """Whether it is a function in one of the folders, which lie there for every interpreter."""
+        """Whether it is a function in one of the folders."""
         standing = ThisSite().module(_top(card), self.folders) if card.adapter == CALL else None
         return standing is not None and bool({str(base) for base in _bases(standing)} & set(self.folders))
 

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from qualify.errors import UsageError
 from qualify.facts.adapters import ENTRY_POINTS
+from qualify.facts.stack import Stack
 from qualify.plan import probe
 from qualify.text import one_line
 
@@ -82,6 +83,19 @@ def interpreter(name: str, python: str) -> Interpreter:
         cuda=torch["cuda"],
         distributions=answer["distributions"],
     )
+
+
+def environment_change(before: Stack, name: str, python: str) -> str:
+    """What of an environment is another one than a stack says of it; empty where nothing is, as far as it can tell.
+
+    Compared are Python and the installed distributions that the stack names, by version.
+    """
+    now = interpreter(name, python)
+    versions = {part.name: part.version for part in before.components if part.kind == "distribution"}
+    seen = [("python", before.version("python"), now.version)]
+    seen += [(part, version, now.installed(part)) for part, version in versions.items()]
+    changes = [f"{part} {old} → {new or 'none'}" for part, old, new in seen if old and old != new]
+    return f"environment {name} changed since: {', '.join(changes)}" if changes else ""
 
 
 def ask(name: str, python: str, distributions: Iterable[str] = (), modules: Iterable[str] = ()) -> dict[str, Any]:
