@@ -152,7 +152,8 @@ def store_run(
         finished_at=began + timedelta(minutes=5),
         stack=stack or make_stack(),
         environments=environments,
-        **{"code": code_of(plan, cards, interpreters), **changes},
+        **({} if "code" in changes else {"code": code_of(plan, cards, interpreters)}),
+        **changes,
     )
     store.begin(run)
     store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])

@@ -120,6 +120,9 @@ def judge(
     path, items, notes = _waivers_of(card, run, waivers)
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     ran = sorted(ran_kernels(records))
+    if code is not None:
+        interpreters = {name: one.python for name, one in run.environments.items()}
+        code = replace(code, environments={**interpreters, **code.environments})
     changed = changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)

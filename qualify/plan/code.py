@@ -58,7 +58,8 @@ class CodeHere:
     every: bool = True
     """False: only functions whose module stands in one of the folders; libraries may be another machine's"""
     environments: Mapping[str, str] = field(default_factory=dict)
-    """interpreters by the name of their environment; the code of a kernel in one that is not among them is not here"""
+    """interpreters by the name of their environment; the code of a kernel in one that is not among them is not here.
+    Where not every kernel is compared, those of an interpreter that is not on this machine are left out"""
 
     def of(self, cards: Iterable[KernelCard]) -> dict[str, Code | None]:
         """The code of each kernel that is compared; None where it is not here.
@@ -73,8 +74,9 @@ class CodeHere:
     def _of(self, environment: str, cards: list[KernelCard]) -> dict[str, Code | None]:
         """The same for the kernels of one environment."""
         chosen = [card for card in cards if self.every or self._own(card)]
-        if self.every and environment and environment not in self.environments:
-            return dict.fromkeys(card.kernel for card in chosen)
+        python = self.environments.get(environment, "")
+        if environment and not (python if self.every else Path(python).is_file()):
+            return dict.fromkeys(card.kernel for card in chosen) if self.every else {}
         site = self._site(environment, chosen)
         found = {card.kernel: _sources(card, self.folders, site) for card in chosen}
         distributions = {
@@ -87,8 +89,8 @@ class CodeHere:
         return {kernel: None if one is None else one.code(digests, whole) for kernel, one in found.items()}
 
     def _site(self, environment: str, cards: list[KernelCard]) -> Site:
-        if not self.every or not environment or not cards:
-            return ThisSite()  # the folders lie there for every interpreter
+        if not environment or not cards:
+            return ThisSite()
         names = dict.fromkeys(name for card in cards for name in map(_name, card.shipped_by))
         tops = dict.fromkeys(_top(card) for card in cards if card.adapter == CALL)
         return OtherSite(environment, self.environments[environment], names, tops)

@@ -220,3 +220,20 @@ def test_the_probe_answers_one_line(python: Path) -> None:
     assert "fake_attn.py,sha256=" in answer["records"]["fake-attn"]["record"]
     assert ["fake_attn"] == list(answer["modules"])
     assert json.loads(answer["records"]["fake-attn"]["direct_url"]) == {}
+
+
+def test_a_gate_elsewhere_does_not_need_the_interpreter(tmp_path: Path) -> None:
+    """Functions of the --cards folders are compared with what is there; of an absent interpreter nothing is."""
+    python = make_environment(tmp_path / "env", fake_attn="1.5")
+    (tmp_path / "cards").mkdir()
+    (tmp_path / "cards" / "mine.py").write_text("x = 1\n")
+    own = there("mine", adapter="call", entry="mine:attend", shipped_by=["fake-attn"])
+
+    def found(path: object) -> dict[str, object]:
+        environments = {"next": str(path)}
+        folders = (str(tmp_path / "cards"),)
+        here = CodeHere(folders=folders, cache=tmp_path / "sha256.json", every=False, environments=environments)
+        return dict(here.of([own]))
+
+    assert found(python) == {"mine@next": code_there(python, own, tmp_path, tmp_path / "cards")}
+    assert {} == found("/nowhere/python")
