@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,12 +18,14 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
+from qualify.cards.environments import EnvironmentEntry, EnvironmentName
 from qualify.cards.incident import Incident
 from qualify.cards.model import InlineGeometry, ModelCard
 from qualify.cards.words import (
     INT32_MAX,
     Card,
     Count,
+    KernelName,
     Name,
     Positive,
     Several,
@@ -262,8 +265,8 @@ class Expectation(Card):
 
     select: Text
     """glob over case ids: model/phase/shape/dtype/mask/kernel"""
-    kernel: Name
-    """kernel that shall serve them"""
+    kernel: KernelName
+    """kernel that shall serve them; KERNEL@NAME means it in an environment"""
     fallback: Text = "forbid"
     """forbid, record, or the kernel that may serve instead"""
 
@@ -336,6 +339,8 @@ class MatrixCard(Card):
     """model (each layer's own), full, causal, window<N> (causal, N keys with the diagonal), a pattern and its size"""
     kernels: Some[Text]
     """names of kernel cards, or globs"""
+    environments: Mapping[EnvironmentName, EnvironmentEntry] = Field(default_factory=dict)
+    """other interpreters by name: in each of them every kernel runs a second time, as KERNEL@NAME"""
     expect: tuple[Expectation, ...] = ()
     """which kernel shall serve which cases"""
     exclude: Several[Text] = ()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qualify.facts.dtypes import DTYPES, Dtype, Format
+from qualify.facts.environment import environment_of
 from qualify.masks import Mask
 
 Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
@@ -132,6 +133,11 @@ class Case:
         """Name of the incident that it replays; empty for a production shape."""
         first, name, *_ = self.id.split("/")
         return name if first == INCIDENTS else ""
+
+    @property
+    def environment(self) -> str:
+        """The environment that it runs in, as its kernel's name says; empty for this interpreter."""
+        return environment_of(self.kernel)
 
     @property
     def cell(self) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, parse_matrix
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.waivers import beside, load_waivers
@@ -22,7 +23,7 @@ from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
-from qualify.judge.code import changed_code, code_here, ran_kernels
+from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
 from qualify.store.store import Store
@@ -117,9 +118,14 @@ def judge(
     """
     run, records = store.run(run_id), store.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
+    kernels = in_environments(kernels, run.environments)
     path, items, notes = _waivers_of(card, run, waivers)
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
-    changed = changed_code(run, code_here(code, sorted(ran_kernels(records)), kernels))
+    ran = sorted(ran_kernels(records))
+    if code is not None:
+        interpreters = {name: one.python for name, one in run.environments.items()}
+        code = replace(code, environments={**interpreters, **code.environments})
+    changed = changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)
     future = dated if is_future(dated, now) else None
@@ -149,7 +155,7 @@ def judge(
         future=future,
         part=selected,
         again=again(run, run.level, fresh=stale or future is not None),
-        typed=typed,
+        typed=replace(typed, environments=typed.environments or run.environment_words),
     )
 
 

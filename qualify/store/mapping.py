@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from qualify.facts.case import Case, Workload
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import (
     Crashed,
     Evidence,
@@ -54,7 +55,7 @@ _WORKLOAD = (
     "descale",
     "latent",
 )
-_RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
+_RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings", "environments"))
 _COMPONENT = tuple(Component.__dataclass_fields__)
 # Bulk inserts want the same keys in every row, so each outcome starts from all of them.
 _NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if column.name != "id"}
@@ -133,9 +134,17 @@ def run_row(run: Run) -> Row:
     return _fields(run, _RUN)
 
 
-def run_from(row: Row, stack: Stack | None, ceilings: Ceilings | None) -> Run:
-    """The run."""
-    return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings)
+def run_environment_rows(run: Run) -> list[Row]:
+    """The rows of ``run_environments``, without their stacks."""
+    return [{"run_id": run.id, "name": name, "python": one.python} for name, one in run.environments.items()]
+
+
+def run_from(
+    row: Row, stack: Stack | None, ceilings: Ceilings | None, environments: Iterable[tuple[Row, Stack | None]]
+) -> Run:
+    """The run; its environments by name, because databases sort text differently."""
+    known = {part["name"]: Environment(python=part["python"], stack=there) for part, there in environments}
+    return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings, environments=dict(sorted(known.items())))
 
 
 def ceilings_row(ceilings: Ceilings, run_id: str) -> Row:

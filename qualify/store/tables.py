@@ -4,7 +4,8 @@
 
     stacks ─┬─ components            runs ─┬─ ceilings
             ├─ stack_environment           ├─ matmul_ceilings
-            └─ runs                        └─ cases ── outcomes ─┬─ findings
+            ├─ runs                        ├─ run_environments
+            └─ run_environments            └─ cases ── outcomes ─┬─ findings
                                                                  ├─ statistics
                                                                  ├─ launches
                                                                  └─ samples
@@ -163,6 +164,16 @@ runs = Table(
     _one_of("state", RunState),
     Index(None, "matrix", "started_at"),
     Index(None, "started_at"),
+)
+
+run_environments = Table(
+    "run_environments",
+    metadata,
+    _part_of("runs.id", "run_id", primary_key=True),
+    _words("name", primary_key=True),
+    _words("python"),
+    _part_of("stacks.id", "stack_id", nullable=True),
+    _words("device_uuid", nullable=True),
 )
 
 ceilings = Table(

@@ -28,6 +28,7 @@ EAGER_MASK_CELLS = 2**30
 PREFILL_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
 """for several queries: below 128 of them torch 2.11 takes its decode template, and fails on 65 queries with
 NoValidChoicesError"""
+DTYPES = HALVES | {"fp32"}
 COMPILED: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
 """each new shape or mask compiles a kernel"""
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -55,7 +56,7 @@ class FlexAttention:
         Raises:
             LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
         """
-        refuse(call, LIBRARY, masks=WINDOWED | {"chunked", "dilated"}, softcap=True, head_dim_v=True, dtypes=HALVES | {"fp32"})
+        refuse(call, LIBRARY, masks=WINDOWED | {"chunked", "dilated"}, softcap=True, head_dim_v=True, dtypes=DTYPES)
         with refusals(LIBRARY):
             return self.bind(call)
 
