@@ -17,7 +17,7 @@ from torch._dynamo import config as dynamo
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qualify.facts.adapters import settle
-from qualify.facts.dtypes import HALVES
+from qualify.facts.dtypes import HALVES, Dtype
 from qualify.masks import Mask
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
 from qualify.run.adapters.packing import WINDOWED, refusals, refuse
@@ -28,7 +28,7 @@ EAGER_MASK_CELLS = 2**30
 PREFILL_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
 """for several queries: below 128 of them torch 2.11 takes its decode template, and fails on 65 queries with
 NoValidChoicesError"""
-DTYPES = HALVES | {"fp32"}
+DTYPES: frozenset[Dtype] = HALVES | {"fp32"}
 COMPILED: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
 """each new shape or mask compiles a kernel"""
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
