@@ -227,6 +227,7 @@ def _settings(request: Request, run: Run) -> Settings:
         import_paths=request.import_paths,
         memory_bytes=int(available_memory() * MEMORY_SHARE),
         ceilings=run.ceilings,
+        environments=request.environments,
     )
 
 
@@ -279,6 +280,8 @@ class _Filing:
                 self._check_stack(event)
                 self.run = replace(self.run, stack=event.stack, ceilings=event.ceilings)
                 self.store.set_stack(self.run.id, event.stack, event.ceilings)
+                if event.environments:
+                    self.store.set_environments(self.run.id, event.environments)
             case At():
                 self._report(event.case_id, event.stage)
             case Done():
