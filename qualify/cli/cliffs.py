@@ -88,7 +88,7 @@ def cliffs(
     maps = []
     paths = [str(folder.resolve()) for folder in folders]
     axes = codec.from_data(tuple[Axis, ...], [item.value for item in axis or usual])
-    for found in find_maps(card, axes, base, host.kind, paths, grids=grids, limit=limit):
+    for found in find_maps(card, axes, base, host.kind, paths, grids=grids, limit=limit, environments=environments):
         maps.append(found)
         if not as_json:
             emit(f"{found.axis}: {len(found.segments) - 1} cliffs, {found.traced} values traced on {host}")

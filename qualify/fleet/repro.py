@@ -194,6 +194,7 @@ def _bench(wanted: Wanted) -> Bench:
             timeout_s=wanted.policy.compile_timeout_s if wanted.finding != "timed_out" else wanted.policy.timeout_s,
             compile_timeout_s=wanted.policy.compile_timeout_s,
             memory_bytes=int(available_memory() * MEMORY_SHARE),
+            environments={wanted.case.environment: wanted.python} if wanted.python else {},
         ),
     )
     return Bench(setup)
