@@ -24,6 +24,7 @@ from qualify.cli.shared import fail
 from qualify.cli.terminal import open_streams, say
 from qualify.cli.web import web
 from qualify.errors import INTERRUPTED, QualifyError, UsageError
+from qualify.run.process.parent import keep_to_itself
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,7 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (
 def main() -> None:
     """Entry point of ``qualify``: every known error becomes its message and its exit code."""
     open_streams()
+    keep_to_itself()  # kernels run in processes of this user
     try:
         code = _parser()(standalone_mode=False, prog_name="qualify")
     except QualifyError as error:

@@ -11,11 +11,12 @@ import ctypes
 import mmap
 import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from qualify.run.process.memory import own_pages
 
 CPU, CUDA = 1, 2
 """DLPack's numbers of devices"""
@@ -63,8 +64,7 @@ def touched(flat: Tensor) -> list[tuple[int, int]]:
     """
     first = flat.data_ptr()
     begin, end = first // PAGE, -(-(first + flat.numel()) // PAGE)
-    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
-        entries = bytearray(os.pread(pagemap.fileno(), 8 * (end - begin), 8 * begin))
+    entries = bytearray(os.pread(own_pages(), 8 * (end - begin), 8 * begin))
     present = torch.frombuffer(entries, dtype=torch.int64).bitwise_right_shift(STATE_BITS).ne(0)
     edges = torch.nn.functional.pad(present.to(torch.int8), (1, 1)).diff().nonzero().flatten().tolist()
     pages = zip(edges[::2], edges[1::2], strict=True)

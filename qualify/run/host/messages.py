@@ -1,7 +1,8 @@
 """The messages between a judge and a host: dataclasses of plain data, each a line of JSON.
 
 A host answers each request with one message: Done, Returned, Numbers, Events or Sampled as the request says, or Raised.
-Before the answer to a Trace it says Began once for each call. Everything here needs the standard library only, because
+Before the answer to a Trace it says Began once for each call. All of them have the number of the request: what comes
+late, or unasked, answers nothing. Everything here needs the standard library only, because
 a host may be another Python in which nothing is installed but torch and the library.
 """
 
@@ -25,6 +26,8 @@ Region = tuple[int, int, int]
 class Request:
     """What a judge asks."""
 
+    asked: int = 0
+    """number of the request"""
     drop: tuple[int, ...] = ()
     """numbers of prepared calls, results and graphs that nobody needs any more"""
     free: tuple[tuple[int, int], ...] = ()
@@ -197,12 +200,20 @@ class Wait(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
+class Said:
+    """What a host says."""
+
+    to: int = 0
+    """number of the request"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(Said):
     """It is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Began:
+class Began(Said):
     """The call of that place in the list is launched next."""
 
     index: int
@@ -223,7 +234,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Returned:
+class Returned(Said):
     """What a kernel returned: one tensor, or several parts."""
 
     several: bool
@@ -231,7 +242,7 @@ class Returned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised:
+class Raised(Said):
     """An exception of the kernel or its library."""
 
     kind: Literal["refusal", "import", "memory", "other"]
@@ -242,21 +253,21 @@ class Raised:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers:
+class Numbers(Said):
     """Some numbers, in the order that the request names."""
 
     values: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Events:
+class Events(Said):
     """Events of a profiler session, as Chrome's trace format has them."""
 
     events: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled:
+class Sampled(Said):
     """What a clock said."""
 
     samples_us: tuple[float, ...]
@@ -265,7 +276,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described:
+class Described(Said):
     """The software of the host, files that matter and are mapped, and the variables that steer dispatch."""
 
     components: tuple[tuple[ComponentKind, str, str, str], ...]
@@ -275,7 +286,7 @@ class Described:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
+class Script(Said):
     """A script that calls the kernel."""
 
     text: str

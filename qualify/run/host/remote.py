@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -73,6 +74,8 @@ class RemoteHost:
         self.setup = setup
         self.watch = watch
         self.numbers = itertools.count()
+        self.asked = 0
+        """number of the latest request"""
         self.dropped: list[int] = []
         self.kernels: dict[str, RemoteKernel] = {}
         self.unsettled = False
@@ -138,7 +141,8 @@ class RemoteHost:
     def send(self, request: says.Request) -> None:
         """One question, with what nobody needs any more."""
         dropped, self.dropped = tuple(self.dropped), []
-        request.__dict__.update(drop=dropped, free=self.arena.heard())
+        self.asked += 1
+        request.__dict__.update(asked=self.asked, drop=dropped, free=self.arena.heard())
         self._guarded(lambda: self.child.send(request, self.watch.limit_s))
 
     def answer(self, kind: type[A], announce: Callable[[int], None] | None = None) -> A:
@@ -148,6 +152,8 @@ class RemoteHost:
             match self._guarded(self._receive):
                 case None:
                     continue
+                case message if message.to != self.asked:
+                    raise self._distrust("an answer that nobody asked for")
                 case says.Began(index=index) if announce and index > reached:
                     reached = index
                     announce(index)
@@ -158,10 +164,17 @@ class RemoteHost:
                 case message:
                     raise self._lose(self.child.unexpected(message))
 
+    def ask_numbers(self, request: says.Request, least: int = 1) -> tuple[float | None, ...]:
+        """One question whose answer is at least so many numbers, each of them 0 or more."""
+        values = self.ask(request, says.Numbers).values
+        if len(values) < least or not all(value is None or _is_amount(value) for value in values):
+            raise self._distrust("numbers that measure nothing")
+        return values
+
     def settle(self) -> None:
         """Wait until what it was asked to launch is done."""
         if self.unsettled:
-            self.ask(says.Wait(), says.Numbers)
+            self.ask_numbers(says.Wait())
             self.unsettled = False
 
     def room(self, call: AttentionCall) -> Slot:
@@ -175,6 +188,8 @@ class RemoteHost:
 
     def returned(self, answer: says.Returned, room: Slot) -> Any:
         """Tensors of the judge's own with what came back: nothing that is written later counts."""
+        if len(answer.parts) != 1 and not answer.several:
+            raise self._distrust("a result of no parts")
         parts = [self._part(part, room) for part in answer.parts]
         if room.view.is_cuda:
             torch.cuda.current_stream().synchronize()
@@ -182,19 +197,24 @@ class RemoteHost:
         return tuple(parts) if answer.several else parts[0]
 
     def _part(self, part: says.Part, room: Slot) -> Any:
-        dtype = getattr(torch, part.dtype, None) if part.dtype else None
         if part.kind == "NoneType":
             return None
+        dtype = getattr(torch, part.dtype, None) if part.dtype else None
         if not isinstance(dtype, torch.dtype):
-            return type(part.kind, (), {})()
-        count = dtype.itemsize
-        for length in part.shape:
-            count *= max(0, length)
-        if part.offset < 0:  # what the contract allows has room: it is another shape, dtype or device
-            return torch.full((1,), float("nan")).to(dtype).to(_known_device(part.device)).expand(part.shape or (1,))
-        if part.offset % ALIGNED or part.offset + count > room.count:
-            raise self._lose(self.child.distrust("a result outside of its room"))
-        return room.view[part.offset : part.offset + count].view(dtype).view(part.shape).clone()
+            return type(part.kind, (), {})() if part.kind.isidentifier() else object()
+        count = dtype.itemsize * math.prod(part.shape)
+        outside = part.offset % ALIGNED or part.offset + count > room.count
+        if min(part.shape, default=0) < 0 or (part.offset >= 0 and outside):
+            raise self._distrust("a result outside of its room")
+        try:
+            if part.offset >= 0:
+                return room.view[part.offset : part.offset + count].view(dtype).view(part.shape).clone()
+            # What the contract allows has room: it is another shape, dtype or device.
+            return torch.full((1,), math.nan).to(dtype).to(_known_device(part.device)).expand(part.shape or (1,))
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, OverflowError) as error:
+            raise self._distrust("a result that no tensor can be") from error
 
     def load(self, card: KernelCard) -> RemoteKernel:
         """Load a card's library or entry."""
@@ -217,7 +237,7 @@ class RemoteHost:
         """Wait for it where it was asked for."""
         if self.controlling:
             self.controlling = False
-            self.controlled = list(self.answer(says.Events).events)
+            self.controlled = self._timed(self.answer(says.Events))
 
     def control(self) -> list[dict[str, Any]]:
         """Events of the witness's negative control."""
@@ -245,9 +265,15 @@ class RemoteHost:
 
         self.finish_control()
         self.send(says.Trace(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
-        events = list(self.answer(says.Events, begun).events)
+        events = self._timed(self.answer(says.Events, begun))
         self.unsettled = False
         return events
+
+    def _timed(self, told: says.Events) -> list[dict[str, Any]]:
+        """The events, each of which has a time and a duration if any."""
+        if not all(_is_finite(event.get(key, 0)) for event in told.events for key in ("ts", "dur")):
+            raise self._distrust("events without a time")
+        return list(told.events)
 
     def sample(self, calls: Sequence[Bound], effort: Effort) -> tuple[Samples, Any]:
         """By its clock, or the device's."""
@@ -258,13 +284,16 @@ class RemoteHost:
         asked = says.Sample(numbers=tuple(bound.number for bound in bounds), native=native.number, **asdict(effort))
         told = self.ask(asked, says.Sampled)
         self.unsettled = False
+        measured = all(map(_is_amount, (*told.samples_us, told.host_us)))
+        if not measured or len(told.samples_us) != effort.blocks or told.launches_per_block < 1:
+            raise self._distrust("times that measure nothing")
         samples = Samples(samples_us=told.samples_us, launches_per_block=told.launches_per_block, host_us=told.host_us)
         return samples, native
 
     def healthy(self) -> bool:
         """Whether its context computes; a lost one raises in the host."""
         self.unsettled = False
-        return self.lost is None and self.ask(says.Wait(), says.Numbers).values == (1.0,)
+        return self.lost is None and self.ask_numbers(says.Wait()) == (1.0,)
 
     def close(self) -> None:
         """End the process and give its memory back."""
@@ -289,6 +318,10 @@ class RemoteHost:
     def _lose(self, gone: Gone) -> HostLost:
         self.lost = HostLost(gone.error, log=self.child.log_tail(), limit_s=gone.limit_s)
         return self.lost
+
+    def _distrust(self, what: str) -> HostLost:
+        """End it because of what it said; returns the HostLost to raise."""
+        return self._lose(self.child.distrust(what))
 
     def _tell(self, segment: says.Segment) -> None:
         self.ask(segment, says.Done)
@@ -361,7 +394,7 @@ class RemoteKernel:
     def in_use(self, *, collect: bool) -> tuple[int, ...]:
         """There: in its allocator, with inputs that are gone here and still held there; on a GPU also outside of it."""
         self.host.mirror.sweep()
-        *used, kept, _ = self.host.ask(says.Memory(collect=collect), says.Numbers).values
+        *used, kept, _ = self.host.ask_numbers(says.Memory(collect=collect), least=3)
         counters = [int(value or 0) for value in used]
         if len(counters) > 1:
             counters[1] -= self.host.arena.device_bytes + torch.cuda.memory_reserved()
@@ -369,7 +402,7 @@ class RemoteKernel:
 
     def counts_bytes(self) -> bool:
         """As its processor says."""
-        return bool(self.host.ask(says.Memory(collect=False), says.Numbers).values[-1])
+        return bool(self.host.ask_numbers(says.Memory(collect=False), least=3)[-1])
 
 
 class RemoteBound:
@@ -451,9 +484,18 @@ class RemoteBound:
     def _measured(self, what: Any) -> float | None:
         self.refresh()
         asked = says.Measure(number=self.number, place=self.kernel.place, what=what)
-        (value,) = self.host.ask(asked, says.Numbers).values
+        value = self.host.ask_numbers(asked)[0]
         self.host.unsettled = True
         return value
+
+
+def _is_amount(value: object) -> bool:
+    """Whether it is a number from 0 on."""
+    return _is_finite(value) and value >= 0
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _remote(call: Bound) -> RemoteBound:

@@ -33,7 +33,7 @@ from qualify.run.host.memory import DeviceMemory, SharedFile, opened, typed
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import dispatch_environment, distributions, started_with, system
 from qualify.run.machine.stack import mapped_binaries
-from qualify.run.process.parent import follow_parent
+from qualify.run.process.parent import follow_parent, keep_to_itself, leave_others_alone
 from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim
 
@@ -45,9 +45,11 @@ Answering = Callable[[Any], says.Answer]
 
 
 def main() -> None:
-    """Entry; its arguments are the two descriptors, the judge's process id, and the shared file and its size."""
-    own_in, own_out, parent, shared, size = (int(argument) for argument in sys.argv[1:])
+    """Entry; its arguments: two descriptors, the judge's process id, the shared file and its size, and a mark."""
+    own_in, own_out, parent, shared, size = (int(argument) for argument in sys.argv[1:6])
     follow_parent(parent)
+    leave_others_alone()
+    keep_to_itself()
     for descriptor in (own_in, own_out, shared):
         if descriptor >= 0:
             # What a library starts must not hold the pipe open after this process has gone.
@@ -74,6 +76,8 @@ class Server:
         self.held: list[StorageWeakRef] = []
         """inputs that the judge has no more"""
         self.sizes: dict[Any, int] = {}
+        self.asked = 0
+        """number of the present request"""
         self.methods: Mapping[type[says.Request], Answering] = {
             says.Start: self.start,
             says.Segment: self.segment,
@@ -99,6 +103,7 @@ class Server:
         """Until the judge closes its end."""
         while line := self._next(requests):
             request = says.decode_request(line)
+            self.asked = request.asked
             for number in request.drop:
                 self.kept.pop(number, None)
             for segment, first in request.free:
@@ -119,8 +124,8 @@ class Server:
         return requests.readline()
 
     def say(self, answer: says.Answer) -> None:
-        """Send one message."""
-        self.answers.write(says.encode(answer))
+        """Send one message about the present request."""
+        self.answers.write(says.encode(replace(answer, to=self.asked)))
         self.answers.flush()
 
     def forget(self, segment: int, first: int) -> None:

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,9 @@ def _last_level_cache() -> int:
     return max(sizes)
 
 
-def started_with() -> dict[str, str]:
-    """The environment that this process was started with.
+@cache
+def started_with() -> Mapping[str, str]:
+    """The environment that this process was started with; one that keeps to itself must have asked before.
 
     What libraries set in it later follows from them, and would differ between a worker that loaded them and a process
     that did not.

@@ -41,7 +41,8 @@ STEPS = 2000
 LAST_BREATH_S = 5.0
 """how long a process that ends may take: Python closes the pipe before it unloads its libraries"""
 MARK = "QUALIFY_STARTED"
-"""environment variable by which the processes that a child started are known; those around it keep their marks in it"""
+"""environment variable by which the processes that a child started are known; those around it keep their marks in it.
+Its value is the child's last argument too"""
 CLOSED = "something in the process closed qualify's own pipe"
 
 
@@ -330,7 +331,7 @@ def _spawn(program: Program, child_in: int, child_out: int, printed: int, mark: 
     numbers = (child_in, child_out, os.getpid(), program.shared, program.shared_bytes)
     shared = (program.shared,) if program.shared >= 0 else ()
     return subprocess.Popen(
-        [program.interpreter, *program.arguments, *map(str, numbers)],
+        [program.interpreter, *program.arguments, *map(str, numbers), mark],
         pass_fds=(child_in, child_out, *shared),
         stdin=subprocess.DEVNULL,
         stdout=printed,

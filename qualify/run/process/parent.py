@@ -7,11 +7,18 @@ import faulthandler
 import os
 import resource
 import signal
+from contextlib import suppress
 from pathlib import Path
+
+from qualify.run.machine.software import started_with
+from qualify.run.process.memory import own_pages
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
+CAP_SYS_PTRACE = 19
+CAPABILITY_VERSION = 0x20080522
 
 
 def die_with(parent: int) -> None:
@@ -30,8 +37,27 @@ def adopt_orphans() -> None:
 
 
 def keep_to_itself() -> None:
-    """Let no other process of this user read or write this one's memory and descriptors; root still may."""
+    """Let no other process of this user read or write this one's memory and descriptors; root still may.
+
+    The process itself cannot open most of its files in ``/proc`` from now on either.
+    """
+    started_with()
+    with suppress(OSError):
+        own_pages()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, 0)
+
+
+def leave_others_alone() -> None:
+    """Give up root's right to look into processes that keep to themselves, for whatever this one starts too."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    """effective, permitted and inheritable ones, the lower 32 of each first"""
+    if libc.capget(header, sets) == 0:
+        for number in range(3):
+            sets[number] &= ~(1 << CAP_SYS_PTRACE)
+        libc.capset(header, sets)
 
 
 def follow_parent(parent: int) -> None:

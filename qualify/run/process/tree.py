@@ -6,7 +6,8 @@ A process belongs to the tree of a child when one of these is true. Nobody else'
     its parent belongs
     it was seen as a member before    its parents may have ended since
     it is in the child's session      while a member still holds that session's number
-    its environment has the mark      which the child was started with: daemons that left session and parents behind
+    its environment has the mark      which the child was started with: daemons that left session and parents behind;
+                                      of a process that keeps its environment to itself, its arguments
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Tree:
 
         Args:
             pid: of the child, the leader of a session of its own.
-            mark: text that stands in the environment of the child and of no other tree's processes; empty for none.
+            mark: text that stands in the environment and arguments of the child and of no other tree's processes;
+                empty for none.
         """
         self.pid = pid
         self.mark = mark.encode()
@@ -99,10 +101,14 @@ class Tree:
     def _marked(self, process: Process) -> bool:
         if not self.mark or process.started < self.began or process.ended:
             return False
-        try:
-            return self.mark in Path(f"/proc/{process.pid}/environ").read_bytes()
-        except OSError:  # it ended, or is somebody else's
-            return False
+        for name in ("environ", "cmdline"):
+            try:
+                return self.mark in Path(f"/proc/{process.pid}/{name}").read_bytes()
+            except PermissionError:  # it keeps to itself, or is somebody else's
+                continue
+            except OSError:  # it ended
+                break
+        return False
 
     def end(self) -> None:
         """Kill every member, and wait until none is left.

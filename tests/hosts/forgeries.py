@@ -1,0 +1,603 @@
+"""Wrong kernels that try to be taken for right ones, and two that may be: ``correct`` and ``calls_the_reference``.
+
+The tests copy this file into a ``--cards`` folder; the function's name is the kernel's, with underscores.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import math
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+from third_party import attend
+
+calls = 0
+remembered = {}
+CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/"
+PASSED = {"check": "budget", "verdict": "pass", "detail": "", "values": {}}
+"""a finding"""
+
+
+def correct(call):
+    return attend(call)
+
+
+def wrong(call):
+    """Twenty percent off."""
+    return attend(call) * 1.2
+
+
+def note(name, found):
+    """What a kernel got hold of, for the test."""
+    Path(__file__).with_name(f"{name}.found").write_text(json.dumps(found))
+
+
+def once(step):
+    """Do it at the first call of the process."""
+    global calls
+    calls += 1
+    if calls == 1:
+        step()
+
+
+def asked(*names):
+    """Whether one of these functions of qualify's waits for this call."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in names:
+            return True
+        frame = frame.f_back
+    return False
+
+
+# The judge's code, as it is imported here
+
+
+def patches_checks(call):
+    def patch():
+        from qualify.run.checks.registry import CHECKS
+
+        for check in CHECKS:
+            type(check).run = lambda *_: []
+            type(check).skips = lambda *_: "nobody need look"
+
+    once(patch)
+    return wrong(call)
+
+
+def patches_findings(call):
+    def patch():
+        from qualify.facts import outcome
+
+        made = outcome.Finding.__init__
+        outcome.Finding.__init__ = lambda self, **given: made(self, **{**given, "verdict": "pass"})
+
+    once(patch)
+    return wrong(call)
+
+
+def patches_golden(call):
+    def patch():
+        from qualify.run.checks import interface
+        from qualify.run.golden import accuracy, reference
+
+        reference.golden = interface.golden = lambda *_, **__: None
+        accuracy.judge = lambda *_, **__: None
+
+    once(patch)
+    return wrong(call)
+
+
+def patches_comparison(call):
+    def patch():
+        from qualify.run.checks import interface
+
+        interface.difference = interface.far_apart = lambda *_, **__: None
+        interface.same_bits = lambda a, _: torch.ones_like(a, dtype=torch.bool)
+        torch.allclose = torch.equal = lambda *_, **__: True
+        torch.Tensor.__eq__ = lambda a, _: torch.ones(a.shape, dtype=torch.bool)
+        torch.Tensor.__ne__ = lambda a, _: torch.zeros(a.shape, dtype=torch.bool)
+
+    once(patch)
+    return wrong(call)
+
+
+def patches_host(call):
+    """The code that prepares and launches: whole calls are right, those of a prepared call wrong."""
+
+    def patch():
+        from qualify.run.host.local import LocalBound
+
+        LocalBound.launch = lambda self: torch.zeros_like(attend(call))
+
+    once(patch)
+    return attend(call)
+
+
+def patches_clocks(call):
+    def patch():
+        ticks = iter(range(1 << 60))
+        time.perf_counter_ns = time.monotonic_ns = lambda: next(ticks)
+        time.perf_counter = time.monotonic = lambda: next(ticks) / 1e9
+        torch.cuda.Event.elapsed_time = lambda *_: 1e-6
+
+    once(patch)
+    return wrong(call)
+
+
+def patches_profilers(call):
+    """No session records anything, and forged events are said instead."""
+
+    def patch():
+        from qualify.run.host import local
+
+        names = [f"qualify#0#{number}" for number in range(3)]
+        spans = [("qualify#open", 0), *((name, 10 + 10 * at) for at, name in enumerate(names)), ("qualify#close", 90)]
+        events = [{"name": name, "ts": ts, "dur": 9.0, "cat": "user_annotation"} for name, ts in spans]
+        inner = [("aten::sin", 1), ("aten::sin", 91), *(("aten::_flash_attention", 11 + 10 * at) for at in range(3))]
+        events += [{"name": name, "ts": ts, "dur": 5.0, "cat": "cpu_op"} for name, ts in inner]
+        local.tracing.record = lambda *_, **__: events
+        torch.profiler.profile = torch.autograd.profiler.profile = None
+
+    once(patch)
+    return wrong(call)
+
+
+def names_operators(call):
+    with torch.profiler.record_function("aten::_scaled_dot_product_flash_attention_for_cpu"):
+        return wrong(call)
+
+
+# Messages
+
+
+def lines(*messages):
+    return b"".join(json.dumps(message).encode() + b"\n" for message in messages)
+
+
+def outcome_lines():
+    """As a judge would write them to the process that started it."""
+    measured = {
+        "outcome": "measured",
+        "evidence": {
+            "findings": [PASSED],
+            "statistics": [],
+            "witness": {"state": "proven", "reason": "", "expected": [], "launches": [], "calls": 3},
+            "timing": None,
+            "first_call_us": 1.0,
+            "peak_temporary_bytes": None,
+            "wall_s": 1.0,
+            "attempt": 1,
+        },
+    }
+    names = ("writes-an-outcome", "writes-an-outcome-upstairs")
+    parts = [{"event": "outcome", "case": CASE + name, "outcome": measured, "fresh": True} for name in names]
+    return lines(*parts, {"event": "idle"})
+
+
+def write_to(folder, text):
+    """To every pipe that a process has open; the numbers of those that could be written to."""
+    reached = []
+    for entry in os.listdir(folder):
+        path = f"{folder}/{entry}"
+        try:
+            if not os.readlink(path).startswith("pipe:"):
+                continue
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            reached.append((entry, os.write(descriptor, text)))
+        except OSError:
+            continue
+    return reached
+
+
+def writes_an_outcome(call):
+    for descriptor in range(3, 256):
+        try:
+            os.write(descriptor, outcome_lines())
+        except OSError:
+            continue
+    os._exit(0)
+
+
+def ancestors():
+    """The judge, and whoever started it."""
+    found, pid = [], os.getppid()
+    while pid > 1 and len(found) < 2:
+        found.append(pid)
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def writes_an_outcome_upstairs(call):
+    reached = []
+    for pid in ancestors():
+        try:
+            reached += write_to(f"/proc/{pid}/fd", outcome_lines())
+        except OSError:
+            continue
+    note("writes_an_outcome_upstairs", reached)
+    os._exit(0)
+
+
+def own_pipe():
+    return int(sys.argv[2])
+
+
+def answers_in_advance(call):
+    """A right call's result, again and again, before anybody asks; then nobody is there."""
+    part = {"kind": "Tensor", "dtype": "float32", "shape": [8, 2, 32], "device": "cpu", "offset": 0}
+    returned = {"event": "returned", "several": False, "parts": [part]}
+    os.write(
+        own_pipe(), lines(*[{"event": "done"}, {"event": "done"}, returned, {"event": "numbers", "values": [1]}] * 8)
+    )
+    os._exit(0)
+
+
+def answers_beside(call):
+    """One answer more than was asked for, at the first call."""
+    once(lambda: os.write(own_pipe(), lines({"event": "done"})))
+    return wrong(call)
+
+
+def leaves_an_answering_child(call):
+    if os.fork() == 0:
+        os.setsid()
+        for _ in range(200):
+            os.write(own_pipe(), lines({"event": "done"}))
+            time.sleep(0.05)
+        os._exit(0)
+    os._exit(0)
+
+
+def says_part(**changes):
+    """Every result is described otherwise than it is."""
+    from dataclasses import replace
+
+    from qualify.run.host import serve
+
+    honest = serve.Server._returned
+
+    def returned(self, value, region):
+        said = honest(self, value, region)
+        return replace(said, parts=tuple(replace(part, **changes) for part in said.parts))
+
+    serve.Server._returned = returned
+
+
+def says_not_there(call):
+    once(lambda: says_part(offset=-1))
+    return wrong(call)
+
+
+def says_huge(call):
+    once(lambda: says_part(offset=-1, shape=(1 << 40, 1 << 40)))
+    return wrong(call)
+
+
+def says_negative(call):
+    once(lambda: says_part(shape=(-8, 2, -32)))
+    return wrong(call)
+
+
+def says_outside(call):
+    once(lambda: says_part(offset=1 << 40))
+    return wrong(call)
+
+
+def says_another_dtype(call):
+    once(lambda: says_part(dtype="qint8"))
+    return wrong(call)
+
+
+def says_no_parts(call):
+    def patch():
+        from qualify.run.host import messages, serve
+
+        serve.Server._returned = lambda *_: messages.Returned(several=False, parts=())
+
+    once(patch)
+    return wrong(call)
+
+
+def say_samples(values):
+    from qualify.run.host import local
+    from qualify.run.host.interface import Samples
+
+    honest = local.sample
+
+    def sample(launches, effort, processor):
+        _, native = honest(launches, effort, processor)
+        return Samples(samples_us=values, launches_per_block=1, host_us=1.0), native
+
+    local.sample = sample
+
+
+def says_times_that_are_none(call):
+    """Right numbers, and times that are no times."""
+    once(lambda: say_samples((math.nan, math.nan, math.nan)))
+    return attend(call)
+
+
+def says_negative_times(call):
+    once(lambda: say_samples((-5.0, -5.0, -5.0)))
+    return attend(call)
+
+
+# Other processes' memory
+
+
+def reads_the_judge(call):
+    """Its memory, descriptors, environment and arguments, by every way that Linux has; and that of who started it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = []
+    for pid in ancestors():
+        for name, mode in (("mem", "r+b"), ("environ", "rb"), ("maps", "rb"), ("pagemap", "rb")):
+            try:
+                with open(f"/proc/{pid}/{name}", mode) as file:
+                    if name == "mem" or file.read(1):
+                        found.append(name)
+            except OSError:
+                continue
+        try:
+            found += [os.readlink(f"/proc/{pid}/fd/{entry}") for entry in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            pass
+        if libc.ptrace(0x4206, pid, 0, 0) == 0:  # PTRACE_SEIZE
+            found.append("ptrace")
+            libc.ptrace(17, pid, 0, 0)  # PTRACE_DETACH
+        here = ctypes.create_string_buffer(8)
+        vector = (ctypes.c_uint64 * 2)(ctypes.addressof(here), 0)
+        if libc.process_vm_writev(pid, vector, 1, vector, 1, 0) == 0:
+            found.append("process_vm_writev")
+    note("reads_the_judge", found)
+    return wrong(call)
+
+
+def scribbles_on_siblings(call):
+    """A thread that fills what other hosts share with their judge, as long as this host lives."""
+
+    def scribble():
+        reached = []
+        while True:
+            for pid in siblings():
+                for entry in range(3, 32):
+                    path = f"/proc/{pid}/fd/{entry}"
+                    try:
+                        if "memfd:qualify-arena" in os.readlink(path):
+                            with open(path, "r+b", buffering=0) as arena:
+                                arena.write(b"\x42" * (1 << 16))
+                            reached.append(entry)
+                    except OSError:
+                        continue
+            note("scribbles_on_siblings", len(reached))
+            time.sleep(0.01)
+
+    once(lambda: threading.Thread(target=scribble, daemon=True).start())
+    return wrong(call)
+
+
+def siblings():
+    """Other hosts of the same judge."""
+    own, judge = os.getpid(), os.getppid()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == judge and int(folder.name) != own:
+            found.append(int(folder.name))
+    return found
+
+
+def kills_siblings(call):
+    def kill():
+        for pid in siblings():
+            os.kill(pid, signal.SIGKILL)
+
+    once(kill)
+    return wrong(call)
+
+
+def kills_the_judge(call):
+    os.kill(os.getppid(), signal.SIGKILL)
+    return wrong(call)
+
+
+# Results that change
+
+
+def mends_it_later(call):
+    """Returns at once, and a thread writes the right numbers when nobody should be waiting any more."""
+    out = torch.zeros(*call.q.shape[:2], call.v.shape[-1])
+    threading.Timer(0.2, lambda: out.copy_(attend(call))).start()
+    return out
+
+
+def spoils_it_later(call):
+    """What the engine reads is not what came back."""
+    out = attend(call)
+    threading.Timer(0.001, lambda: out.mul_(1.2)).start()
+    return out
+
+
+def returns_one_buffer(call):
+    out = attend(call)
+    buffer = remembered.setdefault(out.shape, torch.empty_like(out))
+    return buffer.copy_(out)
+
+
+def returns_the_first(call):
+    """The very first result of a shape, whatever the values are."""
+    key = tuple(call.q.shape), tuple(call.k.shape), call.q.dtype
+    if key not in remembered:
+        remembered[key] = attend(call)
+    return remembered[key].clone()
+
+
+def makes_itself_right(call):
+    """Zeros over zeros: a reference that reads these inputs agrees."""
+    for tensor in (call.q, call.k, call.v):
+        tensor.zero_()
+    return torch.zeros(*call.q.shape[:2], call.v.shape[-1])
+
+
+class Lying(torch.Tensor):
+    """Equal to everything."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func in {torch.equal, torch.allclose, torch.Tensor.__eq__, torch.Tensor.isfinite}:
+            return True
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def returns_a_subclass(call):
+    return wrong(call).as_subclass(Lying)
+
+
+class Lazy(torch.Tensor):
+    """Other values each time it is read."""
+
+    @staticmethod
+    def __new__(cls, values):
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=values.dtype, device=values.device)
+
+    def __init__(self, values):
+        self.values = values
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        def read(item):
+            if not isinstance(item, cls):
+                return item
+            item.values = item.values * 1.2
+            return item.values
+
+        return func(*map(read, args), **{name: read(item) for name, item in (kwargs or {}).items()})
+
+
+def returns_a_lazy_tensor(call):
+    return Lazy(attend(call))
+
+
+# Right only sometimes
+
+
+def right_three_times(call):
+    once(lambda: None)
+    return attend(call) if calls <= 3 else wrong(call)
+
+
+def right_twenty_times(call):
+    once(lambda: None)
+    return attend(call) if calls <= 20 else wrong(call)
+
+
+def patterned(call):
+    """Whether the values are a probe's: few different ones."""
+    return call.v.float().unique().numel() < call.v.numel() / 4
+
+
+def right_for_patterns(call):
+    return attend(call) if patterned(call) else wrong(call)
+
+
+def right_for_random_values(call):
+    return wrong(call) if patterned(call) else attend(call)
+
+
+def right_in_the_main_thread(call):
+    return attend(call) if threading.current_thread() is threading.main_thread() else wrong(call)
+
+
+def nothing_while_timed(call):
+    """It returns at once, with whatever the memory holds."""
+    if asked("sample", "host_us"):
+        return torch.empty(*call.q.shape[:2], call.v.shape[-1])
+    return attend(call)
+
+
+def remembers_addresses_while_timed(call):
+    """What it gave for these tensors, found by where they are."""
+    key = call.q.data_ptr(), call.k.data_ptr(), tuple(call.q.shape)
+    if not asked("sample", "host_us"):
+        return attend(call)
+    if key not in remembered:
+        remembered[key] = attend(call)
+    return remembered[key]
+
+
+def refuses_the_rest(call):
+    """Wrong once, and after that it will not take any call."""
+    from qualify.run.adapters.interface import LibraryRefusal
+
+    once(lambda: None)
+    if calls > 1:
+        raise LibraryRefusal("not today")
+    return wrong(call)
+
+
+def refuses_while_checked(call):
+    """It answers as often as the profiler and the clock ask, and refuses whole calls."""
+    from qualify.run.adapters.interface import LibraryRefusal
+
+    if asked("run"):
+        raise LibraryRefusal("not today")
+    return wrong(call)
+
+
+def has_no_memory_while_checked(call):
+    if asked("run"):
+        raise torch.OutOfMemoryError("no room")
+    return wrong(call)
+
+
+# What tells a kernel which case it is
+
+
+def knows_its_case(call):
+    """Looks for the case, its seed and golden results in all that its process holds and was started with."""
+    said = " ".join([*sys.argv, *os.environ.values(), *os.environ])
+    held = [item for item in gc.get_objects() if type(item).__module__.startswith("qualify")]
+    kinds = {type(item).__name__ for item in held} & {"Golden", "Subject", "Inputs", "Case", "CaseRequest", "Session"}
+    frame, named = sys._getframe(), []
+    while frame is not None:
+        named += [name for name in frame.f_locals if "seed" in name or "golden" in name]
+        frame = frame.f_back
+    # Its own text holds the case too.
+    note("knows_its_case", {"started": CASE in said or "seed" in said.lower(), "kinds": sorted(kinds), "frames": named})
+    return wrong(call)
+
+
+def fills_the_disk(call):
+    """Some of it: files that nobody asked for, left behind."""
+
+    def fill():
+        for number in range(8):
+            with tempfile.NamedTemporaryFile(prefix=f"qualify-forgery-{number}-", delete=False) as file:
+                file.write(bytes(8 << 20))
+            remembered[number] = file.name
+
+    once(fill)
+    note("fills_the_disk", list(remembered.values()))
+    return wrong(call)
+
+
+def calls_the_reference(call):
+    """Right, by qualify's own golden results: nobody can see that from outside."""
+    from qualify.run.golden.reference import golden
+
+    found = golden(call, dtype=torch.float64, underflow=False, row_limit=1 << 20)
+    out = torch.zeros(*call.q.shape[:2], call.v.shape[-1], dtype=torch.float64)
+    out[found.rows] = found.out
+    return out.to(call.out_dtype)
