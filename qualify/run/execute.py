@@ -44,6 +44,7 @@ from qualify.run.host.pool import Hosts
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 from qualify.run.machine.device import processor_of
 from qualify.run.measure import timing, witness
+from qualify.run.measure.capacity import need_of
 from qualify.run.measure.ceilings import best_of, measure_ceilings
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
@@ -289,7 +290,8 @@ class Session:
         events = some[0].host.trace(bounds, announce, times=CALLS, memory=self.timed)
         for running, trace in zip(some, read_trace(events, count=len(some), cuda=self._on_cuda), strict=True):
             rules = running.card.witness
-            running.witness = witness.decide(trace, rules.must_match, rules.may_match)
+            need = need_of(running.request.case.workload, self.ceilings, self.described.units)
+            running.witness = witness.decide(trace, rules.must_match, rules.may_match, need=need)
             if running.peak_bytes is None and trace.peak_bytes is not None:
                 running.peak_bytes = max(0, trace.peak_bytes - output_bytes(running.inputs.call))
 

@@ -35,7 +35,19 @@ def counted(workload: Workload) -> Work:
     visible = keys = 0
     for seqlen_q, seqlen_k in zip(workload.seqlens_q, workload.seqlens_k, strict=True):
         seen = [
-            {j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, workload.mask.causal, workload.mask.window)}
+            {
+                j
+                for j in range(seqlen_k)
+                if sees(
+                    i,
+                    j,
+                    seqlen_q,
+                    seqlen_k,
+                    workload.mask.causal,
+                    workload.mask.window,
+                    dilation=workload.mask.size,
+                )
+            }
             for i in range(seqlen_q)
         ]
         visible += sum(map(len, seen))
@@ -57,6 +69,7 @@ def counted(workload: Workload) -> Work:
     heads=st.sampled_from([(1, 1), (6, 2), (4, 4)]),
     dims=st.tuples(st.integers(1, 8), st.integers(1, 8)),
     dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
+    dilation=st.integers(0, 4),
 )
 def test_work_equals_counting(
     lengths: list[tuple[int, int]],

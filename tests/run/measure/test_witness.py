@@ -335,14 +335,23 @@ def test_a_card_knows_its_own_kernels_better_than_the_table() -> None:
 
 def test_what_a_card_names_as_side_work_is_side_work() -> None:
     """Even a kernel that the table knows as attention; it stays visible among the launches."""
-    seen = decide(traced(attention(FA3), attention(FA2)), MUST, [".*"])
+    seen = decide(traced(attention(FA3), attention(FA2)), MUST, ["flash_fwd"])
     assert ["attention", "auxiliary"] == [launch.role for launch in seen.launches]
+    assert ("proven", "") == (seen.state, seen.reason)
+
+
+def test_any_kernel_beside_asserts_no_identity() -> None:
+    """may_match: [".*"] turns foreign attention into side work: the kernel ran, and nobody knows whether it served."""
+    seen = decide(traced(attention(FA3), attention(FA2)), MUST, [".*"])
+    reason = "identity is not asserted: may_match .* accepts any other kernel beside it"
+    assert ("proven", reason, False) == (seen.state, seen.reason, seen.identity_asserted)
 
 
 def test_any_kernel_proves_a_card_that_asserts_no_identity() -> None:
-    """must_match: [".+"] accepts what runs, side work excepted."""
+    """must_match: [".+"] accepts what runs, side work excepted, and the witness says so."""
     seen = decide(traced(make_launch("whatever", "unclassified"), make_launch("Memcpy", "auxiliary")), [".+"], [])
     assert ("proven", ("whatever",)) == (seen.state, seen.attention_names)
+    assert "identity is not asserted: must_match .+ accepts any kernel" == seen.reason
     assert "unproven" == decide(traced(make_launch("Memcpy", "auxiliary")), [".+"], []).state
 
 
