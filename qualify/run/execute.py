@@ -48,6 +48,7 @@ from qualify.run.measure.capacity import need_of
 from qualify.run.measure.ceilings import best_of, measure_ceilings
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
+from qualify.run.process.repeats import failed_to_load
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 8 << 30}
 """inputs that may be held while a profiler session is filled"""
@@ -140,6 +141,8 @@ class Session:
         """announced last"""
         self.asked: dict[str, str] = {}
         """for checks that ask a kernel only once"""
+        self.dead: dict[str, Outcome] = {}
+        """kernels that could not be loaded where nothing had run, and how that ended"""
         self.spent: defaultdict[str, float] = defaultdict(float)
         """seconds that each unfinished case has cost"""
         self.waiting: deque[CaseRequest] = deque()
@@ -171,9 +174,13 @@ class Session:
     def _begin(self, request: CaseRequest) -> tuple[Running | None, Any, bool]:
         """The running case; or None, its outcome, and whether no case ran before where its kernel lives."""
         card = self.cards[request.case.kernel]
+        if card.kernel in self.dead:
+            return None, self.dead[card.kernel], True
         kernel = self._guarded(request, "load", partial(self.hosts.kernel, card, alone=request.alone))
         fresh = self.hosts.fresh(card)
         if isinstance(kernel, Crashed | TimedOut | Refused):
+            if fresh and failed_to_load(kernel):
+                self.dead[card.kernel] = kernel
             return None, kernel, fresh
         running = self._guarded(request, "prepare", partial(self._prepare, request, kernel, fresh=fresh))
         return (running, None, fresh) if isinstance(running, Running) else (None, running, fresh)
