@@ -44,6 +44,7 @@ from qualify.run.checks.budget import compare_lse, rows_kept
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.golden.reference import Golden, golden
+from qualify.run.host.local import local
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind, Inputs, make_inputs
 from qualify.run.machine.device import device_of
 
@@ -194,7 +195,7 @@ def attempt(tally: Tally, trials: Trials, workload: Workload, seed: int) -> None
     subject = Subject(
         workload=workload,
         card=tally.card,
-        adapter=tally.adapter,
+        kernel=local(tally.adapter, trials.device.type),
         device=trials.device,
         level="smoke",
         reference=torch.float64,

@@ -1,10 +1,10 @@
-"""What a case costs, stage by stage and check by check, in one process and alone on the device.
+"""What a case costs, stage by stage and check by check, in one judge, its hosts alone on the device.
 
     python benchmarks/stages.py                                                    a few cases of smoke on the CPU
     python benchmarks/stages.py --matrix hopper --kernel 'flash-attn-[23]' --cases 24 --device cuda    docs/kernels.md
 
 Cases are taken evenly from those of the matrix with at most 4,096 keys; the first of each kernel, dtype and layout is
-run once before, so that neither loading nor what a kernel is asked once for a process is counted. Each stage ends where
+run once before, so that neither loading nor what a kernel is asked once for a judge is counted. Each stage ends where
 the next is announced.
 """
 
@@ -19,8 +19,11 @@ from statistics import median
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.outcome import findings_of
+from qualify.fleet.probe import available_memory
 from qualify.plan.plan import make_plan
 from qualify.run.execute import Session
+from qualify.run.host.pool import Pool
+from qualify.run.host.remote import HostSetup, Watch
 from qualify.run.machine.device import processor_of
 from qualify.run.measure.ceilings import measure_ceilings
 from qualify.run.process.messages import CaseRequest
@@ -67,24 +70,26 @@ def main() -> None:
     if not cases:
         parser.error(f"no case of {arguments.matrix} with kernel {arguments.kernel} and id {arguments.select}")
     stages = Stages()
+    pool = Pool(HostSetup(device=arguments.device, import_paths=(), memory_bytes=available_memory()), Watch())
     session = Session(
         device=processor_of(arguments.device).describe(),
         ceilings=measure_ceilings(processor_of(arguments.device)),
         cards={name: loaded.card for name, loaded in load_kernels().items()},
         level=arguments.level,
         reference="fp64",
-        control="",
+        hosts=pool,
         announce=stages.announce,
     )
     first = {(case.kernel, case.workload.dtype, bool(case.workload.page_size)): case for case in reversed(cases)}
     list(session.run([CaseRequest(case=case, attempt=1) for case in first.values()]))
     stages.announce("", "")
     stages.spent.clear()
-    for case_id, outcome in session.run([CaseRequest(case=case, attempt=1) for case in cases]):
-        failed = [finding.check for finding in findings_of(outcome) if finding.verdict == "fail"]
-        if failed or outcome.outcome != "measured":
-            print(f"{case_id}: {outcome.outcome} {', '.join(failed)}")
+    for ended in session.run([CaseRequest(case=case, attempt=1) for case in cases]):
+        failed = [finding.check for finding in findings_of(ended.outcome) if finding.verdict == "fail"]
+        if failed or ended.outcome.outcome != "measured":
+            print(f"{ended.case}: {ended.outcome.outcome} {', '.join(failed)}")
     stages.announce("", "")
+    pool.close()
     totals = {case: sum(spent.values()) for case, spent in stages.spent.items() if case}
     by_stage: defaultdict[str, list[float]] = defaultdict(list)
     for case, spent in stages.spent.items():

@@ -3,11 +3,11 @@
 Query i of a sequence sits at key position ``p = i + seqlen_k - seqlen_q``, so every mask is aligned to the bottom
 right corner. With ``seqlen_q = 3`` and ``seqlen_k = 5``::
 
-    causal          window (1, 0)     window (1, 1)     full            causal, chunks of 2
-    k 0 1 2 3 4     k 0 1 2 3 4       k 0 1 2 3 4       k 0 1 2 3 4     k 0 1 2 3 4
-    q x x x . .     q . x x . .       q . x x x .       q x x x x x     q . . x . .
-      x x x x .       . . x x .         . . x x x         x x x x x       . . x x .
-      x x x x x       . . . x x         . . . x x         x x x x x       . . . . x
+    causal        window (1, 0)   window (1, 1)   full          chunked2      dilated3x2
+    k 0 1 2 3 4   k 0 1 2 3 4     k 0 1 2 3 4     k 0 1 2 3 4   k 0 1 2 3 4   k 0 1 2 3 4
+    q x x x . .   q . x x . .     q . x x x .     q x x x x x   q . . x . .   q x . x . .
+      x x x x .     . . x x .       . . x x x       x x x x x     . . x x .     . x . x .
+      x x x x x     . . . x x       . . . x x       x x x x x     . . . . x     . . x . x
 
 A mask is an interval of keys around the query's position, and perhaps a pattern that hides some of them. To add a
 kind of mask, add its word to ``MaskKind`` and ``PatternName``, and a :class:`Pattern` to ``PATTERNS``.
@@ -18,13 +18,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-MaskKind = Literal["full", "causal", "window", "band", "chunked"]
+MaskKind = Literal["full", "causal", "window", "band", "chunked", "dilated"]
 """the families of masks; cards claim them in ``claims.masks``"""
-PatternName = Literal["", "chunked"]
+PatternName = Literal["", "chunked", "dilated"]
 """the kinds that hide keys within the interval; empty = none"""
-KINDS: tuple[MaskKind, ...] = get_args(MaskKind)
 UNBOUNDED = -1
 EVERYWHERE = (UNBOUNDED, UNBOUNDED)
 """a window without sides"""
@@ -39,10 +38,15 @@ class Pattern:
     narrows: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
     """(position, low, high, size): the first key seen within [low, high), and one past the last"""
     step: Callable[[int], int]
-    """(size): distance from one visible key to the next; 1 = what a query sees is one range of keys"""
+    """(size): distance from one visible key to the next, and from one query to the next of its phase, which sees keys
+    of the same residue; 1 = what a query sees is one range of keys"""
     parts: Callable[[int, int, int], Iterator[tuple[int, int]]]
     """(seqlen_q, seqlen_k, size): (queries, keys) of independent sequences, in which only the interval hides keys, with
     its sides divided by ``step``"""
+    others: Callable[[int, int], tuple[int, int]]
+    """(size, keys): two other sizes under which queries of so many keys see other ones; size 0 = no pattern yet"""
+    short: str
+    """label of the usual mask of the kind, with ``{size}``: a causal one, or of a causal window of ``{window}`` keys"""
     noun: str
     """what hides the keys, for people"""
     words: str
@@ -60,17 +64,49 @@ def _chunk_edges(position: Any, low: Any, high: Any, size: Any) -> tuple[Any, An
     return _higher(low, begin), _lower(high, begin + size)
 
 
-PATTERNS: dict[str, Pattern] = {
+def _other_chunks(size: int, keys: int) -> tuple[int, int]:
+    cut = (-(-size // 2) or -(-keys // 3)) | 1  # odd, so that it cuts tiles
+    return cut, cut + 16
+
+
+def _phases(seqlen_q: int, seqlen_k: int, size: int) -> Iterator[tuple[int, int]]:
+    for first in range(min(size, seqlen_q)):
+        keys = range((first + seqlen_k - seqlen_q) % size, seqlen_k, size)
+        yield len(range(first, seqlen_q, size)), len(keys)
+
+
+def _phase_edges(position: Any, low: Any, high: Any, size: Any) -> tuple[Any, Any]:
+    return low + (position - low) % size, high - (high - 1 - position) % size
+
+
+def _other_dilations(size: int, _: int) -> tuple[int, int]:
+    first, second, *_others = (other for other in (2, 3, 5) if other != size)
+    return first, second
+
+
+PATTERNS: dict[PatternName, Pattern] = {
     "chunked": Pattern(
         sees=lambda position, key, size: key // size == position // size,
         narrows=_chunk_edges,
         step=lambda _: 1,
         parts=_chunks,
+        others=_other_chunks,
+        short="chunked{size}",
         noun="chunks",
         words="chunks of {size}",
     ),
+    "dilated": Pattern(
+        sees=lambda position, key, size: (key - position) % size == 0,
+        narrows=_phase_edges,
+        step=lambda size: size,
+        parts=_phases,
+        others=_other_dilations,
+        short="dilated{window}x{size}",
+        noun="dilation",
+        words="dilation of {size}",
+    ),
 }
-"""Chunks are counted from key 0 of the sequence, wherever its queries begin."""
+"""Chunks are counted from key 0 of the sequence, wherever its queries begin; a dilation from the query's position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,14 +161,17 @@ class Mask:
     def label(self) -> str:
         """Short and typeable, as case ids have it, for example ``causal`` or ``window4096``; :func:`parse` reads it."""
         left, right = self.window
-        if self.causal and left >= 0 and right in {UNBOUNDED, 0}:
-            label = f"window{left + 1}"
+        seen = left + 1 if self.causal and left >= 0 and right in {UNBOUNDED, 0} else 0
+        if seen:
+            label = f"window{seen}"
         else:
             label = "causal" if self.causal else "full"
             label += f".window{left}.{right}".replace("-1", "all") if self.windowed else ""
         if not self.pattern:
             return label
-        return f"{self.pattern}{self.size}" if label == "causal" else f"{label}.{self.pattern}{self.size}"
+        short = PATTERNS[self.pattern].short
+        usual = bool(seen) if "{window}" in short else label == "causal"
+        return short.format(window=seen, size=self.size) if usual else f"{label}.{self.pattern}{self.size}"
 
     @property
     def words(self) -> str:
@@ -183,6 +222,25 @@ class Mask:
         low = _lower(low, seqlen_k)
         return low, _higher(low, high)
 
+    def tile_range(self, start: int, stop: int, seqlen_q: int, seqlen_k: int) -> tuple[int, int]:
+        """First key and one past the last that any query of ``start`` to ``stop`` - 1 may see.
+
+        From one query to the next of its phase, which is ``step`` later, both ends move to later keys or stay.
+        """
+        firsts, lasts = range(start, min(stop, start + self.step)), range(max(start, stop - self.step), stop)
+        low = min(self.key_range(i, seqlen_q, seqlen_k)[0] for i in firsts)
+        return low, max(low, *(self.key_range(i, seqlen_q, seqlen_k)[1] for i in lasts))
+
+    def seen_keys(self, seqlen_q: int, seqlen_k: int) -> int:
+        """Keys of one sequence that at least one of its queries sees: one range of them for each phase."""
+        seen = 0
+        for first in range(min(self.step, seqlen_q)):
+            last = seqlen_q - 1 - (seqlen_q - 1 - first) % self.step
+            low, _ = self.key_range(first, seqlen_q, seqlen_k)
+            _, high = self.key_range(last, seqlen_q, seqlen_k)
+            seen += len(range(low, high, self.step))
+        return seen
+
     def pairs(self, seqlen_q: int, seqlen_k: int) -> int:
         """Visible (query, key) pairs of one sequence, in closed form for each part of a pattern."""
         if self.pattern:
@@ -202,12 +260,14 @@ class Mask:
         return stops - starts
 
 
-ASKABLE = r"full|causal|window[1-9][0-9]{0,8}"
+_SHORT = ("full", "causal", "window{window}", *(pattern.short for pattern in PATTERNS.values()))
+ASKABLE = "|".join(short.format(window="[1-9][0-9]{0,8}", size="[1-9][0-9]{0,8}") for short in _SHORT)
 """labels that a matrix may ask for, as a regular expression"""
+EXAMPLES = tuple(short.format(window="4096", size="2" if "{window}" in short else "4096") for short in _SHORT)
+"""such labels"""
 _LABEL = re.compile(
-    r"(?:(?P<interval>causal|full|window(?P<window>\d+))"
-    r"(?:\.window(?P<left>all|\d+)\.(?P<right>all|\d+))?)?"
-    rf"(?:(?(interval)\.)(?P<pattern>{'|'.join(PATTERNS)})(?P<size>\d+))?"
+    r"(?P<interval>causal|full|window(?P<window>\d+))(?:\.window(?P<left>all|\d+)\.(?P<right>all|\d+))?"
+    rf"(?:\.(?P<pattern>{'|'.join(PATTERNS)})(?P<size>\d+))?"
 )
 
 
@@ -217,17 +277,27 @@ def parse(label: str) -> Mask:
     Raises:
         ValueError: the text is no label.
     """
-    found = _LABEL.fullmatch(label)
-    if not label or found is None:
+    found = _LABEL.fullmatch(_spelled_out(label))
+    if found is None:
         raise ValueError(f"{label!r} names no mask")
     window = EVERYWHERE
     if found["window"]:
         window = (int(found["window"]) - 1, 0)
     elif found["left"]:
         window = (_side(found["left"]), _side(found["right"]))
-    causal = found["interval"] in {None, "causal"} or bool(found["window"])
+    causal = found["interval"] == "causal" or bool(found["window"])
     pattern: Any = found["pattern"] or ""
     return Mask(causal=causal, window=window, pattern=pattern, size=int(found["size"] or 0))
+
+
+def _spelled_out(label: str) -> str:
+    """A short label with its interval, as other masks of the kind have theirs."""
+    for name, pattern in PATTERNS.items():
+        found = re.fullmatch(pattern.short.format(window=r"(?P<window>\d+)", size=r"(?P<size>\d+)"), label)
+        if found:
+            interval = f"window{found['window']}" if "{window}" in pattern.short else "causal"
+            return f"{interval}.{name}{found['size']}"
+    return label
 
 
 def _side(text: str) -> int:

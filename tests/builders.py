@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -35,11 +35,13 @@ from qualify.facts.outcome import (
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings
 from qualify.masks import Mask
-from qualify.run.adapters.interface import AttentionCall
+from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.interface import Subject
 from qualify.run.host.local import local
 from qualify.run.inputs.tensors import make_inputs
+from qualify.run.machine.device import Cpu
+from qualify.run.measure.tracing import Trace, read_trace, record
 
 CPU = torch.device("cpu")
 CAUSAL = Mask(causal=True)
@@ -49,6 +51,9 @@ CEILINGS = Ceilings(
     exps_per_s=1e10,
     launch_us=3.0,
 )
+
+PATTERN_WORDS = {"chunk": "chunked", "dilation": "dilated"}
+"""what tests call the size of a pattern"""
 
 _CARD: dict[str, Any] = {
     "kernel": "under-test",
@@ -109,22 +114,23 @@ def make_workload(**changes: Any) -> Workload:
 
 
 def make_mask(mask: Mask = CAUSAL, **changes: Any) -> Mask:
-    """A mask with changes to causal and window; ``chunk`` gives it chunks of that size."""
-    if "chunk" in changes:
-        chunk = changes.pop("chunk")
-        changes |= {"pattern": "chunked" if chunk else "", "size": chunk}
+    """A mask with changes to causal and window; ``chunk`` and ``dilation`` give it a pattern of that size."""
+    for word, pattern in PATTERN_WORDS.items():
+        if word in changes:
+            size = changes.pop(word)
+            changes |= {"pattern": pattern if size else "", "size": size}
     return replace(mask, **changes)
 
 
 def alter(record: Any, **changes: Any) -> Any:
-    """A workload, call or geometry with changes, of which causal, window and chunk are its mask's."""
+    """A workload, call or geometry with changes, of which causal, window, chunk and dilation are its mask's."""
     fields, sides = _apart(changes)
     return replace(record, **fields, **({"mask": make_mask(record.mask, **sides)} if sides else {}))
 
 
 def _apart(changes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of a record, and what is its mask's."""
-    sides = {name: value for name, value in changes.items() if name in {"causal", "window", "chunk"}}
+    sides = {name: value for name, value in changes.items() if name in {"causal", "window", *PATTERN_WORDS}}
     return {name: value for name, value in changes.items() if name not in sides}, sides
 
 
@@ -184,6 +190,11 @@ def make_subject(
         reference=reference,
         seed=seed,
     )
+
+
+def on_gpu(subject: Subject, adapter: Adapter) -> Subject:
+    """The same question to an adapter's kernel on the first GPU."""
+    return replace(subject, device=torch.device("cuda", 0), kernel=local(adapter, "cuda"))
 
 
 def make_call(*, kind: Any = "normal", seed: int = 1, **workload: Any) -> AttentionCall:
@@ -332,11 +343,22 @@ class Exact:
     keys: Tensor
 
 
-def sees(i: int, j: int, seqlen_q: int, seqlen_k: int, causal: bool, window: Sequence[int], chunk: int = 0) -> bool:
+def sees(
+    i: int,
+    j: int,
+    seqlen_q: int,
+    seqlen_k: int,
+    causal: bool,
+    window: Sequence[int],
+    chunk: int = 0,
+    dilation: int = 0,
+) -> bool:
     """Whether query i sees key j, from the words of the contract and in nobody else's code."""
     distance = j - (i + seqlen_k - seqlen_q)
     left, right = window
     if chunk and math.floor((i + seqlen_k - seqlen_q) / chunk) != math.floor(j / chunk):
+        return False
+    if dilation and abs(distance) % dilation:
         return False
     return (not causal or distance <= 0) and (left < 0 or distance >= -left) and (right < 0 or distance <= right)
 
@@ -364,6 +386,7 @@ def exact(call: AttentionCall) -> Exact:
     heads, group = call.q.shape[1], call.q.shape[1] // call.k.shape[-2]
     bounds, stored = call.cu_seqlens_q.tolist(), keys_of(call)
     spans = [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist()
+    sizes = {word: call.mask.size for word, pattern in PATTERN_WORDS.items() if pattern == call.mask.pattern}
     rows: list[dict[str, Any]] = []
     for index, places in enumerate(stored):
         seqlen_q, seqlen_k = bounds[index + 1] - bounds[index], len(places)
@@ -373,7 +396,7 @@ def exact(call: AttentionCall) -> Exact:
             seen = [
                 j
                 for j in range(seqlen_k)
-                if sees(i, j, seqlen_q, seqlen_k, call.causal, call.window, call.chunk)
+                if sees(i, j, seqlen_q, seqlen_k, call.causal, call.window, **sizes)
                 or any(begin <= position < end and begin <= j < end for begin, end in own)
             ]
             for head in range(heads):
@@ -436,3 +459,8 @@ def _row(
         "row_max": logits.max(),
         "keys": len(places),
     }
+
+
+def trace_on_cpu(launches: Sequence[Callable[[], Any]], announce: Callable[[int], None] | None = None) -> list[Trace]:
+    """What one profiler session of some callables says of each."""
+    return read_trace(record(launches, Cpu(), announce), count=len(launches), cuda=False)

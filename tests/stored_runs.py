@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from builders import make_evidence, make_finding
 
 from qualify.assets import digest_cache
-from qualify.cards.load import LoadedKernel, load_kernels, load_matrix
+from qualify.cards.environments import in_environments
+from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Component, Device, Stack
@@ -114,10 +117,11 @@ def write_waivers(path: Path, *changes: dict[str, Any]) -> Path:
     return path
 
 
-def code_of(plan: Plan, cards: tuple[Path, ...]) -> dict[str, Code]:
+def code_of(plan: Plan, cards: tuple[Path, ...], environments: Mapping[str, str] = NO_ENVIRONMENTS) -> dict[str, Code]:
     """What the kernels of the plan are here."""
-    kernels = load_kernels(cards) if cards else shipped_kernels()
-    here = CodeHere(folders=tuple(str(folder.resolve()) for folder in cards), cache=digest_cache())
+    kernels = in_environments(load_kernels(cards) if cards else shipped_kernels(), environments)
+    folders = tuple(str(folder.resolve()) for folder in cards)
+    here = CodeHere(folders=folders, cache=digest_cache(), environments=environments)
     found = here.of(kernels[name].card for name in dict.fromkeys(case.kernel for case in plan.cases))
     return {name: code or {} for name, code in found.items()}
 
@@ -130,10 +134,12 @@ def store_run(
     age: timedelta = timedelta(hours=1),
     stack: Stack | None = None,
     cards: tuple[Path, ...] = (),
+    environments: Mapping[str, Environment] = MappingProxyType({}),
     **changes: Any,
 ) -> Run:
     """Plans the matrix, stores a run of it that began ``age`` before NOW, and an outcome of every planned case."""
-    loaded = load_matrix(str(matrix), cards)
+    interpreters = {name: one.python for name, one in environments.items()}
+    loaded = load_matrix(str(matrix), cards, interpreters)
     plan = make_plan(loaded, dict(load_kernels(cards) if cards else shipped_kernels()))
     began = NOW - age
     run = make_run(
@@ -145,7 +151,9 @@ def store_run(
         started_at=began,
         finished_at=began + timedelta(minutes=5),
         stack=stack or make_stack(),
-        **{"code": code_of(plan, cards), **changes},
+        environments=environments,
+        **({} if "code" in changes else {"code": code_of(plan, cards, interpreters)}),
+        **changes,
     )
     store.begin(run)
     store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])

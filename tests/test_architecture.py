@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections import defaultdict
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -15,10 +16,11 @@ from qualify import assets
 from qualify.cards.load import load_kernels
 from qualify.facts.adapters import ADAPTERS
 from qualify.facts.checks import CHECKS as KNOWN_CHECKS
-from qualify.facts.checks import FINDINGS
+from qualify.facts.checks import FINDINGS, Proof, proofs_of
 from qualify.facts.devices import KINDS
 from qualify.run.checks.registry import CHECKS
 from qualify.run.machine.device import PROCESSORS
+from qualify.run.repro.claims import PROOFS
 
 ROOT = Path(__file__).resolve().parent.parent
 MODULES = sorted((ROOT / "qualify").rglob("*.py"))
@@ -107,6 +109,16 @@ def asks_for_a_check(tree: ast.Module) -> list[int]:
     return [node.lineno for node in calls if classes & {ast.unparse(part) for part in ast.walk(node.args[1])}]
 
 
+def findings_compared(tree: ast.Module) -> list[int]:
+    """Lines that compare something with the name of a finding."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and re.search(r"check|finding|meant", ast.unparse(node.left))
+        if any(isinstance(part, ast.Constant) and part.value in FINDINGS for part in ast.walk(node))
+    ]
+
+
 def bodies(tree: ast.Module) -> list[tuple[str, str]]:
     """(body without docstring, name) of each function of more than three statements."""
     found = []
@@ -183,6 +195,22 @@ def test_every_check_answers_alike(path):
     assert [] == asks_for_a_check(ast.parse(path.read_text()))
 
 
+def test_scripts_know_no_check():
+    """What shows a finding, and with which bound, stands in the table of checks."""
+    seen = "if finding.check == 'repeat': pass\nif meant in {'lse'}: pass\nif tensor == 'lse': pass"
+    assert [1, 2] == findings_compared(ast.parse(seen))
+    folder = ROOT / "qualify" / "run" / "repro"
+    found = {path.name: findings_compared(ast.parse(path.read_text())) for path in folder.glob("*.py")}
+    assert {} == {name: lines for name, lines in found.items() if lines}
+
+
+def test_every_proof_has_a_function():
+    """What the table of checks names, a script compares; the form of a result is all that needs no exact value."""
+    asked = {proof for finding in FINDINGS for proof in proofs_of(finding)}
+    assert asked == {*PROOFS, "form"} == set(get_args(Proof))
+    assert (("form",), ("lse",), ("budget",)) == tuple(map(proofs_of, ("contract", "lse", "budget")))
+
+
 @pytest.mark.parametrize("name", [known.name for known in ADAPTERS])
 def test_every_adapter_has_a_factory(name):
     """An adapter's module has a ``create`` with a docstring; libraries are imported only when it is called."""
@@ -233,6 +261,34 @@ def test_findings_have_one_owner():
 def test_registries_are_literal_tuples(module, name):
     """A registry is a tuple: an import cannot add to it."""
     assert isinstance(getattr(importlib.import_module(module), name), tuple)
+
+
+def torch_dtypes(tree: ast.AST) -> list[int]:
+    """Lines that say a dtype of fewer than 32 bits by torch's name, in a comparison, a table or a constant."""
+    within = (ast.Compare, ast.Dict, ast.Tuple, ast.Set, ast.List, ast.Assign, ast.AnnAssign)
+    said = [part for node in ast.walk(tree) if isinstance(node, within) for part in ast.iter_child_nodes(node)]
+    names = re.compile(r"torch\.(bfloat16|float16|half|float8\w+)")
+    return [part.lineno for part in said if isinstance(part, ast.Attribute) and names.fullmatch(ast.unparse(part))]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_dtypes_have_one_home(path):
+    """Elsewhere a module reads the table of formats: another dtype is an addition. A planted fault has its own."""
+    home = name_of(path) == "run/inputs/formats.py" or name_of(path).startswith("selftest/faults/")
+    found = [] if home else torch_dtypes(ast.parse(path.read_text()))
+    assert not found, f"{path}:{found}"
+
+
+def test_a_list_of_dtypes_is_seen():
+    """However it is written; a tensor made in a dtype is none."""
+    texts = (
+        "A = (torch.float16, torch.bfloat16)",
+        "a == torch.float16",
+        "B = {torch.float8_e4m3fn: 1}[a]",
+        "C = torch.half",
+    )
+    assert [[1, 1], [1], [1], [1]] == [torch_dtypes(ast.parse(text)) for text in texts]
+    assert [] == torch_dtypes(ast.parse("a = torch.zeros(3, dtype=torch.bfloat16)"))
 
 
 def kinds_compared(tree: ast.Module) -> list[int]:

@@ -24,21 +24,54 @@ MASKS = [
 ]
 
 
-def counted(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int) -> list[list[int]]:
+SIZED = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({"chunk": st.integers(1, 9)}),
+    st.fixed_dictionaries({"dilation": st.integers(1, 9)}),
+)
+"""no pattern, or one with its size"""
+
+
+def counted(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], **size: int) -> list[list[int]]:
     """The keys that each query sees, one comparison at a time."""
     return [
-        [j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window, chunk)] for i in range(seqlen_q)
+        [j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window, **size)] for i in range(seqlen_q)
     ]
 
 
-def assert_all_agree(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int = 0) -> None:
-    """The three functions say what counting says."""
-    mask = make_mask(causal=causal, window=window, chunk=chunk)
-    expected = counted(seqlen_q, seqlen_k, causal, window, chunk)
+def assert_all_agree(seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], **size: int) -> None:
+    """All functions say what counting says."""
+    mask = make_mask(causal=causal, window=window, **size)
+    expected = counted(seqlen_q, seqlen_k, causal, window, **size)
     for i, keys in enumerate(expected):
         assert keys == [j for j in range(seqlen_k) if mask.visible(i, j, seqlen_q, seqlen_k)]
         assert keys == list(range(*mask.key_range(i, seqlen_q, seqlen_k), mask.step))
     assert sum(map(len, expected)) == mask.pairs(seqlen_q, seqlen_k)
+    assert len(set().union(*expected)) == mask.seen_keys(seqlen_q, seqlen_k)
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.tuples(st.integers(1, 14), LENGTHS),
+    tile=st.tuples(st.integers(0, 13), st.integers(1, 14)),
+    causal=st.booleans(),
+    window=st.tuples(SIDES, SIDES),
+    size=SIZED,
+)
+def test_the_range_of_a_tile_holds_what_its_queries_see(
+    lengths: tuple[int, int], tile: tuple[int, int], causal: bool, window: tuple[int, int], size: dict[str, int]
+) -> None:
+    """Nothing is left out, and where no row is empty nothing is read in vain but keys between those of two rows."""
+    seqlen_q, seqlen_k = lengths
+    start = min(tile[0], seqlen_q - 1)
+    stop = min(start + tile[1], seqlen_q)
+    mask = make_mask(causal=causal, window=window, **size)
+    rows = counted(seqlen_q, seqlen_k, causal, window, **size)[start:stop]
+    low, high = mask.tile_range(start, stop, seqlen_q, seqlen_k)
+    seen = set().union(*rows)
+    assert seen <= set(range(low, high))
+    if all(rows):
+        assert (min(seen), max(seen) + 1) == (low, high)
 
 
 @pytest.mark.parametrize(("causal", "window"), MASKS)
@@ -48,12 +81,29 @@ def test_all_small_sequences_agree_with_counting(causal: bool, window: tuple[int
         assert_all_agree(seqlen_q, seqlen_k, causal, window)
 
 
+@pytest.mark.parametrize("dilation", [1, 2, 3, 7, 8, 20])
+@pytest.mark.parametrize(("causal", "window"), MASKS)
+def test_dilated_masks_agree_with_counting(causal: bool, window: tuple[int, int], dilation: int) -> None:
+    """Windows that the dilation divides and that it does not; more queries than keys, and more phases than either."""
+    for seqlen_q, seqlen_k in product(range(9), repeat=2):
+        assert_all_agree(seqlen_q, seqlen_k, causal, window, dilation=dilation)
+
+
+def test_a_dilated_window_shows_every_second_key_from_the_query_on() -> None:
+    """The last query of 10,000, under a window of 4096 keys, sees 2048 of them, and itself."""
+    mask = parse("dilated4096x2")
+    seen = [key for key in range(10_000) if mask.visible(0, key, 1, 10_000)]
+    assert (2048, 9999, 9997, 9999 - 4094) == (len(seen), seen[-1], seen[-2], seen[0])
+    assert (2048, 2048) == (mask.pairs(1, 10_000), mask.seen_keys(1, 10_000))
+    assert 4096 == mask.seen_keys(2, 10_000)
+
+
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("causal", [True, False])
 def test_chunks_agree_with_counting(causal: bool, chunk: int) -> None:
     """Chunks that divide the keys and that do not; queries that begin inside of one, or before all keys."""
     for seqlen_q, seqlen_k in product(range(9), repeat=2):
-        assert_all_agree(seqlen_q, seqlen_k, causal, (-1, -1), chunk)
+        assert_all_agree(seqlen_q, seqlen_k, causal, (-1, -1), chunk=chunk)
 
 
 def test_the_first_token_of_a_chunk_sees_itself_alone() -> None:
@@ -63,30 +113,26 @@ def test_the_first_token_of_a_chunk_sees_itself_alone() -> None:
     assert (8192, 8194) == mask.key_range(0, 1, 8194)
 
 
-@settings(deadline=None)
-@given(
-    seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES), chunk=st.integers(0, 9)
-)
+@settings(deadline=None, max_examples=400)
+@given(seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES), size=SIZED)
 def test_any_mask_agrees_with_counting(
-    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int
+    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], size: dict[str, int]
 ) -> None:
-    """Windows wider than the sequence, one-sided, together with causal, and in chunks."""
-    assert_all_agree(seqlen_q, seqlen_k, causal, window, chunk)
+    """Windows wider than the sequence, one-sided, together with causal, in chunks, and dilated."""
+    assert_all_agree(seqlen_q, seqlen_k, causal, window, **size)
 
 
 @settings(deadline=None)
-@given(
-    seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES), chunk=st.integers(0, 9)
-)
+@given(seqlen_q=LENGTHS, seqlen_k=LENGTHS, causal=st.booleans(), window=st.tuples(SIDES, SIDES), size=SIZED)
 def test_tensors_and_ints_give_the_same_mask(
-    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], chunk: int
+    seqlen_q: int, seqlen_k: int, causal: bool, window: tuple[int, int], size: dict[str, int]
 ) -> None:
     """``visible`` broadcasts over index tensors, as far as the mask depends on them."""
     i, j = torch.arange(seqlen_q).view(-1, 1), torch.arange(seqlen_k).view(1, -1)
-    mask = make_mask(causal=causal, window=window, chunk=chunk)
+    mask = make_mask(causal=causal, window=window, **size)
     seen = mask.visible(i, j, seqlen_q, seqlen_k)
     expected = [
-        [sees(a, b, seqlen_q, seqlen_k, causal, window, chunk) for b in range(seqlen_k)] for a in range(seqlen_q)
+        [sees(a, b, seqlen_q, seqlen_k, causal, window, **size) for b in range(seqlen_k)] for a in range(seqlen_q)
     ]
     assert expected == seen.expand(seqlen_q, seqlen_k).tolist()
     rows = torch.arange(seqlen_q)
@@ -113,21 +159,28 @@ def test_docstring_shows_the_masks_as_they_are() -> None:
     text = inspect.getdoc(masks) or ""
     lines = [line.replace("q", " ") for line in text.splitlines()]
     lines = [line for line in lines if line.strip() and set(line) <= set("x. ")]
-    drawn = [[row.split()[5 * block : 5 * block + 5] for row in lines] for block in range(5)]
-    shown = ((True, (-1, -1), 0), (False, (1, 0), 0), (False, (1, 1), 0), (False, (-1, -1), 0), (True, (-1, -1), 2))
-    for picture, (causal, window, chunk) in zip(drawn, shown, strict=True):
-        expected = [["x" if sees(i, j, 3, 5, causal, window, chunk) else "." for j in range(5)] for i in range(3)]
+    shown = (
+        (True, (-1, -1), {}),
+        (False, (1, 0), {}),
+        (False, (1, 1), {}),
+        (False, (-1, -1), {}),
+        (True, (-1, -1), {"chunk": 2}),
+        (True, (2, 0), {"dilation": 2}),
+    )
+    drawn = [[row.split()[5 * block : 5 * block + 5] for row in lines] for block in range(len(shown))]
+    for picture, (causal, window, size) in zip(drawn, shown, strict=True):
+        expected = [["x" if sees(i, j, 3, 5, causal, window, **size) else "." for j in range(5)] for i in range(3)]
         assert expected == picture
 
 
-@pytest.mark.parametrize("chunk", [0, 7])
+@pytest.mark.parametrize("size", [{}, {"chunk": 7}, {"dilation": 2}], ids=str)
 @pytest.mark.parametrize(("causal", "window"), MASKS)
-def test_a_label_names_its_mask_and_no_other(causal: bool, window: tuple[int, int], chunk: int) -> None:
+def test_a_label_names_its_mask_and_no_other(causal: bool, window: tuple[int, int], size: dict[str, int]) -> None:
     """What is parsed sees the same keys and has the same label and family."""
-    mask = make_mask(causal=causal, window=window, chunk=chunk)
+    mask = make_mask(causal=causal, window=window, **size)
     again = parse(mask.label)
     assert (mask.label, mask.kind) == (again.label, again.kind)
-    assert_all_agree(6, 9, causal, window, chunk)
+    assert_all_agree(6, 9, causal, window, **size)
     shown = [[one.visible(i, j, 6, 9) for i in range(6) for j in range(9)] for one in (mask, again)]
     assert shown[0] == shown[1]
 
@@ -141,6 +194,9 @@ def test_a_label_names_its_mask_and_no_other(causal: bool, window: tuple[int, in
         ("full.window16.all", "window (16, ∞)"),
         ("chunked8192", "causal, chunks of 8192"),
         ("window9.chunked16", "causal, window (8, 0), chunks of 16"),
+        ("dilated4096x2", "causal, window (4095, 0), dilation of 2"),
+        ("causal.dilated3", "causal, dilation of 3"),
+        ("full.window4.4.dilated2", "window (4, 4), dilation of 2"),
     ],
 )
 def test_a_label_and_the_words_for_people(label: str, words: str) -> None:
@@ -148,7 +204,10 @@ def test_a_label_and_the_words_for_people(label: str, words: str) -> None:
     assert (label, words) == (parse(label).label, parse(label).words)
 
 
-@pytest.mark.parametrize("text", ["", "causal4", "window", "chunked", "chunked0", "striped4", "full.", ".chunked4"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "causal4", "window", "chunked", "chunked0", "striped4", "full.", ".chunked4", "dilated4", "dilated4x0", "4x2"],
+)
 def test_what_is_no_label_is_refused(text: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(ValueError, match=r"names no mask|a size of 1 or more"):

@@ -12,9 +12,9 @@ from qualify.cards.kernel import KernelCard
 from qualify.cards.load import load_kernels
 from qualify.facts.case import Workload
 from qualify.masks import Mask
-from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Check, Subject
 from qualify.run.checks.registry import CHECKS
+from qualify.run.host.interface import Kernel
 
 
 def kernels_table() -> str:
@@ -33,7 +33,7 @@ def _asked(card: KernelCard, check: Check) -> str:
         Subject(
             workload=workload,
             card=card,
-            adapter=cast("Adapter", None),  # nobody runs it: only skips() is asked
+            kernel=cast("Kernel", None),  # nobody runs it: only skips() is asked
             device=device,
             level="full",
             reference=torch.float64,

@@ -1,14 +1,7 @@
 """The child process of a fire: runs the matrix, judges it, compares it with the baseline, and says what it found.
 
-Its request is one JSON object on stdin, its messages are lines of JSON on stdout; what libraries print goes to stderr.
-The database's address comes in ``QUALIFY_DB``, so that no list of processes shows a password.
-
-::
-
-    parent -> child   {matrix, cards, select, kernel, level, device, resume, out, slower, lease, epoch, lease_s}
-    child -> parent   begun {run}                         before the first case
-                      seen {...}                          qualify.canary.messages.Seen
-                  or  failed {message, exit_code}         and the child ends with that code
+Its order comes on stdin, its messages (:mod:`qualify.canary.messages`) go to stdout; what libraries print goes to
+stderr. The database's address comes in ``QUALIFY_DB``, so that no list of processes shows a password.
 """
 
 from __future__ import annotations
@@ -21,10 +14,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from qualify.canary.leash import Leash
-from qualify.canary.messages import Order, Seen
+from qualify.canary.messages import Failed, FromChild, Order, RunBegun, Seen, encode
 from qualify.cards.load import load_kernels
 from qualify.errors import INTERRUPTED, NoVerdict, QualifyError, UsageError
 from qualify.facts import codec
@@ -50,12 +42,12 @@ class Messages:
     """Lines of JSON to the parent, on a descriptor that no library knows."""
 
     def __init__(self) -> None:
-        self._stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        self._stream = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)
 
-    def send(self, event: str, **fields: Any) -> None:
+    def send(self, message: FromChild) -> None:
         """One message, at once."""
-        self._stream.write(json.dumps({"event": event, **fields}) + "\n")
+        self._stream.write(encode(message))
         self._stream.flush()
 
 
@@ -67,9 +59,9 @@ def main() -> int:
     try:
         with Store.open(os.environ["QUALIFY_DB"], create=False) as store:
             Leash(store.canaries, order).start()
-            messages.send("seen", **codec.to_data(obey(order, store, messages)))
+            messages.send(obey(order, store, messages))
     except QualifyError as error:
-        messages.send("failed", message=str(error), exit_code=error.exit_code)
+        messages.send(Failed(message=str(error), exit_code=error.exit_code))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -101,7 +93,7 @@ def _go_on(order: Order, store: Store, messages: Messages) -> str | None:
     try:
         begun = store.run(order.resume)
         request = make_request(_asked(order), begun)
-        messages.send("begun", run=begun.id)
+        messages.send(RunBegun(run=begun.id))
         execute(request, store, begun, lambda _: None, resume=True)
     except UsageError:
         return None
@@ -112,7 +104,7 @@ def _begin(order: Order, store: Store, messages: Messages) -> str:
     """Make a new run."""
     request = make_request(_asked(order))
     run = new_run(request)
-    messages.send("begun", run=run.id)
+    messages.send(RunBegun(run=run.id))
     execute(request, store, run, lambda _: None)
     return run.id
 

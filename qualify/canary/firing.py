@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
-from typing import IO, Any
+from typing import IO
 
 from qualify.canary.conditions import Monitor
-from qualify.canary.messages import Order, Seen
+from qualify.canary.messages import Failed, FromChild, NoMessage, Order, RunBegun, Seen, decode
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts import codec
 from qualify.facts.canary import Fire
@@ -56,7 +56,7 @@ class Firing:
         self._timeout_s = timeout_s
         self._deadline = time.monotonic() + timeout_s
         self._wake = wake
-        self._messages: list[dict[str, Any]] = []
+        self._messages: list[FromChild] = []
         command = [sys.executable, "-m", "qualify.canary.child", str(os.getpid())]
         self._process = subprocess.Popen(
             command,
@@ -107,13 +107,16 @@ class Firing:
         self.monitor.close()
 
     def _read(self, stream: IO[bytes]) -> None:
-        """Takes the child's messages; the loop is woken by each, and by the end."""
+        """Takes the child's messages; the loop is woken by each, and by the end.
+
+        What is no message was printed while Python started, before the child had its stdout for itself.
+        """
         for line in stream:
-            with suppress(ValueError):
-                message = json.loads(line)
+            with suppress(NoMessage):
+                message = decode(line)
                 self._messages.append(message)
-                if message["event"] == "begun":
-                    self.run_id = message["run"]
+                if isinstance(message, RunBegun):
+                    self.run_id = message.run
                 self._wake()
         stream.close()
         self._wake()
@@ -122,11 +125,10 @@ class Firing:
         self.kill()  # workers that outlived the child
         code = self._process.returncode
         for message in self._messages:
-            match message.pop("event"):
-                case "seen":
-                    return Ended(seen=codec.from_data(Seen, message))
-                case "failed":
-                    exit_code = message["exit_code"]
-                    return Ended(why=message["message"], exit_code=exit_code, final=exit_code != INFRASTRUCTURE)
+            match message:
+                case Seen():
+                    return Ended(seen=message)
+                case Failed(message=why, exit_code=exit_code):
+                    return Ended(why=why, exit_code=exit_code, final=exit_code != INFRASTRUCTURE)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         return Ended(why=f"the child process {how}, without a result")

@@ -1,13 +1,29 @@
-"""What a fire's parent and child tell each other."""
+"""What a fire's parent and child tell each other: what each message holds, and how it becomes a line of JSON.
+
+The parent writes one Order to stdin, as one JSON object. The child answers with lines::
+
+    RunBegun      before the first case
+    Seen       it judged its run, and ends
+    Failed     it ends with that code, and says why
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from qualify.facts import codec
 from qualify.facts.case import Level
 from qualify.facts.comparison import StackChange, Topic
 from qualify.facts.run import Verdict
+
+SHOWN = 40
+"""bytes of a wrong line that the reason shows"""
+
+
+class NoMessage(ValueError):
+    """A line that is no message; its text shows where it begins."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +47,13 @@ class Order:
     epoch: int
     lease_s: float
     """for which the holder may be silent"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunBegun:
+    """The child has a run: a new one, or that of an earlier attempt."""
+
+    run: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,3 +81,36 @@ class Seen:
     """waivers that have expired, where nothing else makes the verdict FAIL: that says nothing of the stack"""
     demonstration: bool = False
     """a CPU stood in for the GPU that kernels of the matrix need: the verdict says nothing of a GPU"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed:
+    """The child ends without a verdict."""
+
+    message: str
+    exit_code: int
+
+
+FromChild = RunBegun | Seen | Failed
+TO_PARENT: Mapping[str, type[FromChild]] = {"begun": RunBegun, "seen": Seen, "failed": Failed}
+EVENTS: Mapping[type[FromChild], str] = {kind: event for event, kind in TO_PARENT.items()}
+
+
+def encode(message: FromChild) -> bytes:
+    """The message as a line."""
+    data = {"event": EVENTS[type(message)], **codec.to_data(message)}
+    return json.dumps(data).encode() + b"\n"
+
+
+def decode(line: bytes) -> FromChild:
+    """What a child sent, with or without its newline.
+
+    Raises:
+        NoMessage: no JSON, an unknown event, or a field that is missing or of another type.
+    """
+    try:
+        data = json.loads(line)
+        message: FromChild = codec.from_data(TO_PARENT[data.pop("event")], data)
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        raise NoMessage(f"{line[:SHOWN]!r}") from None
+    return message

@@ -11,12 +11,13 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from qualify.cards.words import (
+    NAME_SCHEMA,
     AccuracyClass,
     Card,
     ClaimedMask,
     Count,
     Flag,
-    Name,
+    KernelName,
     Positive,
     Several,
     Some,
@@ -27,6 +28,7 @@ from qualify.cards.words import (
 from qualify.facts.adapters import ADAPTERS, AdapterFacts
 from qualify.facts.devices import HOST, DeviceKind
 from qualify.facts.dtypes import DTYPES, Dtype
+from qualify.facts.environment import environment_of
 
 Generation = Literal["ampere", "hopper", "blackwell", "portable", "cpu"]
 Layout = Literal["packed", "paged"]
@@ -176,7 +178,7 @@ class Claims(Card):
     elements: ElementsClaim | None = None
     """limit of the elements that queries, keys or values span; left out = none"""
     masks: Some[ClaimedMask]
-    """full, causal, window, band (a window open to later keys), chunked, spans (images whose tokens see each other)"""
+    """full, causal, window, band (a window open to later keys), patterns, spans (images whose tokens see each other)"""
     longer_queries: Some[ClaimedMask] | None = None
     """masks under which a sequence may have more queries than keys; left out = under every one of masks"""
     features: Several[Feature]
@@ -267,7 +269,7 @@ class KernelCard(Card):
         }
     )
 
-    kernel: Name
+    kernel: Annotated[KernelName, Field(json_schema_extra=NAME_SCHEMA)]
     """name of the kernel; equals the file's name without .yaml"""
     generation: Generation
     """ampere, hopper, blackwell, portable or cpu"""
@@ -289,6 +291,11 @@ class KernelCard(Card):
     """accuracy class of each claimed dtype"""
     witness: WitnessRules
     """how to prove that it ran"""
+
+    @property
+    def environment(self) -> str:
+        """The environment that it runs in: its name says it. Empty for this interpreter, as in every file."""
+        return environment_of(self.kernel)
 
     @model_validator(mode="after")
     def _fits(self) -> KernelCard:

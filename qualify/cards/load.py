@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from qualify import assets
+from qualify.cards.environments import interpreters_of
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
@@ -29,6 +30,8 @@ from qualify.facts.waiver import Waiver
 
 if TYPE_CHECKING:
     from qualify.cards.canary import CanaryCard
+
+NO_ENVIRONMENTS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +74,8 @@ class LoadedMatrix:
     """what the file of traffic says that the matrix names"""
     traffic_source: str = ""
     """its text as it was read"""
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """interpreters by name, of the file and of the command line: each kernel runs in each of them too"""
 
     @property
     def typed(self) -> str:
@@ -192,8 +197,13 @@ def matrix_names(extra: tuple[Path, ...] = ()) -> list[str]:
     return sorted(_matrix_paths(extra))
 
 
-def load_matrix(name_or_path: str, extra: tuple[Path, ...] = ()) -> LoadedMatrix:
+def load_matrix(
+    name_or_path: str, extra: tuple[Path, ...] = (), environments: Mapping[str, str] = NO_ENVIRONMENTS
+) -> LoadedMatrix:
     """A matrix by its name or by the path of its file.
+
+    Args:
+        environments: interpreters by name that the command line adds; they replace the matrix's of the same name.
 
     Raises UsageError for an unknown name, CardError for a file that is wrong or that names unknown
     models or kernels, or a wrong file of waivers.
@@ -201,7 +211,8 @@ def load_matrix(name_or_path: str, extra: tuple[Path, ...] = ()) -> LoadedMatrix
     source = read(_matrix_path(name_or_path, extra))
     card = validate(source, MatrixCard)
     kernels, models = kernel_names(extra), _model_paths(extra)
-    if problems := reference_problems(card, source, kernels, sorted(models)):
+    interpreters = {**interpreters_of(card.environments, source.path), **environments}
+    if problems := reference_problems(card, source, kernels, sorted(models), interpreters):
         raise CardError(in_order(problems))
     waivers = _waivers(card, source)
     traffic, traffic_source = _traffic(card, source)
@@ -216,6 +227,7 @@ def load_matrix(name_or_path: str, extra: tuple[Path, ...] = ()) -> LoadedMatrix
         waivers=waivers,
         traffic=traffic,
         traffic_source=traffic_source,
+        environments=MappingProxyType(interpreters),
     )
 
 
@@ -247,6 +259,9 @@ def parse_matrix(text: str, path: str) -> MatrixCard:
 def _kernel(path: Path) -> LoadedKernel:
     source = read(path)
     card = validate(source, KernelCard)
+    if card.environment:
+        hint = "--environment NAME=PYTHON adds KERNEL@NAME by itself, so take the @ out of the name"
+        raise CardError([(source.place(("kernel",)), f"kernel: is {card.kernel}, and @ names an environment; {hint}")])
     _check_stem(source, "kernel", card.kernel)
     if problems := option_problems(card, source):
         raise CardError(in_order(problems))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,12 +18,14 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
+from qualify.cards.environments import EnvironmentEntry, EnvironmentName
 from qualify.cards.incident import Incident
 from qualify.cards.model import InlineGeometry, ModelCard
 from qualify.cards.words import (
     INT32_MAX,
     Card,
     Count,
+    KernelName,
     Name,
     Positive,
     Several,
@@ -34,7 +37,7 @@ from qualify.cards.words import (
     refuse,
 )
 from qualify.facts.dtypes import Dtype
-from qualify.masks import ASKABLE
+from qualify.masks import ASKABLE, EXAMPLES
 
 CONTIGUOUS = "contiguous"
 PRODUCT = ("models", "phases", "dtypes")
@@ -61,9 +64,10 @@ def _nested(value: object) -> object:
 def _mask(value: str) -> str:
     if re.search(MASK, value):
         return value
-    close = difflib.get_close_matches(value, ["model", "full", "causal", "window"], n=1)
-    hint = f"; perhaps you meant {close[0]}{'4096' if close[0] == 'window' else ''}" if close else ""
-    raise ValueError(f"must be model, full, causal or window<N> with N keys, for example window4096{hint}")
+    words = {re.sub(r"[0-9].*", "", label): label for label in ("model", *EXAMPLES)}
+    close = difflib.get_close_matches(re.sub(r"[0-9].*", "", value), words, n=1)
+    hint = f"; perhaps you meant {words[close[0]]}" if close and words[close[0]] != value else ""
+    raise ValueError(f"must be model or the label of a mask with its size, like {', '.join(EXAMPLES)}{hint}")
 
 
 def _some_token(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -261,8 +265,8 @@ class Expectation(Card):
 
     select: Text
     """glob over case ids: model/phase/shape/dtype/mask/kernel"""
-    kernel: Name
-    """kernel that shall serve them"""
+    kernel: KernelName
+    """kernel that shall serve them; KERNEL@NAME means it in an environment"""
     fallback: Text = "forbid"
     """forbid, record, or the kernel that may serve instead"""
 
@@ -332,9 +336,11 @@ class MatrixCard(Card):
     dtypes: Some[Dtype] = ()
     """element types; bf16_kv_fp8_e4m3 and fp16_kv_fp8_e4m3: 16-bit queries beside an fp8 cache"""
     masks: Some[MaskName] = ("model",)
-    """model (each layer's own), full, causal, window<N> (N keys with the diagonal, causal)"""
+    """model (each layer's own), full, causal, window<N> (causal, N keys with the diagonal), a pattern and its size"""
     kernels: Some[Text]
     """names of kernel cards, or globs"""
+    environments: Mapping[EnvironmentName, EnvironmentEntry] = Field(default_factory=dict)
+    """other interpreters by name: in each of them every kernel runs a second time, as KERNEL@NAME"""
     expect: tuple[Expectation, ...] = ()
     """which kernel shall serve which cases"""
     exclude: Several[Text] = ()

@@ -122,7 +122,7 @@ def _unknown_key(kind: type[BaseModel], where: Where) -> str:
 def fields_at(kind: type[BaseModel], where: Where) -> dict[str, str]:
     """Names and descriptions of the keys allowed in the mapping at ``where``."""
     for part in where:
-        if isinstance(part, str):
+        if isinstance(part, str) and part in kind.model_fields:  # else the name of an entry in a mapping
             inner = _model_in(kind.model_fields[part].annotation)
             if inner is None:
                 return {}

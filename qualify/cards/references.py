@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.problems import Problem, meant
 from qualify.cards.source import Source, dotted
 from qualify.cards.words import Where
+from qualify.facts.environment import environment_of, kernel_in
 
 LIST_KERNELS = "`qualify kernels` lists them"
 
 
-def reference_problems(card: MatrixCard, source: Source, kernels: list[str], models: list[str]) -> list[Problem]:
-    """Every model and kernel that the matrix names and that does not exist, with its place."""
-    found = [*_models(card, models), *_kernels(card, kernels), *_expectations(card, kernels)]
+def reference_problems(
+    card: MatrixCard, source: Source, kernels: list[str], models: list[str], environments: Collection[str]
+) -> list[Problem]:
+    """Every model, kernel and environment that the matrix names and that does not exist, with its place."""
+    found = [*_models(card, models), *_kernels(card, kernels), *_expectations(card, kernels, environments)]
     return [(source.place(where), f"{dotted(source.nearest(where))}: {message}") for where, message in found]
 
 
@@ -43,17 +47,28 @@ def _kernels(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:
     ]
 
 
-def _expectations(card: MatrixCard, known: list[str]) -> list[tuple[Where, str]]:
+def _expectations(card: MatrixCard, known: list[str], environments: Collection[str]) -> list[tuple[Where, str]]:
     problems: list[tuple[Where, str]] = []
     for index, expectation in enumerate(card.expect):
         kernel, fallback = expectation.kernel, expectation.fallback
+        own = kernel_in(kernel)
         where: Where = ("expect", index, "kernel")
-        if kernel not in known:
-            problems.append((where, f"unknown kernel {kernel}{meant(kernel, known)}; {LIST_KERNELS}"))
-        elif not any(fnmatchcase(kernel, glob) for glob in card.kernels):
-            problems.append((where, f"{kernel} is not among this matrix's kernels, so nothing can meet it"))
+        if own not in known:
+            problems.append((where, f"unknown kernel {own}{meant(own, known)}; {LIST_KERNELS}"))
+        elif not any(fnmatchcase(own, glob) for glob in card.kernels):
+            problems.append((where, f"{own} is not among this matrix's kernels, so nothing can meet it"))
+        problems += _unknown_environment(where, kernel, environments)
         words = ["forbid", "record", *known]
-        if fallback not in words:
+        if kernel_in(fallback) not in words:
             message = f"must be forbid, record or a kernel, but is {fallback}{meant(fallback, words)}; {LIST_KERNELS}"
             problems.append((("expect", index, "fallback"), message))
+        problems += _unknown_environment(("expect", index, "fallback"), fallback, environments)
     return problems
+
+
+def _unknown_environment(where: Where, kernel: str, known: Collection[str]) -> list[tuple[Where, str]]:
+    name = environment_of(kernel)
+    if not name or name in known:
+        return []
+    hint = "add it under environments, or give --environment NAME=PYTHON"
+    return [(where, f"{kernel} names the environment {name}, which is not there{meant(name, known)}; {hint}")]

@@ -6,16 +6,18 @@ import ast
 import hashlib
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, JsonValue
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from qualify.facts.accuracy import CLASSES
+from qualify.facts.environment import AT, ENVIRONMENT, is_environment_name
 from qualify.masks import MaskKind
 
 T = TypeVar("T")
@@ -24,10 +26,33 @@ Where = tuple[str | int, ...]
 
 INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
+LONGEST_NAME = 100
+NAME_SCHEMA: dict[str, JsonValue] = {"pattern": NAME, "maxLength": LONGEST_NAME}
+"""what a schema says of a name in a file"""
 
 ClaimedMask = Literal[MaskKind, "spans"]
 """a family of masks, or images whose tokens see each other whatever the mask says"""
-Name = Annotated[str, Field(pattern=NAME, max_length=100)]
+
+
+def _kernel_name(text: str) -> str:
+    """A kernel's name, or KERNEL@NAME for the kernel in an environment."""
+    kernel, at, environment = text.partition(AT)
+    if not re.fullmatch(NAME, kernel):
+        raise ValueError(f"must match {NAME}")
+    if len(kernel) > LONGEST_NAME:
+        raise ValueError(f"must have at most {LONGEST_NAME} characters")
+    if at and not is_environment_name(environment):
+        raise ValueError("must name an environment after its @, as in flash-attn-2@next")
+    return text
+
+
+Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
+KernelName = Annotated[
+    str,
+    AfterValidator(_kernel_name),
+    Field(json_schema_extra={"pattern": f"{NAME[:-1]}({AT}{ENVIRONMENT[1:-1]})?$"}),
+]
+"""A kernel, or the kernel in an environment."""
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(strict=True, ge=1, le=INT32_MAX)]
 Whole = Annotated[int, Field(strict=True, ge=0, le=INT32_MAX)]

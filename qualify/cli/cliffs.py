@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import CardsOption, DeviceOption, JsonOption, OutOption, emit_json
+from qualify.cli.shared import CardsOption, DeviceOption, EnvironmentOption, JsonOption, OutOption, emit_json
 from qualify.cli.terminal import emit
 from qualify.errors import UsageError
 
@@ -52,6 +52,7 @@ def cliffs(
     grids: Annotated[bool, typer.Option("--grids", help="Another grid of the same kernel is a cliff too.")] = False,
     limit: Annotated[int, typer.Option(min=16, metavar="N", help="Values traced on each axis at most.")] = 200,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
+    environment: EnvironmentOption = None,
     cards: CardsOption = None,
     out: OutOption = Path("out"),
     as_json: JsonOption = False,
@@ -61,6 +62,7 @@ def cliffs(
     Traced are the ends, the powers of two, and what halves the distance between two that differ: a change that begins
     and ends between two traced values that agree is not found.
     """
+    from qualify.cards.environments import in_environments, parse_environments
     from qualify.cards.load import load_kernels
     from qualify.cards.problems import meant
     from qualify.facts import codec
@@ -72,7 +74,8 @@ def cliffs(
     from qualify.report.files import check_folder
 
     folders = tuple(cards or ())
-    known = load_kernels(folders)
+    environments = parse_environments(environment or ())
+    known = in_environments(load_kernels(folders), environments)
     if kernel not in known:
         raise UsageError(f"no kernel is called {kernel!r}{meant(kernel, known)}; `qualify kernels` lists them")
     card = known[kernel].card
@@ -85,7 +88,7 @@ def cliffs(
     maps = []
     paths = [str(folder.resolve()) for folder in folders]
     axes = codec.from_data(tuple[Axis, ...], [item.value for item in axis or usual])
-    for found in find_maps(card, axes, base, host.kind, paths, grids=grids, limit=limit):
+    for found in find_maps(card, axes, base, host.kind, paths, grids=grids, limit=limit, environments=environments):
         maps.append(found)
         if not as_json:
             emit(f"{found.axis}: {len(found.segments) - 1} cliffs, {found.traced} values traced on {host}")

@@ -15,6 +15,7 @@ from qualify.cli.shared import (
     AgainstOption,
     CardsOption,
     DbOption,
+    EnvironmentOption,
     JsonOption,
     Level,
     WaiversOption,
@@ -65,6 +66,7 @@ class GateOptions:
     against: str
     waivers: Path | None
     cards: tuple[Path, ...]
+    environments: Mapping[str, str]
     typed: Typed
 
 
@@ -103,12 +105,14 @@ def gate(
     against: AgainstOption = None,
     subject: SubjectOption = None,
     waivers: WaiversOption = None,
+    environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
     reading_only()
+    from qualify.cards.environments import parse_environments
     from qualify.report.attestation import parse_subject
 
     wanted = GateOptions(
@@ -120,7 +124,8 @@ def gate(
         against=given("--against", against),
         waivers=waivers,
         cards=tuple(cards or ()),
-        typed=typed(cards=cards, db=db, waivers=waivers),
+        environments=parse_environments(environment or ()),
+        typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
     )
     subjects = [parse_subject(text) for text in subject or []]
     if subjects and format_ is not GateFormat.in_toto:
@@ -129,6 +134,8 @@ def gate(
         raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
     if stack and not matrix:
         raise UsageError(f"--stack {stack} needs --matrix: a run has its one stack.")
+    if environment and not matrix:
+        raise UsageError("--environment needs --matrix: a run has the environments that it was made with.")
     now = datetime.now(UTC)
     with open_store(db, create=False) as store:
         judged = _judged(store, wanted, now)
@@ -194,7 +201,7 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         now=now,
         waivers=wanted.waivers,
         max_age=limit,
-        code=_code_here(wanted),
+        code=_code_here(wanted, {}),
         typed=wanted.typed,
     )
 
@@ -206,12 +213,12 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
     from qualify.judge.gathered import Fresh, gather
     from qualify.report.ages import parse_age
 
-    loaded = load_matrix(wanted.matrix, wanted.cards)
+    loaded = load_matrix(wanted.matrix, wanted.cards, wanted.environments)
     fresh = Fresh(
         now=now,
         max_age=parse_age(wanted.max_age or DEFAULT_AGE),
         level=wanted.level,
-        code=_code_here(wanted),
+        code=_code_here(wanted, loaded.environments),
         stack=_stack_here() if wanted.stack == "here" else wanted.stack,
         typed=wanted.typed,
     )
@@ -220,13 +227,13 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
     return gather(store, loaded, kernels, fresh, waivers=items, waivers_path=named)
 
 
-def _code_here(wanted: GateOptions) -> CodeHere:
+def _code_here(wanted: GateOptions, environments: Mapping[str, str]) -> CodeHere:
     """What evidence is compared with: all code of this machine where it was asked about, else the --cards folders'."""
     from qualify.assets import digest_cache
     from qualify.plan.code import CodeHere
 
     folders = tuple(str(folder.resolve()) for folder in wanted.cards)
-    return CodeHere(folders=folders, cache=digest_cache(), every=wanted.stack == "here")
+    return CodeHere(folders=folders, cache=digest_cache(), every=wanted.stack == "here", environments=environments)
 
 
 def _stack_here() -> Stack:

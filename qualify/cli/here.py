@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import typer
 
-from qualify.cli.shared import CardsOption, JsonOption, emit_json
+from qualify.cli.shared import CardsOption, EnvironmentOption, JsonOption, emit_json
 from qualify.cli.terminal import emit
 from qualify.errors import DeviceError
 
 
-def kernels(cards: CardsOption = None, as_json: JsonOption = False) -> None:
-    """List every kernel card: available here or not, and why."""
+def kernels(environment: EnvironmentOption = None, cards: CardsOption = None, as_json: JsonOption = False) -> None:
+    """List every kernel card: available here or not, and why; then the same for each environment."""
+    from qualify.cards.environments import parse_environments
     from qualify.fleet.probe import list_kernels
 
-    found = list_kernels(tuple(cards or ()))
+    found = list_kernels(tuple(cards or ()), parse_environments(environment or ()))
     if as_json:
         emit_json("kernels", {"kernels": found})
         return
+    width = max(22, *(len(kernel["kernel"]) for kernel in found))
     for kernel in found:
         state = f"available ({kernel['version']})" if kernel["available"] else "; ".join(kernel["reasons"])
-        emit(f"{kernel['kernel']:22} {state}")
+        emit(f"{kernel['kernel']:{width}} {state}")
 
 
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -> None:
     """Describe the stack, and say what would make a run on it untrustworthy."""
+    from qualify.cards.environments import parse_environments
     from qualify.facts import codec
     from qualify.fleet.doctor import examine, to_lines
 
-    found = examine()
+    found = examine(parse_environments(environment or ()))
     if as_json:
         emit_json("doctor", codec.to_data(found))
     else:

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption, JsonOption, emit_json, open_store, typed
+from qualify.cli.shared import (
+    DEFAULT_DB,
+    CardsOption,
+    DbOption,
+    EnvironmentOption,
+    JsonOption,
+    emit_json,
+    open_store,
+    typed,
+)
 from qualify.cli.terminal import emit, say
 
 
@@ -18,18 +27,21 @@ def repro(
     shrink: Annotated[
         bool, typer.Option("--minimise", help="Shrink the workload while it fails in the same way (at most 60 trials).")
     ] = False,
+    environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a standalone Python script that repeats a failed case and exits 1 while it fails."""
+    from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels
     from qualify.facts import codec
     from qualify.fleet.repro import find_wanted, reproduce
 
     kernels = load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
-        wanted = find_wanted(store, case_id, run_id, kernels, typed(cards=cards, db=db or DEFAULT_DB))
+        given = typed(cards=cards, db=db or DEFAULT_DB)
+        wanted = find_wanted(store, case_id, run_id, kernels, given, parse_environments(environment or ()))
     made = reproduce(wanted, shrink=shrink, say=say)
     if as_json:
         emit_json("repro", codec.to_data(made))

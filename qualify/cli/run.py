@@ -16,6 +16,7 @@ from qualify.cli.shared import (
     CardsOption,
     DbOption,
     DeviceOption,
+    EnvironmentOption,
     JsonOption,
     KernelOption,
     Level,
@@ -59,6 +60,7 @@ def run(
     db: DbOption = "",
     out: OutOption = Path("out"),
     resume: ResumeOption = "",
+    environment: EnvironmentOption = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
     ] = False,
@@ -66,6 +68,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Plan, execute, store, judge and report a matrix. The exit code is the gate's."""
+    from qualify.cards.environments import parse_environments
     from qualify.fleet.request import Asked, make_request
     from qualify.report.files import check_folder
 
@@ -78,7 +81,8 @@ def run(
         kernel=kernel,
         level=level.value if level else None,
         device=device,
-        typed=typed(cards=cards, db=db),
+        environments=parse_environments(environment or ()),
+        typed=typed(cards=cards, db=db, environments=environment),
     )
     with ExitStack() as stack:
         store = stack.enter_context(open_store(db, create=False)) if resume else None
@@ -163,19 +167,22 @@ def plan(
     kernel: KernelOption = None,
     here: Annotated[bool, typer.Option("--here", help="Refuse also what this machine cannot run.")] = False,
     device: Annotated[DeviceOption, typer.Option(help="Device for --here.")] = "auto",
+    environment: EnvironmentOption = None,
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List every case id and every refusal with its reasons, without a device."""
+    from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.fleet.probe import find_host
     from qualify.plan.plan import Selection, make_plan
 
     extra = tuple(cards or ())
-    loaded, kernels = load_matrix(matrix, extra), load_kernels(extra)
+    loaded, kernels = load_matrix(matrix, extra, parse_environments(environment or ())), load_kernels(extra)
     selection = Selection(select=select or "", kernel=kernel or "")
     host = find_host(device) if here else None
-    made = make_plan(loaded, kernels, host=host, selection=selection, typed=typed(cards=cards))
+    given = typed(cards=cards, environments=environment)
+    made = make_plan(loaded, kernels, host=host, selection=selection, typed=given)
     counts = {"cases": len(made.cases), "calls": made.calls, "refused": len(made.refused)}
     if as_json:
         refused = [{"id": case.id, "reasons": reasons} for case, reasons in made.refused]

@@ -47,6 +47,14 @@ KernelOption = Annotated[
 CardsOption = Annotated[
     list[Path] | None, typer.Option("--cards", metavar="DIR", help="Folder with your own cards; may be repeated.")
 ]
+EnvironmentOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--environment",
+        metavar="NAME=PYTHON",
+        help="Another interpreter, in which every kernel runs too, as KERNEL@NAME; may be repeated.",
+    ),
+]
 DbOption = Annotated[
     str,
     typer.Option(
@@ -94,7 +102,13 @@ def reading_only() -> None:
     gc.disable()
 
 
-def typed(*, cards: Iterable[Path] | None = None, db: str = "", waivers: Path | None = None) -> Typed:
+def typed(
+    *,
+    cards: Iterable[Path] | None = None,
+    db: str = "",
+    waivers: Path | None = None,
+    environments: Iterable[str] | None = None,
+) -> Typed:
     """What printed commands repeat. An address with a password is left to QUALIFY_DB, or loses its password."""
     from qualify.facts.typed import Typed
 
@@ -105,7 +119,12 @@ def typed(*, cards: Iterable[Path] | None = None, db: str = "", waivers: Path | 
         shown = passwordless(db)
         if shown != db and os.environ.get("QUALIFY_DB") == db:
             shown = ""
-    return Typed(cards=tuple(map(str, cards or ())), db=shown, waivers=str(waivers or ""))
+    return Typed(
+        cards=tuple(map(str, cards or ())),
+        db=shown,
+        waivers=str(waivers or ""),
+        environments=tuple(environments or ()),
+    )
 
 
 def open_store(db: str, *, create: bool) -> Store:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from qualify.facts.dtypes import FORMATS
+
 E_LIMIT = 1.0
 R_LIMIT = 3.0
 G_LIMIT = 1.6
@@ -36,11 +38,13 @@ class AccuracyClass:
 
 CLASSES: tuple[AccuracyClass, ...] = (
     AccuracyClass(name="fp32", roundoff=2.0**-20, gain=2e-6, underflow=0.0),
-    AccuracyClass(name="fp16", roundoff=2.0**-11, gain=6e-5, underflow=2.0**-15, spacing=2.0**-24),
-    AccuracyClass(name="bf16", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
-    AccuracyClass(name="fp8kv", roundoff=2.0**-8, gain=5e-4, underflow=0.0),
-    AccuracyClass(name="lowp_scores", roundoff=2.0**-8, gain=5e-3, underflow=0.0, scores=2.0**-8),
-    AccuracyClass(name="fp8", roundoff=2.0**-4, gain=2.5e-3, underflow=2.0**-10, product=2.0**-14),
+    AccuracyClass(name="fp16", roundoff=FORMATS["fp16"].roundoff, gain=6e-5, underflow=2.0**-15, spacing=2.0**-24),
+    AccuracyClass(name="bf16", roundoff=FORMATS["bf16"].roundoff, gain=5e-4, underflow=0.0),
+    AccuracyClass(name="fp8kv", roundoff=FORMATS["bf16"].roundoff, gain=5e-4, underflow=0.0),
+    AccuracyClass(
+        name="lowp_scores", roundoff=FORMATS["bf16"].roundoff, gain=5e-3, underflow=0.0, scores=FORMATS["bf16"].roundoff
+    ),
+    AccuracyClass(name="fp8", roundoff=FORMATS["fp8_e4m3"].roundoff, gain=2.5e-3, underflow=2.0**-10, product=2.0**-14),
 )
 """Tightest first. The underflow of fp8 is that of weights at most 1; a card's ``fp8.weight_scale`` divides it.
 
@@ -60,6 +64,27 @@ G was 1.001 of its limit in 2 of 1,000 calls.
 
 ORDER = (*(known.name for known in CLASSES), "")
 """names of the classes, the tightest first; empty = none holds"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ElementBound:
+    """What one element may be off where a script shows it alone: the sum of these parts."""
+
+    absolute: float = 0.0
+    of_value: float = 0.0
+    """unit roundoffs of the output's format, of the exact value"""
+    of_weights: float = 0.0
+    """unit roundoffs of the output's format, of the weights times |v|"""
+    of_key: float = 0.0
+    """share of the call's largest value, times the weight of a key whose score is 0"""
+
+
+ROUNDED = ElementBound(absolute=1e-10, of_weights=4.0)
+"""what no rounding of weights and output explains"""
+COPIED = ElementBound(absolute=1e-10, of_value=1.0)
+"""the value of one key, rounded to the output"""
+HALF_A_KEY = ElementBound(of_key=0.5)
+"""a key is seen or not: nothing lies between"""
 
 
 def class_named(name: str) -> AccuracyClass:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from qualify.facts.dtypes import DTYPES, Dtype, Format
+from qualify.facts.environment import environment_of
 from qualify.masks import Mask
 
 Phase = Literal["prefill", "chunked", "varlen", "decode", "verify"]
@@ -51,6 +52,11 @@ class Workload:
     """fp8 only: what one descale factor covers; empty is read as ``sequence``"""
     latent: bool = False
     """whether values are the first ``head_dim_v`` elements of the keys, stored once: absorbed latent attention"""
+
+    def __post_init__(self) -> None:
+        """Refuse images under a mask with gaps, in which what a query sees is no range of keys with one step."""
+        if self.spans and self.mask.step > 1:
+            raise ValueError(f"spans={self.spans} with mask {self.mask.label}, which leaves out keys between others")
 
     @property
     def rope(self) -> slice:
@@ -127,6 +133,11 @@ class Case:
         """Name of the incident that it replays; empty for a production shape."""
         first, name, *_ = self.id.split("/")
         return name if first == INCIDENTS else ""
+
+    @property
+    def environment(self) -> str:
+        """The environment that it runs in, as its kernel's name says; empty for this interpreter."""
+        return environment_of(self.kernel)
 
     @property
     def cell(self) -> str:

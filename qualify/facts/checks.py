@@ -6,9 +6,11 @@ waivers, scripts, reports, the selftest and the documents read this table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from qualify.facts.accuracy import COPIED, HALF_A_KEY, ROUNDED, ElementBound
 from qualify.facts.case import Level
 
 CHECK_VERSION = 15
@@ -19,6 +21,12 @@ Past = Literal["never", "differences", "always"]
 Which findings need the launches before them to happen again. never: two calls that differ, or one wrong result, show
 it alone; differences: one wrong result does, two results that differ need every launch before; always: both need them.
 """
+Proof = Literal["form", "empty_row", "lse", "budget", "element"]
+"""
+What of a result a script holds against its exact value. form: shape, dtype and device, or what the call wrote to;
+empty_row: a row without keys; lse: every LSE; budget: the statistics of the accuracy class; element: one element.
+"""
+ANY_PROOF: tuple[Proof, ...] = ("lse", "budget", "element")
 Topic = Literal["mask", "numbers", ""]
 """the question of the report that a check answers: which keys are seen, how large errors are, or none of its own"""
 
@@ -37,8 +45,14 @@ class KnownCheck:
     """what it costs, in calls of the kernel"""
     needs: str = ""
     """what a kernel or a workload must have to be asked; empty = nothing"""
-    also: tuple[str, ...] = ()
-    """names of its findings beyond its own name"""
+    also: Mapping[str, tuple[Proof, ...]] = field(default_factory=dict)
+    """names of its findings beyond its own name, and what shows each in a script"""
+    shown_by: tuple[Proof, ...] = ANY_PROOF
+    """what shows its own finding in a script; the first that does is taken"""
+    element: ElementBound = ROUNDED
+    """bound of ``element``"""
+    bitwise: bool = False
+    """whether two results differ in any bit, also where the card claims no determinism"""
     past: Past = "differences"
     """whether a script needs what was launched before a wrong result"""
     recordable: bool = True
@@ -59,17 +73,22 @@ CHECKS: tuple[KnownCheck, ...] = (
         name="contract",
         question="Has the result the right shape, dtype and device, and does the call change nothing else?",
         cost="two calls",
+        shown_by=("form",),
     ),
     KnownCheck(
         name="census",
         question="Which keys does each query see?",
         cost="two calls per labelled window, one more at full",
+        shown_by=("element", "lse"),
+        element=HALF_A_KEY,
         topic="mask",
     ),
     KnownCheck(
         name="needle",
         question="Does a query that one key dominates return that key's value, bit for bit?",
         cost="one call per sweep",
+        shown_by=("element", "lse"),
+        element=COPIED,
         topic="mask",
     ),
     KnownCheck(
@@ -168,6 +187,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         name="repeat",
         question="Does the same call give the same bits, where the card claims determinism?",
         cost="3 calls at smoke, 20 at full, where 10 share the GPU",
+        bitwise=True,
         past="always",
     ),
     KnownCheck(
@@ -205,7 +225,8 @@ CHECKS: tuple[KnownCheck, ...] = (
         name="budget",
         question="Is the error against the golden result within the limits of the accuracy class?",
         cost="a golden result and a call per input kind",
-        also=("lse", "empty_row"),
+        shown_by=("budget",),
+        also={"lse": ("lse",), "empty_row": ("empty_row",)},
         topic="numbers",
     ),
 )
@@ -225,6 +246,14 @@ def known_check(name: str) -> KnownCheck:
 def check_of(finding: str) -> KnownCheck | None:
     """The check that writes findings of that name; None where no check does."""
     return next((known for known in CHECKS if finding in known.findings), None)
+
+
+def proofs_of(finding: str) -> tuple[Proof, ...]:
+    """What shows a finding of that name in a script; for one that no check writes, whatever is wrong."""
+    known = check_of(finding)
+    if known is None:
+        return ANY_PROOF
+    return known.also.get(finding, known.shown_by)
 
 
 def findings_about(topic: Topic) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Formats of one tensor, and dtypes of a call: what each stores and needs. Torch's are in run.inputs.tensors."""
+"""Formats of one tensor, and dtypes of a call: what each stores and needs. Torch's are in run.inputs.formats."""
 
 from __future__ import annotations
 
@@ -12,16 +12,32 @@ Dtype = Literal["bf16", "fp16", "fp32", "fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv
 factors; the output has the type of q, and bf16 where that is fp8."""
 
 
+SMALLEST_WEIGHT = 2.0**-30
+"""of a row's largest; smaller ones move no result that anybody reads"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatFacts:
     """What a format can hold."""
 
     bytes: int
     """per element"""
+    bits: int
+    """significant bits of a normal number, with the leading one"""
+    largest: float
+    smallest_normal: float
     descaled: bool = False
-    """whether its tensors come with descale factors"""
-    underflows: bool = False
-    """whether weights of a row can fall below its normal range, so that the budget has a term for them"""
+    """whether its tensors come with descale factors; what exceeds its range is then stored as its largest number"""
+
+    @property
+    def roundoff(self) -> float:
+        """Unit roundoff: the largest relative error of rounding to the nearest normal number."""
+        return 2.0**-self.bits
+
+    @property
+    def underflows(self) -> bool:
+        """Whether weights of a row can fall below its normal range, so that the budget has a term for them."""
+        return self.smallest_normal > SMALLEST_WEIGHT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +52,10 @@ class DtypeFacts:
 
 
 FORMATS: dict[Format, FormatFacts] = {
-    "bf16": FormatFacts(bytes=2),
-    "fp16": FormatFacts(bytes=2, underflows=True),
-    "fp32": FormatFacts(bytes=4),
-    "fp8_e4m3": FormatFacts(bytes=1, descaled=True, underflows=True),
+    "bf16": FormatFacts(bytes=2, bits=8, largest=2.0**128 - 2.0**120, smallest_normal=2.0**-126),
+    "fp16": FormatFacts(bytes=2, bits=11, largest=65504.0, smallest_normal=2.0**-14),
+    "fp32": FormatFacts(bytes=4, bits=24, largest=2.0**128 - 2.0**104, smallest_normal=2.0**-126),
+    "fp8_e4m3": FormatFacts(bytes=1, bits=4, largest=448.0, smallest_normal=2.0**-6, descaled=True),
 }
 DTYPES: dict[Dtype, DtypeFacts] = {
     "bf16": DtypeFacts(q="bf16", kv="bf16", out="bf16", usual_class="bf16"),
@@ -49,3 +65,12 @@ DTYPES: dict[Dtype, DtypeFacts] = {
     "bf16_kv_fp8_e4m3": DtypeFacts(q="bf16", kv="fp8_e4m3", out="bf16", usual_class="fp8kv"),
     "fp16_kv_fp8_e4m3": DtypeFacts(q="fp16", kv="fp8_e4m3", out="fp16", usual_class="fp8kv"),
 }
+HALVES: frozenset[Dtype] = frozenset({"bf16", "fp16"})
+"""what every library takes"""
+
+
+def dtype_of(q: Format, k: Format, v: Format, out: Format) -> Dtype | None:
+    """The dtype of a call that stores these formats; None where there is none."""
+    return next(
+        (name for name, known in DTYPES.items() if (q, k, v, out) == (known.q, known.kv, known.kv, known.out)), None
+    )

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from qualify.facts.identity import accepts_anything
+
 FindingVerdict = Literal["pass", "fail", "inconclusive", "note"]
 Value = str | int | float | bool | None
 Role = Literal["attention", "auxiliary", "gemm", "softmax", "unclassified"]
@@ -64,12 +66,17 @@ class Witness:
 
     state: WitnessState
     reason: str
-    """why it is unproven or substituted; empty when proven"""
+    """why it is unproven or substituted; where it is proven, why identity is not asserted, or empty"""
     expected: tuple[str, ...]
     """the card's ``must_match`` patterns"""
     launches: tuple[Launch, ...]
     calls: int
     """traced calls that had to agree"""
+
+    @property
+    def identity_asserted(self) -> bool:
+        """Whether the card's patterns tell its kernel from others, and it ran."""
+        return self.state == "proven" and not self.reason and not accepts_anything(self.expected)
 
     @property
     def attention_names(self) -> tuple[str, ...]:

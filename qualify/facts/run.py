@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 from qualify.facts.case import INCIDENTS, Case, Level
 from qualify.facts.code import Code
 from qualify.facts.devices import DeviceKind
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
 from qualify.facts.waiver import WaiverUse
@@ -51,6 +52,20 @@ class Run:
     """the YAML of the matrix's traffic file as it was; empty where it names none"""
     code: Mapping[str, Code] | None = None
     """by kernel, what its cases were run by; None in runs of an older qualify, which did not note it"""
+    environments: Mapping[str, Environment] = field(default_factory=dict)
+    """the other interpreters that kernels ran in, by name; the default one's stack is the run's"""
+
+    @property
+    def environment_words(self) -> tuple[str, ...]:
+        """What a command line says behind each ``--environment`` to have the same ones."""
+        return tuple(f"{name}={one.python}" for name, one in self.environments.items())
+
+    def stack_of(self, environment: str) -> Stack | None:
+        """What the kernels of an environment ran on; empty = this interpreter. None where nobody reported it."""
+        if not environment:
+            return self.stack
+        found = self.environments.get(environment)
+        return found.stack if found else None
 
     @property
     def narrowed(self) -> bool:
@@ -99,7 +114,8 @@ class CellJudgement:
     cell: str
     verdict: Verdict
     proven_by: tuple[str, ...]
-    """kernels that were measured, witnessed and passed"""
+    """kernels that were measured, witnessed and passed; one of another environment only where it is expected, or where
+    no other was asked"""
     reasons: tuple[str, ...]
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from qualify.facts.case import Level
 
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "plan": ("cards",),
-    "run": ("cards", "db"),
-    "repro": ("cards", "db"),
-    "gate": ("cards", "db", "waivers"),
+    "plan": ("cards", "environment"),
+    "run": ("cards", "db", "environment"),
+    "repro": ("cards", "db", "environment"),
+    "gate": ("cards", "db", "waivers", "environment"),
     "report": ("cards", "db", "waivers"),
     "diff": ("cards", "db", "waivers"),
     "bisect": ("cards", "db", "waivers"),
@@ -32,6 +32,8 @@ class Typed:
     """the --db address without its password; empty = the default, or the environment has it"""
     waivers: str = ""
     """the --waivers file"""
+    environments: tuple[str, ...] = ()
+    """what stood behind each --environment"""
 
     def anywhere(self) -> Typed:
         """The same for a script that may run in any folder: paths are absolute."""
@@ -41,7 +43,12 @@ class Typed:
 
     def words(self, command: str, *arguments: str) -> list[str]:
         """A command of qualify with what it takes of these options at its end, word by word."""
-        given = {"cards": self.cards, "db": (self.db,), "waivers": (self.waivers,)}
+        given = {
+            "cards": self.cards,
+            "db": (self.db,),
+            "waivers": (self.waivers,),
+            "environment": self.environments,
+        }
         options = [word for name in OPTIONS[command] for value in given[name] if value for word in (f"--{name}", value)]
         return ["qualify", command, *arguments, *options]
 

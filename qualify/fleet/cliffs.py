@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
 from qualify.cards.kernel import KernelCard
+from qualify.cards.load import NO_ENVIRONMENTS
 from qualify.facts.case import Case, Workload
 from qualify.facts.cliffs import Axis, Map, Segment
 from qualify.facts.devices import KINDS, DeviceKind
@@ -53,6 +54,7 @@ def find_maps(
     *,
     grids: bool,
     limit: int,
+    environments: Mapping[str, str] = NO_ENVIRONMENTS,
 ) -> Iterator[Map]:
     """One map for each axis on which the card claims more than one value.
 
@@ -60,6 +62,7 @@ def find_maps(
         base: the call whose axis is varied.
         grids: whether another grid of the same kernel counts as a change.
         limit: values that are traced at most on each axis.
+        environments: interpreters by the name of their environment.
 
     Raises:
         DeviceError: no worker can be started, or the kernel's library cannot be loaded.
@@ -75,6 +78,7 @@ def find_maps(
             timeout_s=TIMEOUT_S,
             compile_timeout_s=TIMEOUT_S,
             memory_bytes=int(available_memory() * MEMORY_SHARE),
+            environments=environments,
         ),
     )
     with closing(Bench(setup)) as bench:

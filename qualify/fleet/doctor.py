@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from qualify.assets import digest_cache
-from qualify.errors import DeviceError
+from qualify.cards.load import NO_ENVIRONMENTS, load_kernels
+from qualify.errors import DeviceError, UsageError
 from qualify.facts.devices import HOST
 from qualify.facts.stack import Stack
 from qualify.fleet.probe import find_host
 from qualify.plan.host import installed_version
+from qualify.plan.interpreter import Interpreter, interpreter
+from qualify.run.machine.software import DISTRIBUTIONS
 
 Severity = Literal["error", "warning", "note"]
 
@@ -49,10 +56,16 @@ class Examination:
 
     stack: Stack | None
     concerns: tuple[Concern, ...]
+    environments: tuple[Interpreter, ...] = ()
+    """what the other environments have; one that does not answer is a concern only"""
 
 
-def examine() -> Examination:
-    """Look at the machine; imports torch if it is installed."""
+def examine(environments: Mapping[str, str] = NO_ENVIRONMENTS) -> Examination:
+    """Look at the machine; imports torch if it is installed.
+
+    Args:
+        environments: interpreters, by name, to look at too.
+    """
     concerns = [
         Concern(severity="warning", detail=f"{name}={os.environ[name]}: {meaning}")
         for name, meaning in ALTERING.items()
@@ -65,8 +78,14 @@ def examine() -> Examination:
     else:
         stack, found = _examine_device()
         concerns += found
+    interpreters, found = _examine_environments(environments, gpu=stack is not None and stack.device.kind != HOST)
+    concerns += found
     order = {"error": 0, "warning": 1, "note": 2}
-    return Examination(stack=stack, concerns=tuple(sorted(concerns, key=lambda item: order[item.severity])))
+    return Examination(
+        stack=stack,
+        concerns=tuple(sorted(concerns, key=lambda item: order[item.severity])),
+        environments=tuple(interpreters),
+    )
 
 
 def to_lines(found: Examination) -> list[str]:
@@ -77,8 +96,41 @@ def to_lines(found: Examination) -> list[str]:
         rows += [(part.kind, f"{part.name} {part.version}") for part in found.stack.components if part.kind != "binary"]
         rows += [("environment", f"{name}={value}") for name, value in found.stack.environment.items()]
         rows.append(("fingerprint", found.stack.fingerprint))
+    for one in found.environments:
+        rows.append(("environment", f"{one.name}: {one.python}"))
+        rows += [(one.name, text) for text in _parts_of(one)]
     rows += [(concern.severity, concern.detail) for concern in found.concerns]
     return [f"{what:12} {text}" for what, text in rows]
+
+
+def _parts_of(one: Interpreter) -> list[str]:
+    """Versions of Python, torch and its CUDA, and of every distribution that carries a kernel or can change one."""
+    torch = f"torch {one.torch} ({f'CUDA {one.cuda}' if one.cuda else 'no CUDA'})" if one.torch else "no torch"
+    names = sorted({canonicalize_name(name) for name in (*DISTRIBUTIONS, *_carrying())} - {"torch"})
+    return [f"python {one.version}", torch, *(f"{name} {one.installed(name)}" for name in names if one.installed(name))]
+
+
+def _carrying() -> set[str]:
+    """The distributions that shipped kernels name."""
+    return {Requirement(text).name for loaded in load_kernels().values() for text in loaded.card.shipped_by}
+
+
+def _examine_environments(environments: Mapping[str, str], *, gpu: bool) -> tuple[list[Interpreter], list[Concern]]:
+    """What each of them has, and what keeps kernels from running there."""
+    found: list[Interpreter] = []
+    concerns: list[Concern] = []
+    for name, python in environments.items():
+        try:
+            one = interpreter(name, python)
+        except UsageError as error:
+            concerns.append(Concern(severity="error", detail=str(error)))
+            continue
+        found.append(one)
+        concerns += [Concern(severity="error", detail=reason) for reason in one.refusals()]
+        if gpu and one.torch and not one.cuda:
+            detail = f"torch {one.torch} of environment {name} was built without CUDA: only CPU kernels can run there"
+            concerns.append(Concern(severity="warning", detail=detail))
+    return found, concerns
 
 
 def _examine_device() -> tuple[Stack | None, list[Concern]]:

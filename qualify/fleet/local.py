@@ -17,6 +17,7 @@ from qualify.errors import LeaseLost, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code, code_change
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
 from qualify.fleet.probe import available_memory
@@ -81,13 +82,14 @@ def new_run(request: Request) -> Run:
         stack=None,
         ceilings=None,
         code=code_of(request),
+        environments={name: Environment(python=python) for name, python in request.environments.items()},
     )
 
 
 def code_of(request: Request) -> dict[str, Code]:
     """What the kernels of the plan are on this machine, by name."""
     names = dict.fromkeys(case.kernel for case in request.plan.cases)
-    here = CodeHere(folders=request.import_paths, cache=digest_cache())
+    here = CodeHere(folders=request.import_paths, cache=digest_cache(), environments=request.environments)
     found = here.of(request.kernels[name].card for name in names)
     return {name: code or {} for name, code in found.items()}
 
@@ -137,7 +139,7 @@ def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *
             beat.check()
             filing.take(event)
             if reuse and isinstance(event, Started):
-                supervisor.settled = filing.take_over(settled_before(request, store, run, event.stack))
+                supervisor.settled = filing.take_over(settled_before(request, store, run, {"": event.stack}))
                 reuse = False
         filing.file()
         store.finish(run.id, "completed", datetime.now(UTC))
@@ -225,6 +227,7 @@ def _settings(request: Request, run: Run) -> Settings:
         import_paths=request.import_paths,
         memory_bytes=int(available_memory() * MEMORY_SHARE),
         ceilings=run.ceilings,
+        environments=request.environments,
     )
 
 
@@ -277,6 +280,8 @@ class _Filing:
                 self._check_stack(event)
                 self.run = replace(self.run, stack=event.stack, ceilings=event.ceilings)
                 self.store.set_stack(self.run.id, event.stack, event.ceilings)
+                if event.environments:
+                    self.store.set_environments(self.run.id, event.environments)
             case At():
                 self._report(event.case_id, event.stage)
             case Done():

@@ -7,13 +7,16 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qualify.cards.environments import in_environments
 from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
 from qualify.facts.devices import HOST, KINDS, DeviceKind, Listing
-from qualify.plan.host import Host, device_refusals, install_refusals, shipped_version
+from qualify.plan.host import Host, device_refusals, install_refusals, machine_refusals, shipped_version
+from qualify.plan.interpreter import find_interpreters
 
 QUERY = "index,uuid,name,compute_cap"
 CGROUP_FILES = (
@@ -93,20 +96,31 @@ def available_memory() -> int:
     return free
 
 
-def list_kernels(extra: tuple[Path, ...]) -> list[dict[str, Any]]:
-    """Every kernel card with its availability on this machine, for ``qualify kernels``."""
+def list_kernels(extra: tuple[Path, ...], environments: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Every kernel card with its availability on this machine, and in each environment, for ``qualify kernels``.
+
+    Args:
+        environments: interpreters by name.
+
+    Raises:
+        UsageError: the interpreter of an environment does not answer.
+    """
     host = find_host("auto")
+    interpreters = find_interpreters(environments)
     found = []
-    for name, loaded in load_kernels(extra).items():
+    for name, loaded in in_environments(load_kernels(extra), environments).items():
         card = loaded.card
         here = Host(kind=HOST, name=host.name, compute_capability="") if card.requires.device == HOST else host
         reasons = device_refusals(card, here) + install_refusals(card)
+        if card.environment:
+            reasons = machine_refusals(card, here, interpreters)
         found.append(
             {
                 "kernel": name,
+                "environment": card.environment,
                 "available": not reasons,
                 "reasons": reasons,
-                "version": shipped_version(card) or (card.entry or ""),
+                "version": shipped_version(card, interpreters.get(card.environment)) or (card.entry or ""),
                 "claims": card.claims.model_dump(mode="json"),
             }
         )

@@ -12,8 +12,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qualify.cards.environments import in_environments
 from qualify.cards.kernel import KernelCard
-from qualify.cards.load import LoadedKernel, parse_matrix
+from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, parse_matrix
 from qualify.cards.matrix import Policy
 from qualify.cards.problems import meant
 from qualify.errors import UsageError
@@ -24,6 +25,7 @@ from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Bench
+from qualify.plan.interpreter import interpreter
 from qualify.plan.workloads import workload_refusals
 from qualify.run.process.messages import HostLimits, TrialEnded, TrialSetup
 from qualify.run.repro import rerun
@@ -52,6 +54,8 @@ class Wanted:
     """name of what must come again"""
     detail: str
     """what the stored evidence says about it; empty where the case passed"""
+    python: str
+    """the interpreter of the case's environment; empty for this one"""
 
     @property
     def seed(self) -> int:
@@ -89,11 +93,22 @@ class Repro:
 Say = Callable[[str], None]
 
 
-def find_wanted(store: Store, case_id: str, run_id: str, kernels: Mapping[str, LoadedKernel], typed: Typed) -> Wanted:
+def find_wanted(
+    store: Store,
+    case_id: str,
+    run_id: str,
+    kernels: Mapping[str, LoadedKernel],
+    typed: Typed,
+    environments: Mapping[str, str] = NO_ENVIRONMENTS,
+) -> Wanted:
     """The case as it is stored.
 
+    Args:
+        environments: interpreters by name, instead of those of the run.
+
     Raises:
-        UsageError: unknown case or run, a case that never ran, or a kernel whose card is gone.
+        UsageError: unknown case or run, a case that never ran, a kernel whose card is gone, or an environment in which
+            nothing can run.
         NoVerdict: nothing is stored yet.
     """
     resolved = store.resolve(run_id) if run_id else None
@@ -103,6 +118,8 @@ def find_wanted(store: Store, case_id: str, run_id: str, kernels: Mapping[str, L
         raise UsageError(f"{case_id} has no outcome in run {run.id} ({outcome.reason}), so there is nothing to repeat.")
     if isinstance(outcome, Refused) and outcome.by == "plan":
         raise UsageError(f"{case_id} was refused beforehand and never ran: {'; '.join(outcome.reasons)}")
+    interpreters = {name: one.python for name, one in run.environments.items()} | dict(environments)
+    kernels = in_environments(kernels, interpreters)
     if case.kernel not in kernels:
         raise UsageError(
             f"the card of kernel {case.kernel} is no longer there{meant(case.kernel, kernels)}. If it is one of your "
@@ -114,11 +131,22 @@ def find_wanted(store: Store, case_id: str, run_id: str, kernels: Mapping[str, L
         case=case,
         card=kernels[case.kernel].card,
         policy=parse_matrix(run.matrix_source, run.matrix_path).policy,
-        typed=typed.anywhere(),
+        typed=replace(typed.anywhere(), environments=tuple(f"{name}={path}" for name, path in interpreters.items())),
         check=check,
         finding=finding,
         detail=detail,
+        python=_usable_python(case.environment, interpreters),
     )
+
+
+def _usable_python(environment: str, interpreters: Mapping[str, str]) -> str:
+    """The interpreter of an environment, which must be able to run something; empty for this one."""
+    if not environment:
+        return ""
+    python = interpreters[environment]
+    if reasons := interpreter(environment, python).refusals():
+        raise UsageError(f"--environment {environment}={python}: {'; '.join(reasons)}")
+    return python
 
 
 def _failure(outcome: Outcome) -> tuple[str, str, str]:
@@ -166,6 +194,7 @@ def _bench(wanted: Wanted) -> Bench:
             timeout_s=wanted.policy.compile_timeout_s if wanted.finding != "timed_out" else wanted.policy.timeout_s,
             compile_timeout_s=wanted.policy.compile_timeout_s,
             memory_bytes=int(available_memory() * MEMORY_SHARE),
+            environments={wanted.case.environment: wanted.python} if wanted.python else {},
         ),
     )
     return Bench(setup)
@@ -195,6 +224,8 @@ def _shrink(bench: Bench, wanted: Wanted, first: TrialEnded, say: Say) -> Shrunk
 def _text(wanted: Wanted, shrunk: Shrunk | None) -> str:
     """What the script says about itself."""
     lines = [wanted.detail or "The case passed.", ""]
+    if wanted.python:
+        lines += [f"Run it with the interpreter of environment {wanted.case.environment}: {wanted.python}"]
     lines += [f"Run {wanted.run.id}; under qualify: {shlex.join(wanted.command(alone=True))}"]
     if shrunk is not None and shrunk.steps:
         lines += ["Made smaller while it failed in the same way:", *(f"  {step}" for step in shrunk.steps)]
@@ -243,7 +274,7 @@ def _shows(script: str, wanted: Wanted) -> bool:
         limit = wanted.policy.compile_timeout_s
         try:
             ended = subprocess.run(
-                [sys.executable, "-P", str(path)],
+                [wanted.python or sys.executable, "-P", str(path)],
                 capture_output=True,
                 timeout=limit,
                 check=False,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_matrix
 from qualify.errors import DeviceError, UsageError
 from qualify.facts.case import Level
@@ -13,6 +15,7 @@ from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet.probe import find_host
 from qualify.plan.host import Host, gpu_kernels
+from qualify.plan.interpreter import find_interpreters
 from qualify.plan.plan import Plan, Selection, make_plan
 
 NAMED = 3
@@ -30,6 +33,8 @@ class Asked:
     level: Level | None = None
     device: str | None = None
     """``auto``, ``cpu`` or ``cuda``"""
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """interpreters by name, besides those of the matrix"""
     typed: Typed = PLAIN
     """what the commands repeat that messages print"""
 
@@ -46,6 +51,8 @@ class Request:
     selection: Selection
     import_paths: tuple[str, ...]
     """the --cards folders: the entries of their kernels stand there"""
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """the interpreters, by name, of the environments that cases run in"""
 
     @property
     def device(self) -> DeviceKind:
@@ -59,18 +66,23 @@ class Request:
 
 
 def make_request(asked: Asked, begun: Run | None = None) -> Request:
-    """Load the cards and make the plan.
+    """Load the cards and make the plan, the kernels of every environment included.
 
     Args:
         begun: the run to go on with; what the command line leaves open is taken from it.
 
     Raises:
-        UsageError: a card or an option is wrong, or does not fit the run to go on with.
+        UsageError: a card or an option is wrong, does not fit the run to go on with, or names no interpreter that could
+            run anything.
         NothingSelected: the selection matches no case.
         DeviceError: no GPU where the matrix names kernels that need one and nobody asked for a CPU; or nothing of the
             matrix can run on this machine.
     """
-    matrix, kernels = load_matrix(asked.matrix, asked.cards), load_kernels(asked.cards)
+    environments = asked.environments
+    if begun is not None:
+        environments = {name: one.python for name, one in begun.environments.items()} | dict(environments)
+    matrix = load_matrix(asked.matrix, asked.cards, environments)
+    kernels = in_environments(load_kernels(asked.cards), matrix.environments)
     if begun is not None:
         _refuse_other_run(asked, matrix, begun)
         selection, level = Selection(select=begun.select, kernel=begun.kernel), begun.level
@@ -91,7 +103,18 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         host=host,
         selection=selection,
         import_paths=tuple(str(folder.resolve()) for folder in asked.cards),
+        environments=_used(matrix, plan),
     )
+
+
+def _used(matrix: LoadedMatrix, plan: Plan) -> dict[str, str]:
+    """The interpreters that cases of the plan run in. One that can run nothing at all was meant to be another one."""
+    names = dict.fromkeys(case.environment for case in (*plan.cases, *(case for case, _ in plan.refused)))
+    found = {name: matrix.environments[name] for name in names if name}
+    for name, one in find_interpreters(found).items():
+        if reasons := one.refusals():
+            raise UsageError(f"--environment {name}={one.python}: {'; '.join(reasons)}. `qualify doctor` checks it.")
+    return found
 
 
 def _refuse_other_run(asked: Asked, matrix: LoadedMatrix, begun: Run) -> None:
@@ -113,6 +136,14 @@ def _refuse_other_run(asked: Asked, matrix: LoadedMatrix, begun: Run) -> None:
             raise UsageError(
                 f"--resume {begun.id}: that run has {f'{option} {stored}' if stored else f'no {option}'}, and this "
                 f"command has {option} {typed}. Leave out {option} to go on as it began, or --resume for a new run."
+            )
+    for name, python in asked.environments.items():
+        before = begun.environments.get(name)
+        if before is None or before.python != python:
+            stored = f"{name} as {before.python}" if before else f"no environment {name}"
+            raise UsageError(
+                f"--resume {begun.id}: that run has {stored}, and this command has --environment {name}={python}. "
+                "Leave out --environment to go on as it began, or --resume for a new run."
             )
 
 

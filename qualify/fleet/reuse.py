@@ -7,7 +7,7 @@ anew, so that a run never hands on what the gate calls stale by default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from packaging.requirements import Requirement
@@ -29,17 +29,22 @@ LOOKED_AT = 50
 """newest runs of the matrix among which evidence is looked for"""
 
 
-def settled_before(request: Request, store: Store, run: Run, stack: Stack) -> list[Record]:
+def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str, Stack]) -> list[Record]:
     """Records of the plan's cases that earlier runs settled, equal calls included, each with its origin.
 
     Args:
-        stack: that of this run's worker, with the libraries of all its kernels loaded.
+        stacks: what this run's kernels run on, by environment, with the libraries of all of them loaded; that of this
+            interpreter (empty name) always. Nothing is taken over for an environment that is missing.
     """
     first = {case.content_hash: case for case in first_of_each(request.plan.cases)}
     cards = {name: kernel.card for name, kernel in request.kernels.items()}
-    open_ = {digest for digest, case in first.items() if is_observed(cards[case.kernel], stack)}
+    open_ = {
+        digest
+        for digest, case in first.items()
+        if case.environment in stacks and is_observed(cards[case.kernel], stacks[case.environment])
+    }
     calls = calls_of(request.plan.cases)
-    earlier = list(_earlier(request, store, run, stack))
+    earlier = list(_earlier(request, store, run, stacks[""]))
     known = {before.id for before in earlier}
     found: list[Record] = []
     now = run.code or {}
@@ -51,6 +56,9 @@ def settled_before(request: Request, store: Store, run: Run, stack: Stack) -> li
             origin = origin_of(outcome)
             kernel = record.case.kernel
             if digest not in open_ or isinstance(outcome, NotRun) or _code(before, kernel) != now.get(kernel):
+                continue
+            there = before.stack_of(record.case.environment)
+            if there is None or not there.agrees_with(stacks[record.case.environment]):
                 continue
             if origin and (origin.run in known or not _fresh(origin.began_at, run)):
                 continue  # the run that measured it is asked in its own turn

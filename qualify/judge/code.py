@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from qualify.cards.load import LoadedKernel
 from qualify.facts.code import Code, code_change
+from qualify.facts.environment import environment_of
 from qualify.facts.outcome import NotRun, Outcome, Refused
 from qualify.facts.run import Record, Run
+from qualify.facts.stack import Stack
 from qualify.plan.code import CodeHere
+from qualify.plan.interpreter import environment_change
 
 
 def code_here(
@@ -25,6 +28,45 @@ def changed_code(run: Run, code: Mapping[str, Code | None]) -> dict[str, str]:
         return {name: code_change(None, now) for name, now in code.items()}
     found = {name: code_change(known[name], now) for name, now in code.items() if name in known}
     return {name: why for name, why in found.items() if why}
+
+
+def foreign_environments(run: Run, stacks: Mapping[str, Stack | None], kernels: Iterable[str]) -> dict[str, str]:
+    """Why the run's evidence of kernels in environments does not count, by the name of each for which it does not.
+
+    Evidence of an environment is of the stack that its host reported; without one it is evidence of nothing.
+
+    Args:
+        stacks: what the evidence must be of, by environment; one that is missing is not compared.
+    """
+    found = {}
+    for kernel in kernels:
+        name = environment_of(kernel)
+        stack, wanted = run.stack_of(name), stacks.get(name)
+        if name and name not in run.environments:
+            found[kernel] = f"it had no environment {name}"
+        elif name and stack is None:
+            found[kernel] = f"nobody reported what environment {name} ran on"
+        elif name and stack and wanted and not stack.agrees_with(wanted):
+            found[kernel] = f"environment {name} was another stack, {stack.fingerprint[:12]}"
+    return found
+
+
+def changed_environments(run: Run, interpreters: Mapping[str, str], kernels: Iterable[str]) -> dict[str, str]:
+    """Why kernels must run again because of what is installed in their environments now, by the name of each.
+
+    Args:
+        interpreters: of the environments that are compared, by name.
+
+    Raises:
+        UsageError: an interpreter does not answer.
+    """
+    found: dict[str, str] = {}
+    for name, python in interpreters.items():
+        members = [kernel for kernel in kernels if environment_of(kernel) == name]
+        stack = run.stack_of(name)
+        why = environment_change(stack, name, python) if members and stack else ""
+        found |= dict.fromkeys(members, why) if why else {}
+    return found
 
 
 def ran_code(outcome: Outcome) -> bool:

@@ -12,19 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case, Level
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import is_future
-from qualify.facts.code import Code
+from qualify.facts.environment import environment_of
 from qualify.facts.outcome import Measured, NotRun, Outcome, Refused, findings_of
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
-from qualify.judge.code import changed_code, code_here, ran_code
-from qualify.judge.judged import Judged, again, reused_note, rules_of
+from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
+from qualify.judge.judged import Judged, again, reused_note, rules_of, unasserted_note
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
 from qualify.store.store import Store
@@ -33,6 +34,8 @@ from qualify.verdict.origin import MAX_AGE, made_under, newest, oldest, origin_o
 
 LOOKED_AT = 500
 """newest runs of the matrix among which evidence is looked for"""
+Outdated = Callable[[Run], Mapping[str, str]]
+"""why a run's evidence of kernels does not count, by kernel"""
 LOOKED_BACK = 8
 """runs that cannot be used and are opened to say why a case has no evidence"""
 
@@ -89,6 +92,7 @@ def gather(
         UsageError: several stacks are meant.
     """
     plan = make_plan(matrix, dict(kernels), typed=wanted.typed)
+    kernels = in_environments(kernels, matrix.environments)
     stored = [run for run in store.runs(plan.matrix, limit=LOOKED_AT) if run.stack is not None]
     ahead = {run.id for run in stored if is_future(newest(run, ()), wanted.now)}
     runs = [run for run in stored if run.id not in ahead]
@@ -98,10 +102,10 @@ def gather(
         )
     stack, others = _stack(store, matrix, runs, wanted)
     own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
-    code = code_here(wanted.code, (case.kernel for case in plan.cases), kernels)
-    usable, unusable = _usable(matrix, runs, own, wanted, code)
+    outdated = _outdated(plan, kernels, [run for run in runs if run.id in own], wanted)
+    usable, unusable = _usable(matrix, runs, own, wanted, outdated)
     rejects = [*(Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead), *unusable]
-    found, sources, by_case = _collect(store, plan, usable, wanted, code)
+    found, sources, by_case = _collect(store, plan, usable, wanted, outdated)
     reasons = _reasons(store, plan, found, rejects)
     latest = sources[0] if sources else next(run for run in runs if run.id in own)
     judged_as = replace(
@@ -123,7 +127,7 @@ def gather(
         conclusion=conclusion,
         selftest=store.selftest(CHECK_VERSION),
         runs=tuple(run.id for run in sources),
-        notes=(*_missing_note(records, rejects), *reused_note(records), *others),
+        notes=(*_missing_note(records, rejects), *reused_note(records), *unasserted_note(records), *others),
         waivers_path=waivers_path,
         matrix=matrix.card,
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
@@ -132,14 +136,36 @@ def gather(
     )
 
 
+def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:
+    """What says why a run's evidence of kernels does not count: another code, or another stack of an environment.
+
+    An environment's stack is that of the newest run that has it as it is now.
+
+    Args:
+        own: the runs on the stack that is judged, newest first.
+    """
+    planned = list(dict.fromkeys(case.kernel for case in plan.cases))
+    code = code_here(wanted.code, planned, kernels)
+    now = wanted.code.environments if wanted.code and wanted.code.every else {}
+    names = {environment_of(kernel) for kernel in planned} - {""}
+    as_now = [run for run in own if not changed_environments(run, now, planned)]
+    stacks = {name: next(filter(None, (run.stack_of(name) for run in as_now)), None) for name in names}
+
+    def outdated(run: Run) -> Mapping[str, str]:
+        changed = changed_code(run, code) | changed_environments(run, now, planned)
+        return changed | foreign_environments(run, stacks, planned)
+
+    return outdated
+
+
 def _usable(
-    matrix: LoadedMatrix, runs: Sequence[Run], own: set[str], wanted: Fresh, code: Mapping[str, Code | None]
+    matrix: LoadedMatrix, runs: Sequence[Run], own: set[str], wanted: Fresh, outdated: Outdated
 ) -> tuple[list[Run], list[Reject]]:
     """The runs whose evidence may count, newest first, and those of which all or some does not.
 
     Args:
         own: ids of the runs on the stack that is judged.
-        code: the kernels' code that the evidence must be of; empty = not compared.
+        outdated: why a run's evidence of kernels does not count, by kernel.
     """
     usable, rejects = [], []
     for run in runs:
@@ -148,7 +174,7 @@ def _usable(
             usable.append(run)
         if not why and weaker(run.level, wanted.level):
             why = f"only at level {run.level}"
-        changed = {} if why else changed_code(run, code)
+        changed = {} if why else outdated(run)
         if why or changed:
             rejects.append(Reject(run=run, reason=why, kernels=changed))
     return usable, rejects
@@ -213,7 +239,7 @@ def _speaks_against(outcome: Outcome) -> bool:
 
 
 def _collect(
-    store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh, code: Mapping[str, Code | None]
+    store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
 ) -> tuple[dict[str, Outcome], list[Run], dict[str, str]]:
     """The newest outcome of each planned case, the runs that they are from, newest first, and which is from which."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
@@ -224,7 +250,7 @@ def _collect(
     for run in usable:
         if not open_cases:
             break
-        before, changed = len(found), changed_code(run, code)
+        before, changed = len(found), outdated(run)
         for record in store.records(run.id):
             if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
                 continue

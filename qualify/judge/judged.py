@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, parse_matrix
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.waivers import beside, load_waivers
@@ -16,11 +18,12 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import CLOCK_SKEW, is_future
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.devices import HOST
+from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
-from qualify.judge.code import changed_code, code_here, ran_kernels
+from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
 from qualify.store.store import Store
@@ -115,9 +118,14 @@ def judge(
     """
     run, records = store.run(run_id), store.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
+    kernels = in_environments(kernels, run.environments)
     path, items, notes = _waivers_of(card, run, waivers)
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
-    changed = changed_code(run, code_here(code, sorted(ran_kernels(records)), kernels))
+    ran = sorted(ran_kernels(records))
+    if code is not None:
+        interpreters = {name: one.python for name, one in run.environments.items()}
+        code = replace(code, environments={**interpreters, **code.environments})
+    changed = changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)
     future = dated if is_future(dated, now) else None
@@ -137,6 +145,7 @@ def judge(
             *notes,
             *_ahead(future, now),
             *reused_note(records),
+            *unasserted_note(records),
             *_narrowed(run, selected),
             *_outdated(run),
         ),
@@ -146,7 +155,7 @@ def judge(
         future=future,
         part=selected,
         again=again(run, run.level, fresh=stale or future is not None),
-        typed=typed,
+        typed=replace(typed, environments=typed.environments or run.environment_words),
     )
 
 
@@ -193,6 +202,18 @@ def reused_note(records: Sequence[Record]) -> list[str]:
     count, first = sum(origin_of(record.outcome) is not None for record in records), min(origins.values())
     text = f"{count} of {len(records)} cases were not run again, but taken over from {shown}"
     return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest; `qualify run --fresh` runs everything"]
+
+
+def unasserted_note(records: Sequence[Record]) -> list[str]:
+    """Of which kernels the patterns do not say which they are."""
+    witnesses = [(record.case.kernel, evidence_of(record.outcome)) for record in records]
+    counts = Counter(
+        name
+        for name, evidence in witnesses
+        if evidence and evidence.witness.state == "proven" and not evidence.witness.identity_asserted
+    )
+    told = ", ".join(f"{name} ({count} of the cases)" for name, count in sorted(counts.items()))
+    return [f"identity was not asserted for {told}: the card's patterns accept any kernel"] if told else []
 
 
 def _ahead(future: datetime | None, now: datetime) -> list[str]:

@@ -7,7 +7,8 @@ It is found without importing anything, so a gate without torch can compute it::
     shipped_by       every installed distribution that the card names
 
 A distribution counts as one: the digest over what its RECORD promises, and every file that is not as promised. The CUDA
-libraries beneath it belong to the stack, which hashes those that a process has mapped.
+libraries beneath it belong to the stack, which hashes those that a process has mapped. The interpreter of another
+environment says where its distributions lie; their files are read here.
 """
 
 from __future__ import annotations
@@ -15,15 +16,11 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import importlib.util
 import json
 import os
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -31,9 +28,9 @@ from packaging.requirements import Requirement
 
 import qualify
 from qualify.cards.kernel import CALL, KernelCard
-from qualify.facts.adapters import ENTRY_POINTS
 from qualify.facts.code import Code
 from qualify.plan.digests import digests_of
+from qualify.plan.sites import Installed, OtherSite, Site, Standing, ThisSite
 
 SUFFIXES = (
     *(".py", ".pyx", ".so", ".pyd", ".dylib", ".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp", ".inl"),
@@ -60,20 +57,48 @@ class CodeHere:
     """where digests of files are remembered"""
     every: bool = True
     """False: only functions whose module stands in one of the folders; libraries may be another machine's"""
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """interpreters by the name of their environment; the code of a kernel in one that is not among them is not here.
+    Where not every kernel is compared, those of an interpreter that is not on this machine are left out"""
 
     def of(self, cards: Iterable[KernelCard]) -> dict[str, Code | None]:
-        """The code of each kernel that is compared; None where it is not here."""
-        found = {card.kernel: _sources(card, self.folders) for card in cards if self.every or self._own(card)}
-        distributions = {name: _recorded(name) for sources in found.values() if sources for name in sources.shipped}
+        """The code of each kernel that is compared; None where it is not here.
+
+        Raises UsageError where the interpreter of an environment does not answer.
+        """
+        groups: dict[str, list[KernelCard]] = {}
+        for card in cards:
+            groups.setdefault(card.environment, []).append(card)
+        return {name: code for group, members in groups.items() for name, code in self._of(group, members).items()}
+
+    def _of(self, environment: str, cards: list[KernelCard]) -> dict[str, Code | None]:
+        """The same for the kernels of one environment."""
+        chosen = [card for card in cards if self.every or self._own(card)]
+        python = self.environments.get(environment, "")
+        if environment and not (python if self.every else Path(python).is_file()):
+            return dict.fromkeys(card.kernel for card in chosen) if self.every else {}
+        site = self._site(environment, chosen)
+        found = {card.kernel: _sources(card, self.folders, site) for card in chosen}
+        distributions = {
+            name: _recorded(name, site) for sources in found.values() if sources for name in sources.shipped
+        }
         paths = {path for sources in found.values() if sources for path in sources.files.values()}
         paths |= {path for one in distributions.values() for path, _ in one.files.values()}
         digests = digests_of(sorted(paths), self.cache)
         whole = {name: one.code(digests) for name, one in distributions.items()}
         return {kernel: None if one is None else one.code(digests, whole) for kernel, one in found.items()}
 
+    def _site(self, environment: str, cards: list[KernelCard]) -> Site:
+        if not environment or not cards:
+            return ThisSite()
+        names = dict.fromkeys(name for card in cards for name in map(_name, card.shipped_by))
+        tops = dict.fromkeys(_top(card) for card in cards if card.adapter == CALL)
+        return OtherSite(environment, self.environments[environment], names, tops)
+
     def _own(self, card: KernelCard) -> bool:
-        spec = _find(str(card.entry), self.folders) if card.adapter == CALL else None
-        return spec is not None and bool({str(base) for base in _bases(spec)} & set(self.folders))
+        """Whether it is a function in one of the folders."""
+        standing = ThisSite().module(_top(card), self.folders) if card.adapter == CALL else None
+        return standing is not None and bool({str(base) for base in _bases(standing)} & set(self.folders))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,19 +131,18 @@ class _Distribution:
         return {self.title: hashlib.sha256(promised.encode()).hexdigest()} | other
 
 
-def _sources(card: KernelCard, folders: Sequence[str]) -> _Sources | None:
+def _sources(card: KernelCard, folders: Sequence[str], site: Site) -> _Sources | None:
     """What the kernel's code consists of; None where it is not here."""
-    sources = _Sources(shipped=[name for name in map(_name, card.shipped_by) if _installed(name)])
+    sources = _Sources(shipped=[name for name in map(_name, card.shipped_by) if site.installed(name)])
     if card.adapter == CALL:
-        spec = _find(str(card.entry), folders)
-        if spec is None:
+        standing = site.module(_top(card), folders)
+        if standing is None:
             return None
-        sources.files = _entry_files(spec, folders) | _adapter_files(_ENTRY_ADAPTER)
+        sources.files = _entry_files(standing, folders) | _adapter_files(_ENTRY_ADAPTER)
         return sources
     sources.files = _adapter_files(card.adapter)
     if not sources.files:
-        offered = metadata.entry_points(group=ENTRY_POINTS, name=card.adapter)
-        sources.shipped += [entry.dist.name for entry in offered if entry.dist is not None]
+        sources.shipped += site.offering(card.adapter)
     return sources if sources.shipped else None
 
 
@@ -126,43 +150,27 @@ def _name(requirement: str) -> str:
     return Requirement(requirement).name
 
 
-def _installed(name: str) -> bool:
-    try:
-        metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+def _top(card: KernelCard) -> str:
+    """The top-level module of a card's entry."""
+    return str(card.entry).partition(":")[0].partition(".")[0]
 
 
-def _find(entry: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """Where the worker finds the top-level module of the entry: the folders come last; None where it does not."""
-    top = entry.partition(":")[0].partition(".")[0]
-    # The first path is that of the command's script, or the working folder: the worker has neither.
-    own = sys.path if sys.flags.safe_path else sys.path[1:]
-    spec = PathFinder.find_spec(top, [*own, *folders])
-    if spec is None and top not in sys.modules:
-        spec = importlib.util.find_spec(top)  # an editable installation has a finder of its own
-    return spec if spec is not None and _bases(spec) else None
+def _bases(standing: Standing) -> list[Path]:
+    """The folders in which the module or package stands."""
+    return [Path(place).parent for place in ([standing.origin] if standing.places is None else standing.places)]
 
 
-def _bases(spec: ModuleSpec) -> list[Path]:
-    """The folders in which the module or package stands; none of a module that is no file."""
-    if spec.submodule_search_locations is not None:
-        return [Path(place).parent for place in spec.submodule_search_locations]
-    return [Path(spec.origin).parent] if spec.origin and spec.has_location else []
-
-
-def _entry_files(spec: ModuleSpec, folders: Sequence[str]) -> dict[str, str]:
+def _entry_files(standing: Standing, folders: Sequence[str]) -> dict[str, str]:
     """Names and paths of what may belong to a third party's function."""
     found: dict[str, str] = {}
-    for base in _bases(spec):
+    for base in _bases(standing):
         if str(base) in folders:
             found |= _tree(base, base)
-    if spec.submodule_search_locations is not None:
-        for place in spec.submodule_search_locations:
+    if standing.places is not None:
+        for place in standing.places:
             found |= _tree(Path(place), Path(place).parent)
     elif not found:
-        file = Path(str(spec.origin))
+        file = Path(standing.origin)
         # Beside a module in site-packages lie the modules of others.
         shared = next(file.parent.glob("*.dist-info"), None) is not None
         found = {file.name: str(file)} if shared else _tree(file.parent, file.parent)
@@ -201,12 +209,13 @@ def _adapter_files(adapter: str) -> dict[str, str]:
     return found
 
 
-def _recorded(name: str) -> _Distribution:
+def _recorded(name: str, site: Site) -> _Distribution:
     """What the installed distribution promises; files outside of its folder and its own description do not count."""
-    distribution = metadata.distribution(name)
-    root = os.path.abspath(str(distribution.locate_file("")))  # noqa: PTH100 - joined with thousands of names
+    distribution = site.installed(name)
+    assert distribution is not None
+    root = os.path.abspath(distribution.root)  # noqa: PTH100 - joined with thousands of names
     files = {}
-    for row in csv.reader((distribution.read_text("RECORD") or "").splitlines()):
+    for row in csv.reader(distribution.record.splitlines()):
         path, promised = row[0], row[1] if len(row) > 1 else ""
         kind, _, encoded = promised.partition("=")
         if kind == "sha256" and not path.startswith(_NOT_RUN) and ".dist-info/" not in path:
@@ -219,9 +228,9 @@ def _hex(encoded: str) -> str:
     return base64.urlsafe_b64decode(f"{encoded}==").hex()
 
 
-def _editable(distribution: metadata.Distribution) -> dict[str, str]:
+def _editable(distribution: Installed) -> dict[str, str]:
     """The sources of a distribution that was installed with ``pip install -e``."""
-    described = json.loads(distribution.read_text("direct_url.json") or "{}")
+    described = json.loads(distribution.direct_url)
     url = urlsplit(str(described.get("url", "")))
     if not described.get("dir_info", {}).get("editable") or url.scheme != "file":
         return {}

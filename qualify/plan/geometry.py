@@ -60,9 +60,10 @@ class Geometry:
             self.scale,
         ]
         # Hashes are compared with those of earlier releases, which knew chunks alone and wrote their size only.
-        pattern = self.mask.chunk or (self.mask.pattern and f"{self.mask.pattern}{self.mask.size}")
+        mask = self.mask
+        pattern = mask.size if mask.pattern in {"", "chunked"} else f"{mask.pattern}{mask.size}"
         if self.latent:
-            return json.dumps([*usual, pattern or 0, "latent"])
+            return json.dumps([*usual, pattern, "latent"])
         return json.dumps([*usual, pattern] if pattern else usual)
 
     def has(self, phase: Phase) -> bool:

@@ -10,15 +10,18 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.errors import CardError, NothingSelected, UsageError
 from qualify.facts.case import INCIDENTS, Case, Phase, Workload
 from qualify.facts.dtypes import Dtype
+from qualify.facts.environment import AT, kernel_in
 from qualify.facts.typed import PLAIN, Typed
 from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
-from qualify.plan.host import Host, device_refusals, install_refusals
+from qualify.plan.host import Host, machine_refusals
+from qualify.plan.interpreter import Interpreter, find_interpreters
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.selectors import nearest, unmatched
 from qualify.plan.shapes import Shape, against, bucket_shapes, count_shapes, expand_shapes, with_images
@@ -81,7 +84,8 @@ def make_plan(
 
     Raises:
         CardError: an exclusion or an expectation of the matrix matches no case.
-        UsageError: more cases than ``policy.limit_cases``, or an unknown ``--kernel``.
+        UsageError: more cases than ``policy.limit_cases``, an unknown ``--kernel``, or an environment whose interpreter
+            does not answer.
         NothingSelected: the selection matches no case.
     """
     chosen = _chosen_kernels(matrix, kernels, selection)
@@ -92,7 +96,8 @@ def make_plan(
     refused: list[tuple[Case, tuple[str, ...]]] = []
     ids: list[str] = []
     kept: list[str] = []
-    for case, reasons in _expand(matrix, chosen, host):
+    interpreters = {} if host is None else find_interpreters(_used(chosen, matrix))
+    for case, reasons in _expand(matrix, _Refusals(chosen, host, interpreters)):
         ids.append(case.id)
         if any(match(case.id) for match in excluded):
             continue
@@ -127,14 +132,21 @@ def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str
 def _chosen_kernels(
     matrix: LoadedMatrix, kernels: dict[str, LoadedKernel], selection: Selection
 ) -> dict[str, LoadedKernel]:
-    """The kernels that the matrix's globs and --kernel leave, in the matrix's order."""
-    chosen: dict[str, LoadedKernel] = {}
+    """The kernels that the matrix's globs and --kernel leave, in the matrix's order; then those of each environment."""
+    own = {name: kernel for name, kernel in kernels.items() if not kernel.card.environment}
+    selected: dict[str, LoadedKernel] = {}
     for glob in matrix.card.kernels:
-        for name in sorted(fnmatch.filter(kernels, glob)):
-            chosen.setdefault(name, kernels[name])
+        for name in sorted(fnmatch.filter(own, glob)):
+            selected.setdefault(name, own[name])
+    chosen = in_environments(selected, matrix.environments)
     if not selection.kernel:
         return chosen
     named = fnmatch.filter(chosen, selection.kernel)
+    if not named and AT in selection.kernel and not matrix.environments:
+        raise UsageError(
+            f"--kernel {selection.kernel}: matrix {matrix.card.matrix} has no environment. Give it one: "
+            "--environment NAME=PYTHON, or the key environments of the matrix."
+        )
     if not named:
         raise UsageError(
             f"--kernel {selection.kernel}: not a kernel of matrix {matrix.card.matrix}"
@@ -228,7 +240,8 @@ def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
     """The calls of the incidents, each for the kernels that it names."""
     names = list(kernels)
     for number, incident in enumerate(matrix.card.incidents):
-        chosen = tuple(name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in incident.kernels))
+        globs = incident.kernels
+        chosen = tuple(name for name in names if any(fnmatch.fnmatchcase(kernel_in(name), glob) for glob in globs))
         for index, call in enumerate(incident.calls):
             geometry = geometry_of(call)
             shape = shape_of(*call.lengths, call.page_size, where=("incidents", number, "calls", index))
@@ -244,12 +257,16 @@ def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
                 )
 
 
-def _expand(
-    matrix: LoadedMatrix, kernels: dict[str, LoadedKernel], host: Host | None
-) -> Iterator[tuple[Case, tuple[str, ...]]]:
+def _used(kernels: Mapping[str, LoadedKernel], matrix: LoadedMatrix) -> dict[str, str]:
+    """The interpreters of the environments that kernels run in."""
+    names = dict.fromkeys(kernel.card.environment for kernel in kernels.values() if kernel.card.environment)
+    return {name: matrix.environments[name] for name in names}
+
+
+def _expand(matrix: LoadedMatrix, refusals: _Refusals) -> Iterator[tuple[Case, tuple[str, ...]]]:
     """Every case with its reasons for refusal; claims are looked up once per axis, not once per case."""
     ignore = matrix.card.policy.claims == "ignore"
-    refusals = _Refusals(kernels, host)
+    kernels = refusals.kernels
     cells = list(chain(_product(matrix, kernels), _incidents(matrix, kernels)))  # kept: refusals go by identity
     for cell in cells:
         geometry, shape, call = cell.geometry, cell.shape, cell.geometry.canonical
@@ -278,10 +295,13 @@ def _expand(
 class _Refusals:
     """Reasons by kernel, each found once for each value of the axis that it depends on."""
 
-    def __init__(self, kernels: dict[str, LoadedKernel], host: Host | None) -> None:
+    def __init__(
+        self, kernels: dict[str, LoadedKernel], host: Host | None, interpreters: Mapping[str, Interpreter]
+    ) -> None:
+        self.kernels = kernels
         self.cards = {name: kernel.card for name, kernel in kernels.items()}
         self.machine = {
-            name: () if host is None else tuple(device_refusals(card, host) or install_refusals(card))
+            name: () if host is None else tuple(machine_refusals(card, host, interpreters))
             for name, card in self.cards.items()
         }
         self.parts: dict[tuple[str, object], list[str]] = {}

@@ -19,6 +19,7 @@ from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
 from qualify.report.diff_page import DiffPage, diff_page
+from qualify.report.environments import environments_table
 from qualify.report.heatmap import HeatMap, heatmap
 from qualify.report.incidents import Replay, counted_states, incidents_table, replays
 from qualify.report.inventory import inventory
@@ -101,6 +102,8 @@ class ReportContext:
     replays: tuple[Replay, ...]
     traffic: Traffic | None
     """what the traffic makes of the evidence; None where the matrix names none"""
+    environments: AnyTable
+    """the other interpreters; no rows where there are none"""
     inventory: AnyTable
     """every launched kernel with its raw name"""
     components: AnyTable
@@ -171,6 +174,7 @@ def report_context(
         incident_counts=counted_states(replayed),
         replays=replayed,
         traffic=weigh(run, models),
+        environments=environments_table(run),
         inventory=inventory(views),
         components=Table(caption="Components", columns=COMPONENTS, rows=run.stack.components if run.stack else ()),
         ceilings=_ceilings(run),
@@ -187,7 +191,7 @@ def repeat_command(run: Run, typed: Typed = PLAIN) -> str:
     words = [run.matrix_path, "--fresh", "--level", run.level, "--device", run.device]
     for option, value in (("--select", run.select), ("--kernel", run.kernel)):
         words += [option, value] if value else []
-    return replace(typed, db="").command("run", *words)
+    return replace(typed, db="", environments=run.environment_words).command("run", *words)
 
 
 def _headline(run: Run, conclusion: Conclusion) -> str:

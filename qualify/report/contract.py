@@ -51,8 +51,12 @@ class CaseJson(_Part):
     """why; the first is the weightiest"""
     line: int
     """line of the matrix that asked for it; 0 = unknown"""
+    environment: str
+    """environment that it ran in; empty = the interpreter of qualify itself"""
     kernel_launched: list[str]
     """raw names of the attention kernels that the witness saw"""
+    identity_asserted: bool
+    """whether the card's patterns tell its kernel from others, and the witness saw it"""
     findings: list[FindingJson]
     """what the checks say"""
 
@@ -199,6 +203,19 @@ class SlowerJson(_Part):
     """how it was compared"""
 
 
+class EnvironmentJson(_Part):
+    """Another interpreter that kernels ran in, as KERNEL@NAME."""
+
+    name: str
+    """its name"""
+    python: str
+    """path of the interpreter"""
+    stack: str | None
+    """fingerprint of its stack; null = nobody reported it, and its evidence does not count"""
+    changes: list[StackChangeJson]
+    """what differs from the run's own stack, mapped files left out"""
+
+
 class GateJson(_Part):
     """What `qualify run --json` and `qualify gate --json` print."""
 
@@ -228,6 +245,8 @@ class GateJson(_Part):
     """fingerprint of the stack"""
     device: str | None
     """name of the device"""
+    environments: list[EnvironmentJson]
+    """the other interpreters of the run, by name"""
     verdict: Literal["PASS", "FAIL", "INCONCLUSIVE"]
     """what the gate says"""
     exit_code: Literal[0, 1, 5]

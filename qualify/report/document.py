@@ -10,6 +10,7 @@ import pydantic_core
 from qualify.facts import codec
 from qualify.report.context import ReportContext
 from qualify.report.detection import summary
+from qualify.report.environments import environments_data
 from qualify.report.incidents import incidents_data
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.slower import slower_data
@@ -34,7 +35,8 @@ def to_json(context: ReportContext) -> str:
         "summary": context.summary,
         "counts": conclusion.counts,
         "selftest": summary(context.selftest, run.check_version),
-        "parameters": _without(run, "id", "matrix", "stack", "ceilings") | {"repeat": context.repeat},
+        "environments": environments_data(run),
+        "parameters": _without(run, "id", "matrix", "stack", "ceilings", "environments") | {"repeat": context.repeat},
         "ceilings": run.ceilings,
         "models": [
             {
@@ -87,7 +89,9 @@ def _case(view: CaseView) -> dict[str, Any]:
         "outcome": view.outcome.outcome,
         "verdict": view.verdict,
         "reasons": view.reasons,
+        "environment": view.case.environment,
         "kernel_launched": view.evidence.witness.attention_names if view.evidence else (),
+        "identity_asserted": view.evidence is not None and view.evidence.witness.identity_asserted,
         "findings": view.findings,
         "details": details,
         "case": _without(view.case, "id"),

@@ -124,7 +124,11 @@ def values_text(values: Mapping[str, str | int | float | bool | None]) -> str:
 
 def _facts(view: CaseView) -> list[tuple[str, str]]:
     evidence = view.evidence
-    facts = [("Workload", workload_text(view.case.workload)), ("Ended", _ended(view))]
+    facts = [
+        ("Environment", view.case.environment),
+        ("Workload", workload_text(view.case.workload)),
+        ("Ended", _ended(view)),
+    ]
     if evidence:
         witness = evidence.witness
         facts += [

@@ -10,6 +10,7 @@ from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
 from qualify.report.detection import summary
 from qualify.report.differences import to_data as comparison_data
+from qualify.report.environments import environments_data
 from qualify.report.slower import slower_data
 
 
@@ -28,7 +29,9 @@ def to_data(judged: Judged) -> dict[str, Any]:
                 "verdict": judgement.verdict,
                 "reasons": list(judgement.reasons),
                 "line": record.case.line,
+                "environment": record.case.environment,
                 "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
+                "identity_asserted": evidence is not None and evidence.witness.identity_asserted,
                 "findings": [codec.to_data(finding) for finding in findings_of(record.outcome)],
             }
         )
@@ -45,6 +48,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "narrowed": judged.run.narrowed,
         "stack": run.stack.fingerprint if run.stack else None,
         "device": run.stack.device.name if run.stack else None,
+        "environments": environments_data(run),
         "verdict": conclusion.verdict,
         "exit_code": conclusion.exit_code,
         "demonstration": conclusion.demonstration,

@@ -10,6 +10,7 @@ from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
 from qualify.report.ages import shown_age
 from qualify.report.differences import change_text, grouped, stack_change_text, told_topics
+from qualify.report.environments import environment_views
 from qualify.report.incidents import counted_states, replays
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, missing, troubles
@@ -29,7 +30,7 @@ DEMONSTRATION = "demonstration on a CPU"
 def to_text(judged: Judged, now: datetime) -> str:
     """The verdict, what to do, warnings, and the worst failures, alike ones together."""
     found = troubles(judged)
-    lines = [verdict_line(judged), stack_line(judged, now)]
+    lines = [verdict_line(judged), stack_line(judged, now), *environment_lines(judged)]
     lines += against_lines(judged.against) if judged.against else []
     lines += [f"slower: {headline(judged.slower)}"] if judged.slower else []
     lines += [f"do: {action}" for action in actions(judged, found)]
@@ -82,6 +83,11 @@ def stack_line(judged: Judged, now: datetime) -> str:
     if judged.future:
         age = f"dated {shown_age(judged.future - now)} ahead of now"
     return f"on: {one_line(', '.join([stack.device.name, *versions]))}; stack {stack.fingerprint[:12]}; {age}"
+
+
+def environment_lines(judged: Judged) -> list[str]:
+    """Each other environment of the evidence, and what differs there."""
+    return [one_line(f"on {view.name}: {view.differs} ({view.python})") for view in environment_views(judged.run)]
 
 
 def against_lines(against: Against) -> list[str]:

@@ -45,9 +45,11 @@ from qualify.run.host.pool import Hosts
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 from qualify.run.machine.device import processor_of
 from qualify.run.measure import timing, witness
+from qualify.run.measure.capacity import need_of
 from qualify.run.measure.ceilings import best_of, measure_ceilings
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
+from qualify.run.process.repeats import failed_to_load
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 8 << 30}
 """inputs that may be held while a profiler session is filled"""
@@ -142,6 +144,8 @@ class Session:
         """announced last"""
         self.asked: dict[str, str] = {}
         """for checks that ask a kernel only once"""
+        self.dead: dict[str, Outcome] = {}
+        """kernels that could not be loaded where nothing had run, and how that ended"""
         self.spent: defaultdict[str, float] = defaultdict(float)
         """seconds that each unfinished case has cost"""
         self.waiting: deque[CaseRequest] = deque()
@@ -163,9 +167,7 @@ class Session:
                 request = self.waiting.popleft()
                 running, outcome, fresh = self._begin(request)
                 if running is not None:
-                    for other in batch:
-                        other.fresh = other.fresh and other.host is not running.host
-                    batch.append(running)
+                    _join(batch, running)
                     held += running.inputs.bytes
                 else:
                     yield Ended(case=request.case.id, outcome=outcome, fresh=fresh)
@@ -177,9 +179,13 @@ class Session:
     def _begin(self, request: CaseRequest) -> tuple[Running | None, Any, bool]:
         """The running case; or None, its outcome, and whether no case ran before where its kernel lives."""
         card = self.cards[request.case.kernel]
+        if card.kernel in self.dead:
+            return None, self.dead[card.kernel], True
         kernel = self._guarded(request, "load", partial(self.hosts.kernel, card, alone=request.alone))
         fresh = self.hosts.fresh(card)
         if isinstance(kernel, Crashed | TimedOut | Refused):
+            if fresh and failed_to_load(kernel):
+                self.dead[card.kernel] = kernel
             return None, kernel, fresh
         running = self._guarded(request, "prepare", partial(self._prepare, request, kernel, fresh=fresh))
         return (running, None, fresh) if isinstance(running, Running) else (None, running, fresh)
@@ -299,7 +305,8 @@ class Session:
         events = some[0].host.trace(bounds, announce, times=CALLS, memory=self.timed)
         for running, trace in zip(some, read_trace(events, count=len(some), cuda=self._on_cuda), strict=True):
             rules = running.card.witness
-            running.witness = witness.decide(trace, rules.must_match, rules.may_match)
+            need = need_of(running.request.case.workload, self.ceilings, self.described.units)
+            running.witness = witness.decide(trace, rules.must_match, rules.may_match, need=need)
             if running.peak_bytes is None and trace.peak_bytes is not None:
                 running.peak_bytes = max(0, trace.peak_bytes - output_bytes(running.inputs.call))
 
@@ -339,9 +346,7 @@ class Session:
                 verdict: FindingVerdict = "inconclusive" if check.name == BUDGET else "note"
                 findings = [Finding(check=check.name, verdict=verdict, detail=f"not asked: {refusal}")]
             except torch.OutOfMemoryError as error:
-                # What the checks hold beside the call is theirs, and no fault of the kernel.
-                detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
-                findings = [Finding(check=check.name, verdict="inconclusive", detail=detail)]
+                findings = [no_room(check.name, error)]
             except ContractBreach as breach:
                 running.findings.append(breach.finding)
                 return
@@ -383,6 +388,8 @@ class Session:
             found += self._computed(running, bounds[-1], others[-1], native)
         except ContractBreach as breach:
             found += [] if any(item.check == breach.finding.check for item in running.findings) else [breach.finding]
+        except torch.OutOfMemoryError as error:
+            found.append(no_room("timing", error))
         running.findings += found
         if kind != HOST and running.witness is not None:
             running.findings += witness.findings(running.witness, running.timing.latency_us, self.described.units)
@@ -470,6 +477,19 @@ def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
         return Crashed(stage=stage or "start", error=lost.error, log=lost.log, attempt=attempt)
     note = Finding(check="watchdog", verdict="note", detail=f"killed after {lost.error}")
     return TimedOut(stage=stage or "start", limit_s=lost.limit_s, attempt=attempt, findings=(note,))
+
+
+def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:
+    """What a check holds beside the call is its own, and no fault of the kernel."""
+    detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
+    return Finding(check=check, verdict="inconclusive", detail=detail)
+
+
+def _join(batch: list[Running], running: Running) -> None:
+    """One more in the batch: those in the same host are no longer the first that runs there."""
+    for other in batch:
+        other.fresh = other.fresh and other.host is not running.host
+    batch.append(running)
 
 
 def output_bytes(call: AttentionCall) -> int:

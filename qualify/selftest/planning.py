@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qualify.masks import PatternName
 from qualify.run.adapters.interface import AttentionCall
 
 
@@ -30,8 +31,10 @@ class CallPlan:
     max_seqlen_k: int
     causal: bool
     window: tuple[int, int]
-    chunk: int
-    """0 = no chunks"""
+    pattern: PatternName
+    """what hides keys within the interval; empty = none"""
+    size: int
+    """the pattern's number"""
     scale: float
     softcap: float
     dtype: torch.dtype
@@ -104,7 +107,7 @@ class Planner:
             "shapes": (call.q.shape, call.k.shape, call.v.shape),
             "strides": (call.q.stride(), call.k.stride(), call.v.stride()),
             "dtypes": (str(call.q.dtype), str(call.v.dtype)),
-            "mask": (call.causal, call.window, call.chunk),
+            "mask": (call.causal, call.window, call.mask.pattern, call.mask.size),
             "numbers": (call.scale, call.softcap, call.max_seqlen_k),
             **{name: () if tensor is None else contents(tensor) for name, tensor in tensors.items()},
         }
@@ -126,7 +129,8 @@ class Planner:
             max_seqlen_k=call.max_seqlen_k,
             causal=call.causal,
             window=call.window,
-            chunk=call.chunk,
+            pattern=call.mask.pattern,
+            size=call.mask.size,
             scale=self.scale(call),
             softcap=call.softcap,
             dtype=call.q.dtype,

@@ -46,7 +46,7 @@ class Simulator(Planner):
 
     def launch(self, call: AttentionCall) -> Any:
         """One call, in a range of its own that the profiler records, as it records of any kernel: as a whole."""
-        with torch._C._profiler._RecordFunctionFast(RANGE), unrecorded():
+        with torch._C._profiler._RecordFunctionFast(RANGE, [call.q, call.k, call.v]), unrecorded():
             return self.attend(call)
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -195,14 +195,14 @@ class Simulator(Planner):
             high = min(high, tile.stop + tile.shift + right)
         if left >= 0:
             low = max(0, tile.start + tile.shift - left)
-        if tile.plan.chunk:
+        if tile.plan.pattern == "chunked":
             low = max(low, self.chunk_start(tile, tile.start + tile.shift))
-            high = min(high, self.chunk_start(tile, tile.stop - 1 + tile.shift) + tile.plan.chunk)
+            high = min(high, self.chunk_start(tile, tile.stop - 1 + tile.shift) + tile.plan.size)
         return low, max(low, high)
 
     def chunk_start(self, tile: Tile, position: int) -> int:
         """First key of the chunk that a position is in."""
-        return position // tile.plan.chunk * tile.plan.chunk
+        return position // tile.plan.size * tile.plan.size
 
     def attend_split(self, tile: Tile, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int]) -> Partial:
         """The online softmax over the tiles of one split."""
@@ -238,8 +238,8 @@ class Simulator(Planner):
         position = self.positions(tile).view(-1, 1)
         key = torch.arange(first, first + count).view(1, -1)
         seen = self.in_band(tile, key - position) & self.in_sequence(tile, key)
-        if tile.plan.chunk:
-            seen = seen & self.in_chunk(tile, position, key)
+        if tile.plan.pattern:
+            seen = seen & self.in_pattern(tile, position, key)
         for sequence, start, end in tile.plan.spans:
             if sequence == tile.index:
                 seen = seen | ((position >= start) & (position < end) & (key >= start) & (key < end))
@@ -260,9 +260,10 @@ class Simulator(Planner):
         seen = distance <= highest
         return seen & (distance >= -left) if left >= 0 else seen
 
-    def in_chunk(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
-        """Whether a key is in the chunk of the query's position."""
-        return key // tile.plan.chunk == position // tile.plan.chunk
+    def in_pattern(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
+        """Whether the pattern of the mask shows a key to the query at a position."""
+        size = tile.plan.size
+        return (key - position) % size == 0 if tile.plan.pattern == "dilated" else key // size == position // size
 
     def in_sequence(self, tile: Tile, key: Tensor) -> Tensor:
         """Whether a key is one of the sequence."""

@@ -104,6 +104,10 @@ _UNKNOWN = _Explanation(
 )
 
 
+class UnknownWordError(Exception):
+    """A row has a word that this program does not know, and the schema allows any."""
+
+
 def store_error(where: str, happened: str, advice: str, detail: str = "") -> StoreError:
     """The error as every failure of the store is worded; ``detail`` is what the driver says."""
     told = f"{happened} ({detail})" if detail else happened
@@ -115,6 +119,9 @@ def explained(where: str) -> Iterator[None]:
     """Turns every database error inside into a StoreError that names ``where``."""
     try:
         yield
+    except UnknownWordError as error:
+        advice = "A newer qualify probably wrote it: read the run with that version."
+        raise store_error(where, "it holds a run that this program cannot read", advice, str(error)) from error
     except (SQLAlchemyError, OverflowError) as error:
         explanation = _explanation(_code(error))
         cause = error.orig if isinstance(error, StatementError) and error.orig else error

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from qualify.facts.case import Case, Workload
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import (
     Crashed,
     Evidence,
@@ -28,8 +29,9 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
-from qualify.masks import Mask, PatternName
+from qualify.masks import PATTERNS, Mask
 from qualify.store import tables
+from qualify.store.failures import UnknownWordError
 from qualify.store.types import decoded, unescaped
 
 Row = dict[str, Any]
@@ -53,7 +55,7 @@ _WORKLOAD = (
     "descale",
     "latent",
 )
-_RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings"))
+_RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings", "environments"))
 _COMPONENT = tuple(Component.__dataclass_fields__)
 # Bulk inserts want the same keys in every row, so each outcome starts from all of them.
 _NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if column.name != "id"}
@@ -132,9 +134,17 @@ def run_row(run: Run) -> Row:
     return _fields(run, _RUN)
 
 
-def run_from(row: Row, stack: Stack | None, ceilings: Ceilings | None) -> Run:
-    """The run."""
-    return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings)
+def run_environment_rows(run: Run) -> list[Row]:
+    """The rows of ``run_environments``, without their stacks."""
+    return [{"run_id": run.id, "name": name, "python": one.python} for name, one in run.environments.items()]
+
+
+def run_from(
+    row: Row, stack: Stack | None, ceilings: Ceilings | None, environments: Iterable[tuple[Row, Stack | None]]
+) -> Run:
+    """The run; its environments by name, because databases sort text differently."""
+    known = {part["name"]: Environment(python=part["python"], stack=there) for part, there in environments}
+    return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings, environments=dict(sorted(known.items())))
 
 
 def ceilings_row(ceilings: Ceilings, run_id: str) -> Row:
@@ -196,13 +206,20 @@ def case_from(row: Row) -> Case:
 
 def _mask_fields(mask: Mask) -> Row:
     left, right = mask.window
-    return {"causal": mask.causal, "window_left": left, "window_right": right, "chunk": mask.chunk}
+    return {
+        "causal": mask.causal,
+        "window_left": left,
+        "window_right": right,
+        "pattern": mask.pattern,
+        "pattern_size": mask.size,
+    }
 
 
 def _mask_from(row: Row) -> Mask:
-    pattern: PatternName = "chunked" if row["chunk"] else ""
     window = (row["window_left"], row["window_right"])
-    return Mask(causal=row["causal"], window=window, pattern=pattern, size=row["chunk"])
+    if row["pattern"] and row["pattern"] not in PATTERNS:
+        raise UnknownWordError(f"{row['case_id']}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
+    return Mask(causal=row["causal"], window=window, pattern=row["pattern"], size=row["pattern_size"])
 
 
 def outcome_row(outcome: Outcome, case_key: int) -> Row:

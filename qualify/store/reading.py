@@ -41,9 +41,17 @@ def load_runs(connection: Connection, *where: ColumnElement[bool], limit: int | 
     """The runs that meet all conditions, newest first; those that are dated in the future last."""
     wanted = select(runs).where(*where).order_by(*_newest(connection)).limit(limit)
     rows = _rows(connection, wanted)
-    stacks = _Stacks(connection, {row["stack_id"] for row in rows if row["stack_id"] is not None})
-    ceilings = _load_ceilings(connection, [row["id"] for row in rows])
-    return [mapping.run_from(row, stacks.of(row), ceilings.get(row["id"])) for row in rows]
+    ids = [row["id"] for row in rows]
+    environments = _grouped(_where_in(connection, tables.run_environments, "run_id", ids), "run_id")
+    parts = [*rows, *(part for some in environments.values() for part in some)]
+    stacks = _Stacks(connection, {part["stack_id"] for part in parts if part["stack_id"] is not None})
+    ceilings = _load_ceilings(connection, ids)
+    return [
+        mapping.run_from(
+            row, stacks.of(row), ceilings.get(row["id"]), [(part, stacks.of(part)) for part in environments[row["id"]]]
+        )
+        for row in rows
+    ]
 
 
 class _Stacks:
@@ -55,13 +63,13 @@ class _Stacks:
         self._components = _grouped(_where_in(connection, tables.components, "stack_id", wanted), "stack_id")
         self._environment = _grouped(_where_in(connection, tables.stack_environment, "stack_id", wanted), "stack_id")
 
-    def of(self, run: Row) -> Stack | None:
-        """The stack of the run, on the run's card."""
-        key = run["stack_id"]
+    def of(self, part: Row) -> Stack | None:
+        """The stack of a run or of one of its environments, on its card."""
+        key = part["stack_id"]
         if key is None:
             return None
         return mapping.stack_from(
-            self._rows[key], self._components[key], self._environment[key], uuid=run["device_uuid"]
+            self._rows[key], self._components[key], self._environment[key], uuid=part["device_uuid"]
         )
 
 

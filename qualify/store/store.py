@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -131,6 +131,16 @@ class Store:
             writing.attach_stack(connection, run_id, stack)
             if ceilings:
                 writing.attach_ceilings(connection, run_id, ceilings)
+
+    def set_environments(self, run_id: str, stacks: Mapping[str, Stack]) -> None:
+        """Says what the run's environments run on, by name, as their hosts report it; some of them at a time.
+
+        What was set first stays. An environment that the run does not have, or a stack with another fingerprint, is a
+        UsageError.
+        """
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            writing.attach_environments(connection, run_id, stacks)
 
     def add_cases(self, run_id: str, planned: Iterable[Case]) -> None:
         """Adds the whole plan of a run, in its order; a case that is in it already is a StoreError."""

@@ -4,7 +4,8 @@
 
     stacks ─┬─ components            runs ─┬─ ceilings
             ├─ stack_environment           ├─ matmul_ceilings
-            └─ runs                        └─ cases ── outcomes ─┬─ findings
+            ├─ runs                        ├─ run_environments
+            └─ run_environments            └─ cases ── outcomes ─┬─ findings
                                                                  ├─ statistics
                                                                  ├─ launches
                                                                  └─ samples
@@ -165,6 +166,16 @@ runs = Table(
     Index(None, "started_at"),
 )
 
+run_environments = Table(
+    "run_environments",
+    metadata,
+    _part_of("runs.id", "run_id", primary_key=True),
+    _words("name", primary_key=True),
+    _words("python"),
+    _part_of("stacks.id", "stack_id", nullable=True),
+    _words("device_uuid", nullable=True),
+)
+
 ceilings = Table(
     "ceilings",
     metadata,
@@ -215,9 +226,11 @@ cases = Table(
     _word("seqlens_k"),
     _whole("page_size"),
     _word("descale"),
-    _whole("chunk"),
+    _whole("pattern_size"),
     _json("spans"),
     _flag("latent"),
+    # No CHECK: a kind of mask shall need no migration. Who reads a row with a word of a newer program says so.
+    _word("pattern"),
     UniqueConstraint("run_id", "case_id"),
     UniqueConstraint("run_id", "position"),
     Index(None, "case_id"),

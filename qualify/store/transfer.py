@@ -28,12 +28,15 @@ from qualify.facts.run import Record, Run
 from qualify.store import reading, writing
 from qualify.store.tables import runs
 
-VERSION = 6
+VERSION = 7
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
-READ = ("qualify.export/2", "qualify.export/3", "qualify.export/4", "qualify.export/5", FORMAT)
+READ = (*(f"qualify.export/{version}" for version in range(2, VERSION)), FORMAT)
+SIDES = READ[:4]
+"""formats that spell a mask in three fields"""
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
-calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields"""
+calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
+also the environments of a run"""
 _AGAIN = "Copy it again, or make it again: qualify db export RUN"
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
@@ -169,8 +172,8 @@ def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> RunArchive:
     run = codec.from_data(Run, head["run"])
     if not _RUN_ID.fullmatch(run.id):
         raise ValueError(f"run id {run.id!r}")
-    of_today = head["format"] == FORMAT
-    written = [line["case"] if of_today else _with_mask(line["case"]) for line in lines if "case" in line]
+    sides = head["format"] in SIDES
+    written = [_with_mask(line["case"]) if sides else line["case"] for line in lines if "case" in line]
     cases = [codec.from_data(Case, case) for case in written]
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("a case is there twice")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,10 +26,12 @@ _PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[mapping.Row]]], ...] = 
 
 
 def insert_run(connection: Connection, run: Run) -> None:
-    """Adds the run, and its stack and ceilings where they are known already."""
+    """Adds the run with its environments, and its stacks and ceilings where they are known already."""
     connection.execute(insert(tables.runs), mapping.run_row(run))
+    _insert(connection, tables.run_environments, mapping.run_environment_rows(run))
     if run.stack:
         attach_stack(connection, run.id, run.stack)
+    attach_environments(connection, run.id, {name: one.stack for name, one in run.environments.items() if one.stack})
     if run.ceilings:
         attach_ceilings(connection, run.id, run.ceilings)
 
@@ -49,6 +51,26 @@ def attach_stack(connection: Connection, run_id: str, stack: Stack) -> None:
             f"run {run_id} ran on the stack {found.fingerprint[:12]} ({found.device_name}) and cannot go on on "
             f"{stack.fingerprint[:12]} ({stack.device.name}): one run is evidence about one stack. Start a new run."
         )
+
+
+def attach_environments(connection: Connection, run_id: str, stacks: Mapping[str, Stack]) -> None:
+    """Says on which stacks the environments of a run run. What has a stack keeps it; another one is a UsageError."""
+    part, known = tables.run_environments.c, tables.stacks.c
+    joined = tables.run_environments.outerjoin(tables.stacks, part.stack_id == known.id)
+    rows = connection.execute(select(part.name, known.fingerprint).select_from(joined).where(part.run_id == run_id))
+    found: dict[str, str | None] = {row.name: row.fingerprint for row in rows}
+    for name, stack in stacks.items():
+        if name not in found:
+            raise UsageError(f"run {run_id} has no environment {name}. It has: {', '.join(sorted(found)) or 'none'}.")
+        if found[name] is None:
+            values = {"stack_id": _stack_id(connection, stack), "device_uuid": stack.device.uuid}
+            changing = update(tables.run_environments).where(part.run_id == run_id, part.name == name)
+            connection.execute(changing.values(values))
+        elif found[name] != stack.fingerprint:
+            raise UsageError(
+                f"environment {name} of run {run_id} was on the stack {str(found[name])[:12]} and is on "
+                f"{stack.fingerprint[:12]} now: one run is evidence about one stack of each. Start a new run."
+            )
 
 
 def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> None:

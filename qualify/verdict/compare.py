@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import quantiles
 
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, ORDER, R_LIMIT
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange
+from qualify.facts.environment import in_environment
 from qualify.facts.outcome import Evidence, Launch, Statistics, Timing, evidence_of
 from qualify.facts.run import Judgement, Record, Run
 from qualify.facts.stack import Component, ComponentKind, Stack
@@ -65,7 +66,7 @@ def compare(before: Side, after: Side) -> Comparison:
     return Comparison(
         before=before.run,
         after=after.run,
-        stack=tuple(stack_changes(before.run.stack, after.run.stack)),
+        stack=tuple(_stack_changes(before.run, after.run)),
         verdicts=verdicts,
         kernels=kernels,
         numbers=numbers,
@@ -78,6 +79,13 @@ def compare(before: Side, after: Side) -> Comparison:
 def compare_times(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> tuple[Change, ...]:
     """Times that differ between two runs on one card, from the cases that both have; none of two cards."""
     return _ordered(_each(both, _time)) if _same_card(before, after) else ()
+
+
+def _stack_changes(before: Run, after: Run) -> Iterator[StackChange]:
+    """What changed under the kernels: of this interpreter, then of each environment that both have, as PART@NAME."""
+    for name in ("", *after.environments):
+        for change in stack_changes(before.stack_of(name), after.stack_of(name)):
+            yield replace(change, component=in_environment(change.component, name))
 
 
 def stack_changes(before: Stack | None, after: Stack | None) -> Iterator[StackChange]:

@@ -21,6 +21,9 @@ from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
 from qualify.plan.selectors import selects
 from qualify.verdict.waivers import Waivers
 
+Pairs = list[tuple[Record, Judgement]]
+"""the cases of a production shape, each with its verdict"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
@@ -144,10 +147,10 @@ def _judge_substitution(outcome: Substituted, fallback: str, rules: Rules) -> tu
 
 def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> CellJudgement:
     """Does this production shape have a proven path, and the expected one where the matrix names it?"""
-    pairs = list(zip(records, judgements, strict=True))
+    expectation = rules.expectation(cell)
+    pairs = _serving(list(zip(records, judgements, strict=True)), expectation)
     proven = tuple(record.case.kernel for record, judgement in pairs if judgement.verdict == "PASS")
     waived = [record.case.kernel for record, judgement in pairs if judgement.verdict == "WAIVED"]
-    expectation = rules.expectation(cell)
 
     def conclude(verdict: Verdict, *reasons: str) -> CellJudgement:
         return CellJudgement(cell=cell, verdict=verdict, proven_by=proven, reasons=reasons)
@@ -158,22 +161,52 @@ def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgem
             return conclude("NOT_REQUIRED", f"the selection leaves out {expectation.kernel}, which the matrix expects")
         if expectation.kernel in waived:
             return conclude("WAIVED", f"the failure of {expectation.kernel}, which the matrix expects, is waived")
-        verdict: Verdict = "INCONCLUSIVE" if own and own[0].verdict == "INCONCLUSIVE" else "FAIL"
-        return conclude(verdict, f"the matrix expects {expectation.kernel}, which is not proven here")
-    if proven:
+        unproven: Verdict = "INCONCLUSIVE" if own and own[0].verdict == "INCONCLUSIVE" else "FAIL"
+        return conclude(unproven, f"the matrix expects {expectation.kernel}, which is not proven here")
+    if expectation:
         return conclude("PASS")
-    if waived:
-        return conclude("WAIVED", f"no kernel is proven, and the failure of {', '.join(waived)} is waived")
-    if any(judgement.verdict == "INCONCLUSIVE" for judgement in judgements):
-        return conclude("INCONCLUSIVE", "no kernel is proven, and not every one was judged")
-    refused = all(judgement.verdict == "NOT_REQUIRED" for judgement in judgements)
+    verdict, *reasons = _without_expectation(pairs, rules)
+    served = {record.case.id for record, _ in pairs}
+    elsewhere = [
+        record.case.kernel
+        for record, judgement in zip(records, judgements, strict=True)
+        if judgement.verdict == "PASS" and record.case.id not in served
+    ]
+    if elsewhere and verdict != "PASS":
+        reasons.append(
+            f"only in another environment: {', '.join(elsewhere)}; a matrix that means it expects it by name"
+        )
+    return conclude(verdict, *reasons)
+
+
+def _serving(pairs: Pairs, expectation: Expectation | None) -> Pairs:
+    """The cases that may prove a shape: those of this interpreter, where it has any, and the one that is expected.
+
+    A kernel that only another environment has serves nobody here; a matrix that means it names it: KERNEL@NAME.
+    """
+    expected = expectation.kernel if expectation else ""
+    here = [(record, it) for record, it in pairs if not record.case.environment or record.case.kernel == expected]
+    return here or pairs
+
+
+def _without_expectation(pairs: Pairs, rules: Rules) -> tuple[Verdict, *tuple[str, ...]]:
+    """The verdict on a shape that any kernel may serve, and the reason where it is not PASS."""
+    verdicts = {judgement.verdict for _, judgement in pairs}
+    if "PASS" in verdicts:
+        return ("PASS",)
+    if "WAIVED" in verdicts:
+        waived = ", ".join(record.case.kernel for record, judgement in pairs if judgement.verdict == "WAIVED")
+        return "WAIVED", f"no kernel is proven, and the failure of {waived} is waived"
+    if "INCONCLUSIVE" in verdicts:
+        return "INCONCLUSIVE", "no kernel is proven, and not every one was judged"
+    refused = verdicts == {"NOT_REQUIRED"}
     if refused and rules.matrix.policy.claims == "ignore":
-        return conclude("NOT_REQUIRED", "no card claims this shape; the matrix only asks what happens")
+        return "NOT_REQUIRED", "no card claims this shape; the matrix only asks what happens"
     if refused and pairs[0][0].case.incident:
-        return conclude("NOT_REQUIRED", "not applicable here: every kernel is refused, and nobody serves an incident")
+        return "NOT_REQUIRED", "not applicable here: every kernel is refused, and nobody serves an incident"
     if refused and rules.partial:
-        return conclude("NOT_REQUIRED", "every selected kernel is refused here")
-    count = len(records)
-    return conclude(
-        "FAIL", f"no proven path: none of {count} kernel{'s' if count != 1 else ''} was measured and passed"
+        return "NOT_REQUIRED", "every selected kernel is refused here"
+    return (
+        "FAIL",
+        f"no proven path: none of {len(pairs)} kernel{'s' if len(pairs) != 1 else ''} was measured and passed",
     )

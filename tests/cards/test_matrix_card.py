@@ -155,7 +155,10 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
             "dtypes[0]: must be one of bf16, fp16, fp32, fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3, but",
         ),
         ({"masks": "windw"}, "; perhaps you meant window4096"),
-        ({"masks": "window0"}, "masks: must be model, full, causal or window<N>"),
+        (
+            {"masks": "window0"},
+            "masks: must be model or the label of a mask with its size, like full, causal, window4096",
+        ),
         ({"kernels": ...}, "kernels: is missing (names of kernel cards, or globs); add it"),
         ({"exclude": ""}, "exclude: must not be empty"),
         ({"expect": [{"select": "*"}]}, "expect[0].kernel: is missing"),

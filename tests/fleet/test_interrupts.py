@@ -68,10 +68,8 @@ class Running:
                 return
 
     def workers(self) -> list[int]:
-        """Process ids of its children."""
-        return [
-            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        ]
+        """Process ids of what it started: judges and their hosts."""
+        return descendants(self.process.pid)
 
     def end(self) -> tuple[int, str]:
         """Waits; exit code and stdout."""
@@ -86,6 +84,15 @@ class Running:
     def message(self) -> str:
         """What stood on the terminal, without cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text.decode())
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of children and theirs."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:  # it has ended meanwhile
+        return []
+    return [*children, *(below for child in children for below in descendants(child))]
 
 
 def gone(pids: list[int], within_s: float = 5) -> bool:

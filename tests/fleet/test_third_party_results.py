@@ -71,6 +71,15 @@ def test_a_correct_kernel_passes(ended: Ended, kernel: str) -> None:
     assert ("measured", "PASS", []) == tuple(case(ended, kernel)[key] for key in ("outcome", "verdict", "reasons"))
 
 
+def test_a_card_that_accepts_any_kernel_asserts_no_identity(ended: Ended) -> None:
+    """Each case says so, and so do the notes under the verdict."""
+    told = {name: case(ended, name)["identity_asserted"] for name in ("correct", "tiled-torch", "raises")}
+    assert {"correct": False, "tiled-torch": True, "raises": False} == told
+    (note,) = [note for note in ended.data["notes"] if note.startswith("identity was not asserted for ")]
+    assert "correct (1 of the cases)" in note
+    assert "tiled-torch" not in note
+
+
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [

@@ -19,6 +19,7 @@ from qualify.plan.workloads import workload_refusals
 from qualify.run.adapters.interface import Adapter, LibraryRefusal
 from qualify.run.checks.interface import Subject
 from qualify.run.checks.registry import CHECKS
+from qualify.run.host.local import local
 from qualify.run.inputs.tensors import make_inputs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:cutlass:DeprecationWarning")]
@@ -55,7 +56,7 @@ def test_every_check_passes(
     subject = Subject(
         workload=workload,
         card=card,
-        adapter=adapter_of(card),
+        kernel=local(adapter_of(card), "cuda"),
         device=torch.device("cuda", 0),
         level="full",
         reference=torch.float64,

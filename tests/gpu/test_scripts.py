@@ -17,6 +17,9 @@ from qualify.cards.load import load_kernels
 from qualify.plan.workloads import workload_refusals
 from qualify.run.adapters.interface import Adapter
 from qualify.run.checks.interface import Subject
+from qualify.run.host.local import local
+from qualify.run.host.pool import LocalHosts
+from qualify.run.machine.device import processor_of
 from qualify.run.process.messages import TrialRequest
 from qualify.run.repro.trial import Trial
 
@@ -48,10 +51,11 @@ def test_a_script_calls_the_kernel_as_qualify_does(
     workload = make_workload(**WORKLOADS[name], **({"descale": card.claims.fp8.descale} if fp8 else {}))
     if workload_refusals(card, workload):
         pytest.skip(f"{kernel} does not claim it")
+    adapter = adapter_of(card)
     subject = Subject(
         workload=workload,
         card=card,
-        adapter=adapter_of(card),
+        kernel=local(adapter, "cuda"),
         device=torch.device("cuda", 0),
         level="smoke",
         reference=torch.float64,
@@ -59,7 +63,7 @@ def test_a_script_calls_the_kernel_as_qualify_does(
     )
     case = make_case(workload=workload)
     asked = TrialRequest(case=case, seed=1, check="budget", finding="passed", script=True, text="It passed.")
-    ended = Trial(asked, subject, lambda launch, script: None).run()
+    ended = Trial(asked, subject, LocalHosts(processor_of("cuda"), {card.kernel: adapter})).run()
     assert "passed" == ended.ended, ended.detail
     path = tmp_path / "script.py"
     path.write_text(ended.script)

@@ -116,7 +116,7 @@ def test_whatever_a_kernel_sees_is_part_of_the_content(change: dict[str, Any]) -
 def test_chunks_of_two_sizes_and_latents_are_told_apart() -> None:
     """By the size of the chunks, and latent values from values of their own."""
     one, other = (divided(1, mask="chunked", chunk=chunk) for chunk in (64, 128))
-    assert (64, 128, True) == (one.mask.chunk, other.mask.chunk, one.canonical != other.canonical)
+    assert (64, 128, True) == (one.mask.size, other.mask.size, one.canonical != other.canonical)
     latent: dict[str, Any] = {"heads_kv": 1, "head_dim_v": 32}
     assert divided(1, **latent).canonical != divided(1, **latent, latent=True).canonical
 
@@ -127,11 +127,17 @@ def test_a_band_is_half_on_each_side() -> None:
     assert ("band129", False, (64, 64)) == (found.label, found.mask.causal, found.mask.window)
 
 
+def test_a_matrix_may_ask_for_chunks() -> None:
+    """Of any model, like for a window."""
+    (found,) = geometries({"mask": "causal"}, masks=["chunked64"])
+    assert ("chunked64", "chunked", 64) == (found.label, found.mask.kind, found.mask.size)
+
+
 def test_another_mask_leaves_the_chunks_behind() -> None:
     """A model with chunked layers, asked for a causal mask, sees all keys to the left."""
     own, causal = geometries({"mask": "chunked", "chunk": 64}, masks=["model", "causal"])
     assert [("chunked64", True, 64), ("causal", True, 0)] == [
-        (it.label, it.mask.causal, it.mask.chunk) for it in (own, causal)
+        (it.label, it.mask.causal, it.mask.size) for it in (own, causal)
     ]
 
 

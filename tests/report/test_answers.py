@@ -105,7 +105,7 @@ def test_fallback_admits_that_identity_was_not_asserted(facts: Any, build: Calla
     outcome = Measured(evidence=replace(record.outcome.evidence, witness=witness))
     found = answer(build([replace(record, outcome=outcome)]), "llama-3.1-8b.tp1", "fallback")
 
-    assert "Identity was not asserted for torch-sdpa: the card accepts any kernel." == found.notes[-1]
+    assert "Identity was not asserted for torch-sdpa: the card's patterns accept any kernel." == found.notes[-1]
 
 
 def test_packing_names_the_kernel_with_the_wrong_mask(facts: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,16 @@ import torch
 from builders import CEILINGS, make_card, make_case, make_workload
 from faults import Dense, Edited
 
+from qualify.cards.kernel import KernelCard
 from qualify.facts.outcome import Crashed, Evidence, Measured, Outcome, Refused, Substituted, evidence_of
 from qualify.facts.stack import Device
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
 from qualify.run.execute import Running, Session, seed_of
+from qualify.run.host.pool import LocalHosts
 from qualify.run.inputs.tensors import INPUT_KINDS
+from qualify.run.machine.device import Cpu
 from qualify.run.measure import tracing
 from qualify.run.process.messages import CaseRequest
 
@@ -56,10 +58,8 @@ class Failing:
 def session(adapters: dict[str, Any], announce: Callable[[str, str], None], **changes: Any) -> Session:
     """A session with these kernels loaded."""
     cards = {name: make_card(kernel=name) for name in adapters}
-    usual: dict[str, Any] = {"level": "smoke", "reference": "fp64", "control": ""}
-    made = Session(device=DEVICE, ceilings=CEILINGS, cards=cards, announce=announce, **usual | changes)
-    made.adapters |= adapters
-    return made
+    usual: dict[str, Any] = {"level": "smoke", "reference": "fp64", "hosts": LocalHosts(Cpu(), dict(adapters))}
+    return Session(device=DEVICE, ceilings=CEILINGS, cards=cards, announce=announce, **usual | changes)
 
 
 def outcomes(adapters: dict[str, Any], **changes: Any) -> tuple[dict[str, Outcome], list[tuple[str, str]]]:
@@ -69,7 +69,7 @@ def outcomes(adapters: dict[str, Any], **changes: Any) -> tuple[dict[str, Outcom
     requests = [
         CaseRequest(case=make_case(name, workload=make_workload(seqlens_q=(20,))), attempt=1) for name in adapters
     ]
-    found = {case.rpartition("/")[2]: outcome for case, outcome in made.run(requests)}
+    found = {ended.case.rpartition("/")[2]: ended.outcome for ended in made.run(requests)}
     assert list(adapters) == sorted(found, key=list(adapters).index)
     return found, stages
 
@@ -111,7 +111,7 @@ def test_a_correct_kernel_is_measured_with_everything() -> None:
     assert seen.peak_temporary_bytes is not None
     assert seen.wall_s > 0
     named = [stage for _, stage in stages]
-    assert ["prepare", "witness", "witness", "checks"] == named[:4]
+    assert ["load", "prepare", "witness", "witness", "checks"] == named[:5]
     announced = [stage.removeprefix("checks:") for stage in named if stage.startswith("checks:")]
     assert [check.name for check in CHECKS if check.name in announced] == announced
     assert asked & smoke <= set(announced) <= smoke
@@ -145,7 +145,7 @@ def test_checks_without_room_are_inconclusive() -> None:
     full = Failing("checks", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 10.00 GiB.\nOf the rest"))
     found, _ = outcomes({"full": full})
     findings = {finding.check: finding for finding in evidence(found["full"]).findings}
-    assert {"inconclusive"} == {findings[name].verdict for name in ("census", "budget")}
+    assert {"inconclusive"} == {findings[name].verdict for name in ("census", "budget", "timing")}
     assert "not asked: no room for it on the device (CUDA out of memory. Tried to allocate 10.00 GiB.)" == (
         findings["budget"].detail
     )
@@ -171,9 +171,9 @@ def test_an_entry_that_raises_at_import_could_not_be_loaded(tmp_path: Path, monk
     monkeypatch.syspath_prepend(tmp_path)
     made = session({}, lambda case, stage: None)
     made.cards["own"] = make_card(kernel="own", adapter="call", entry="needs_a_license:attend")
-    ((_, outcome),) = made.run([CaseRequest(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=1)])
-    assert isinstance(outcome, Crashed)
-    assert ("load", "RuntimeError: no license") == (outcome.stage, outcome.error)
+    (ended,) = made.run([CaseRequest(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=1)])
+    assert isinstance(ended.outcome, Crashed)
+    assert ("load", "RuntimeError: no license") == (ended.outcome.stage, ended.outcome.error)
 
 
 def test_a_kernel_that_is_not_loaded_yet_is_loaded_by_its_card() -> None:
@@ -181,9 +181,9 @@ def test_a_kernel_that_is_not_loaded_yet_is_loaded_by_its_card() -> None:
     stages: list[str] = []
     made = session({}, lambda case, stage: stages.append(stage))
     made.cards["own"] = make_card(kernel="own")
-    ((_, outcome),) = made.run([CaseRequest(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=2)])
+    (ended,) = made.run([CaseRequest(case=make_case("own", workload=make_workload(seqlens_q=(5,))), attempt=2)])
     assert ["load", "prepare"] == stages[:2]
-    assert 2 == evidence(outcome).attempt
+    assert 2 == evidence(ended.outcome).attempt
 
 
 def test_a_breach_of_the_contract_ends_the_checks() -> None:
@@ -203,22 +203,29 @@ def test_another_kernel_is_a_substitution() -> None:
 
 def test_a_failed_negative_control_leaves_nothing_proven() -> None:
     """If the math path does not look like the math path, the witness cannot be believed."""
-    found, _ = outcomes({"right": TiledTorch()}, control="the math path shows only copies")
+
+    class Doubted(LocalHosts):
+        """Hosts whose control failed."""
+
+        def control(self, card: KernelCard) -> str:
+            return "the math path shows only copies"
+
+    found, _ = outcomes({"right": TiledTorch()}, hosts=Doubted(Cpu(), {"right": TiledTorch()}))
     seen = evidence(found["right"]).witness
     assert ("unproven", "negative control failed: the math path shows only copies") == (seen.state, seen.reason)
 
 
 def test_what_a_session_of_the_profiler_lost_is_traced_again_case_by_case(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, in the same process; a case by itself that is lost stays unproven."""
-    real, traced = tracing.trace, []
+    real, traced = tracing.record, []
 
-    def losing(launches: Sequence[Any], *arguments: Any, **options: Any) -> list[tracing.Trace]:
+    def losing(launches: Sequence[Any], *arguments: Any, **options: Any) -> list[dict[str, Any]]:
         traced.append(len(launches))
-        found = real(launches, *arguments, **options)
+        events = real(launches, *arguments, **options)
         lost = len(launches) > 1 or len(traced) == 2
-        return [replace(trace, calls=(), defect="lost") if lost else trace for trace in found]
+        return [event for event in events if not (lost and event["name"] == "qualify#close")]
 
-    monkeypatch.setattr(tracing, "trace", losing)
+    monkeypatch.setattr(tracing, "record", losing)
     found, _ = outcomes({"one": TiledTorch(), "two": TiledTorch()})
     assert [2, 1, 1] == traced
     states = {name: evidence(outcome).witness.state for name, outcome in found.items()}
@@ -229,8 +236,8 @@ def test_checks_that_do_not_apply_say_so() -> None:
     """A note with the reason instead of silence."""
     made = session({"right": TiledTorch()}, lambda case, stage: None)
     narrow = make_workload(seqlens_q=(5,), head_dim=16, causal=False)
-    ((_, outcome),) = made.run([CaseRequest(case=make_case("right", workload=narrow), attempt=1)])
-    notes = {finding.check: finding.detail for finding in evidence(outcome).findings if finding.verdict == "note"}
+    (ended,) = made.run([CaseRequest(case=make_case("right", workload=narrow), attempt=1)])
+    notes = {finding.check: finding.detail for finding in evidence(ended.outcome).findings if finding.verdict == "note"}
     assert "not asked: head_dim 16 < 32: too few orthogonal codes" == notes["needle"]
     assert "not asked: one sequence without a mask: every key is everybody's" == notes["suffix"]
 

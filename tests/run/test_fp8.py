@@ -15,7 +15,8 @@ from torch import Tensor
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import Budget
 from qualify.run.checks.registry import CHECKS
-from qualify.run.inputs.tensors import FP8, Inputs, fitted, make_inputs, poison_outside
+from qualify.run.inputs.formats import TORCH_DTYPES, fitted
+from qualify.run.inputs.tensors import Inputs, make_inputs, poison_outside
 
 SHAPES: dict[str, dict[str, Any]] = {
     "prefill": {"seqlens_q": (200,)},
@@ -26,6 +27,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "sinks": {"seqlens_q": (100,), "sinks": True, "heads_kv": 8},
 }
 every_shape = pytest.mark.parametrize("shape", SHAPES)
+FP8 = TORCH_DTYPES["fp8_e4m3"]
 NAMES = ("q_descale", "k_descale", "v_descale")
 
 

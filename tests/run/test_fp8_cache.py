@@ -25,9 +25,11 @@ from qualify.run.checks.interface import Check
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.accuracy import declared_class
 from qualify.run.golden.reference import golden
-from qualify.run.inputs.tensors import FP8, make_inputs, poison_outside
+from qualify.run.inputs.formats import TORCH_DTYPES
+from qualify.run.inputs.tensors import make_inputs, poison_outside
 from qualify.run.measure.timing import work_of
 
+FP8 = TORCH_DTYPES["fp8_e4m3"]
 SHAPES: dict[str, dict[str, Any]] = {
     "prefill": {"seqlens_q": (130,)},
     "ragged": {"seqlens_q": (1, 17, 100, 3, 0, 64)},
@@ -247,7 +249,7 @@ def test_libraries_of_one_dtype_refuse(page_size: int) -> None:
         create_sdpa({}),
         flashinfer.FlashInfer(library=None, backend="fa3", use_tensor_cores=False),
     ):
-        with pytest.raises(LibraryRefusal, match=r"one dtype for q, k, v and out, not torch.bfloat16, torch.float8"):
+        with pytest.raises(LibraryRefusal, match=r"dtype bf16_kv_fp8_e4m3 is none of bf16, fp16"):
             adapter.prepare(call)
 
 
@@ -293,7 +295,7 @@ def test_flashinfer_gets_one_number_for_each_tensor(queries: int) -> None:
     assert torch.equal(plain.result(plain.launch())[0], out)
     with pytest.raises(LibraryRefusal, match="one k_descale for the whole tensor, not 4 different ones"):
         adapter.prepare(make_call(descale="sequence", **shape))
-    with pytest.raises(LibraryRefusal, match="one dtype"):
+    with pytest.raises(LibraryRefusal, match=r"dtype bf16_kv_fp8_e4m3 is none of bf16, fp16$"):
         adapter.prepare(make_call(descale="tensor", **shape | {"page_size": 0}))
 
 

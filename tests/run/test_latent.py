@@ -152,7 +152,7 @@ ADAPTERS: dict[str, Callable[[], Adapter]] = {
         ({"softcap": 30.0}, "no softcap: softcap=30.0"),
         ({"window": (9, 0)}, "no window mask: causal, window (9, 0)"),
         ({"sinks": True}, "no sinks: 16 given"),
-        ({"dtype": "fp32"}, "bf16 and fp16 only, not torch.float32"),
+        ({"dtype": "fp32"}, "dtype fp32 is none of bf16, fp16"),
     ],
 )
 def test_what_the_libraries_have_no_word_for_is_refused(name: str, changes: dict[str, Any], reason: str) -> None:

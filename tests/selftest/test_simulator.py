@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from builders import alter
+from builders import alter, trace_on_cpu
 from torch.profiler import profile
 
 from qualify.facts.case import Workload
 from qualify.facts.selftest import CLASSES
+from qualify.masks import parse
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.golden.reference import golden
 from qualify.run.inputs.tensors import make_inputs
-from qualify.run.measure.tracing import trace
 from qualify.selftest.correct import VARIANTS
 from qualify.selftest.faults.registry import FAULTS
 from qualify.selftest.simulator import RANGE, Simulator
@@ -65,7 +65,7 @@ def test_correct_kernels_equal_the_golden_result(variant, number):
 def test_a_profiler_sees_the_kernel_and_nothing_within():
     """As it sees any kernel; the memory that a call takes it sees too, and after it operators again."""
     call = make_call(SHAPES[0][1])
-    (seen,) = trace([lambda: Simulator().launch(call)], CPU)
+    (seen,) = trace_on_cpu([lambda: Simulator().launch(call)])
     assert "" == seen.defect
     assert [[RANGE]] * 3 == [[launch.name for launch in launches] for launches in seen.calls]
     assert (seen.peak_bytes or 0) > call.q.numel() * call.q.element_size()
@@ -85,6 +85,20 @@ def test_descales_and_spans_equal_the_golden_result():
     expected_out, expected_lse = in_order(call)
     assert torch.allclose(expected_out, out.double(), atol=TOLERANCE, rtol=0)
     assert torch.allclose(expected_lse, lse.double(), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("lengths", [((90, 33), (140, 33)), ((1, 1), (200, 77)), ((9, 70), (4, 70))], ids=str)
+@pytest.mark.parametrize("mask", ["dilated31x2", "causal.dilated3", "full.dilated4"])
+def test_dilated_masks_equal_the_golden_result(mask, lengths):
+    """No workload of the battery has one."""
+    seqlens_q, seqlens_k = lengths
+    call = make_call(replace(SHAPES[0][1], seqlens_q=seqlens_q, seqlens_k=seqlens_k, mask=parse(mask)))
+    out, lse = Simulator().launch(call)
+    expected_out, expected_lse = in_order(call)
+    assert torch.allclose(expected_out, out.double(), atol=TOLERANCE, rtol=0)
+    assert torch.equal(expected_lse == -math.inf, lse == -math.inf)
+    seen = lse > -math.inf
+    assert torch.allclose(expected_lse[seen], lse.double()[seen], atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def trials() -> list[list[AttentionCall]]:

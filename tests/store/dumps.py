@@ -52,6 +52,7 @@ def fill_run(store: Store) -> list[Case]:
     plan = examples.cases(len(outcomes) + 1)
     store.begin(run)
     store.set_stack(run.id, examples.stack(), examples.ceilings())
+    store.set_environments(run.id, {"next": examples.stack(driver="581.1"), "old": examples.stack()})
     store.add_cases(run.id, plan)
     store.add(run.id, [Record(case=case, outcome=outcome) for case, outcome in zip(plan, outcomes, strict=False)])
     store.add(run.id, [examples.simple(plan[0])])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from qualify.facts.case import Case, Workload
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import (
     Crashed,
     Evidence,
@@ -126,6 +127,7 @@ def run(number: int = 0, **changes: object) -> Run:
         stack=None,
         ceilings=None,
         code={"flash-attn": {"csrc/ü.cu": "ab" * 32}, "mine": {}},
+        environments={name: Environment(python=f"/opt/{name}/bin/python") for name in ("Next", "next", "old")},
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 

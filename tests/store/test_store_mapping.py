@@ -54,6 +54,7 @@ ELSEWHERE: dict[tuple[type, str], tuple[str, ...]] = {
     (TimedOut, "findings"): (),
     (Run, "stack"): ("stack_id",),
     (Run, "ceilings"): (),
+    (Run, "environments"): (),
     (Device, "kind"): ("device_kind",),
     (Device, "name"): ("device_name",),
     (Device, "uuid"): (),

@@ -14,6 +14,7 @@ from alembic.script import ScriptDirectory
 from cli_process import call
 from sqlalchemy import Connection, DateTime, create_engine, select
 
+from qualify.errors import StoreError
 from qualify.store import Store
 from qualify.store.database import Database, parse
 from qualify.store.schema import config, head, revision_of, upgrade
@@ -95,6 +96,31 @@ def test_an_older_store_is_read_and_written(old: str) -> None:
         store.add(run.id, [examples.simple(examples.case(0))])
         store.add_selftest(replace(examples.selftest(), wall_s=1.0))
         assert [examples.simple(examples.case(0))] == store.records(run.id)
+
+
+@pytest.mark.parametrize("old", ["0010"], indirect=True)
+def test_chunks_are_a_pattern_by_name(old: str) -> None:
+    """A case whose mask had chunks, the only pattern there was, has them still; the others have no pattern."""
+    database = Database(parse(old), busy_timeout_s=1)
+    with database.migrating() as connection:
+        connection.exec_driver_sql("UPDATE cases SET chunk = 64 WHERE position = 0")
+    database.close()
+    with Store.open(old, create=False) as store:
+        masks = {record.case.id: record.case.workload.mask for record in store.records(examples.run(1).id)}
+    expected = {case: ("chunked", 64) if case == examples.case(0).id else ("", 0) for case in masks}
+    assert expected == {case: (mask.pattern, mask.size) for case, mask in masks.items()}
+
+
+@pytest.mark.parametrize("old", ["0010"], indirect=True)
+def test_a_pattern_of_a_newer_program_is_told(old: str) -> None:
+    """No migration comes with a kind of mask, so an older program may meet a word that it does not know."""
+    with Store.open(old, create=False) as store:
+        database = Database(parse(old), busy_timeout_s=1)
+        with database.writing() as connection:
+            connection.exec_driver_sql("UPDATE cases SET pattern = 'striped', pattern_size = 2 WHERE position = 0")
+        database.close()
+        with pytest.raises(StoreError, match=r"pattern='striped' is none of chunked, dilated\). A newer qualify"):
+            store.records(examples.run(1).id)
 
 
 @pytest.mark.parametrize("old", ["0001"], indirect=True)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 import store_examples as examples
 
-from qualify.errors import StoreError
+from qualify.errors import StoreError, UsageError
 from qualify.facts.case import Case, Workload
 from qualify.facts.outcome import Crashed, Measured, Outcome, evidence_of
 from qualify.facts.run import Record
@@ -83,6 +83,25 @@ def test_a_run_comes_back(store: Store) -> None:
     assert run.stack == stored.stack
     assert repr(run.ceilings) == repr(stored.ceilings)
     assert replace(run, stack=None, ceilings=None) == replace(stored, stack=None, ceilings=None)
+
+
+def test_environments_get_their_stacks_as_they_come(store: Store) -> None:
+    """Each its own, on its card; what was set first stays, and another one is refused."""
+    store.begin(RUN)
+    assert RUN.environments == store.run(RUN.id).environments
+    store.set_environments(RUN.id, {"next": examples.stack("GPU-7", driver="590.1")})
+    store.set_environments(RUN.id, {"old": examples.stack(), "next": examples.stack("GPU-7", driver="590.1")})
+    stored = store.run(RUN.id)
+    assert ["Next", "next", "old"] == list(stored.environments)
+    assert [None, examples.stack("GPU-7", driver="590.1"), examples.stack(), None] == [
+        stored.stack_of(name) for name in ("Next", "next", "old", "")
+    ]
+    assert "/opt/next/bin/python" == stored.environments["next"].python
+    with pytest.raises(UsageError, match=rf"environment old of run {RUN.id} was on the stack"):
+        store.set_environments(RUN.id, {"old": examples.stack(driver="590.1")})
+    with pytest.raises(UsageError, match=rf"run {RUN.id} has no environment mine\. It has: Next, next, old\."):
+        store.set_environments(RUN.id, {"mine": examples.stack()})
+    assert stored == store.run(RUN.id)
 
 
 def test_equal_stacks_on_two_cards_keep_their_cards(store: Store) -> None:

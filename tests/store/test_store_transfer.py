@@ -38,6 +38,7 @@ SHAPES = {
     "qualify.export/4": "fb2b973f0f22",
     "qualify.export/5": "52c70f05181c",
     "qualify.export/6": "14438520ef3e",
+    "qualify.export/7": "07030d9c389c",
 }
 
 
@@ -177,6 +178,19 @@ def test_a_file_of_format_5_keeps_its_masks(file: Path, chunk: int) -> None:
     assert {expected} == {case.workload.mask for case in read(file).cases}
 
 
+def test_a_file_of_format_6_has_no_environments(file: Path) -> None:
+    """They are none in a run of before; its masks are read as they are."""
+
+    def older(lines: list[Any]) -> None:
+        lines[0].update(format="qualify.export/6")
+        del lines[0]["run"]["environments"]
+
+    cases = read(file).cases
+    _changed(file, older)
+    assert {} == read(file).run.environments
+    assert cases == read(file).cases
+
+
 def test_a_run_that_only_began_travels(address: str, tmp_path: Path) -> None:
     """A run without stack, plan and outcomes is one as well."""
     file = tmp_path / "begun.gz"
@@ -208,7 +222,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
     "format": (
         lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
-        "and qualify.export/5 and qualify.export/6",
+        "and qualify.export/6 and qualify.export/7",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
     "no run": (lambda file: _changed(file, lambda lines: lines[0].pop("run")), "its records are none"),

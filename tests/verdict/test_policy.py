@@ -244,6 +244,33 @@ def test_a_shape_without_a_path_says_so() -> None:
     assert ("no kernel is proven, and not every one was judged",) == cell(rules(), make_record(UNPROVEN)).reasons
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "verdict"),
+    [
+        (MEASURED, FAILED, "PASS"),
+        (REFUSED, MEASURED, "FAIL"),
+        (UNPROVEN, MEASURED, "INCONCLUSIVE"),
+        (None, MEASURED, "PASS"),
+        (None, REFUSED, "FAIL"),
+    ],
+)
+def test_another_environment_proves_no_path_here(here: Outcome | None, there: Outcome, verdict: Verdict) -> None:
+    """What only the next release can is no path of this one, unless nothing else was selected."""
+    records = [make_record(here)] if here else []
+    found = cell(rules(), *records, make_record(there, "under-test@next"))
+    assert verdict == found.verdict
+    if here and verdict != "PASS":
+        assert "only in another environment: under-test@next" in found.reasons[-1]
+
+
+def test_a_matrix_may_expect_the_kernel_of_an_environment() -> None:
+    """KERNEL@NAME is a kernel of its own: no other one stands for it, and it for no other one."""
+    next_one, this_one = rules(expect=expects("under-test@next")), rules(expect=expects())
+    passed, failed = make_record(REFUSED), make_record(MEASURED, "under-test@next")
+    assert "PASS" == cell(next_one, passed, failed).verdict
+    assert "FAIL" == cell(this_one, passed, failed).verdict
+
+
 def test_an_incident_that_every_kernel_refuses_is_not_required() -> None:
     """Nobody serves it; one that a kernel claims and gets wrong fails."""
     found = cell(rules(), make_record(REFUSED, cell=INCIDENT))

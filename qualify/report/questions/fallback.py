@@ -13,9 +13,6 @@ from qualify.report.names import short_name
 from qualify.report.questions.interface import Answer, Line, Link, State
 from qualify.report.views import CaseView, ModelView, ShapeView
 
-ANY_KERNEL = ".+"
-"""the pattern of a card that accepts whatever was launched"""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusals:
@@ -48,6 +45,11 @@ def _patterns(view: CaseView) -> str:
 def _launched(view: CaseView) -> str:
     launches = view.evidence.witness.launches if view.evidence else ()
     return ", ".join(short_name(launch.name) for launch in view.attention or launches) or "nothing"
+
+
+def _unasserted(view: CaseView) -> bool:
+    witness = view.evidence.witness if view.evidence else None
+    return witness is not None and witness.state == "proven" and not witness.identity_asserted
 
 
 def _reason(view: CaseView) -> str:
@@ -134,7 +136,7 @@ def _lines(
 
 def _notes(traced: Sequence[CaseView]) -> tuple[str, ...]:
     calls = min((view.evidence.witness.calls for view in traced if view.evidence), default=0)
-    unasserted = sorted({view.case.kernel for view in traced if _patterns(view) == ANY_KERNEL})
+    unasserted = sorted({view.case.kernel for view in traced if _unasserted(view)})
     notes = [
         (
             "Detection: the names of the launched kernels are compared with the patterns of the card. Another "
@@ -144,7 +146,7 @@ def _notes(traced: Sequence[CaseView]) -> tuple[str, ...]:
         f"{counted(len(traced), 'case')} traced, each over at least {counted(calls, 'call')} that had to agree.",
     ]
     if unasserted:
-        notes.append(f"Identity was not asserted for {', '.join(unasserted)}: the card accepts any kernel.")
+        notes.append(f"Identity was not asserted for {', '.join(unasserted)}: the card's patterns accept any kernel.")
     return tuple(notes)
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.adapters import settle
+from qualify.facts.dtypes import HALVES, Dtype
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import PLAIN, WINDOWED, left_window, page_list, refusals, refuse, tensor_scale
 
@@ -34,6 +35,8 @@ HEAD_DIMS = {
     "fa3": ((64, 64), (128, 128), (192, 128), (256, 256)),
 }
 """(head_dim, head_dim_v) that FlashInfer builds ahead of time: others may not compile"""
+BESIDE: frozenset[Dtype] = frozenset({"bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"})
+"""what fa2 reads on pages besides 16 bits"""
 DECODE_GROUPS = (1, 2, 3, 4, 8)
 """query heads on a KV head for which decode is written without tensor cores; others need the kernel with them"""
 
@@ -74,8 +77,7 @@ class FlashInfer:
             masks=PLAIN if fp8 else WINDOWED,
             softcap=not fp8,
             head_dim_v=not paged and not fp8,
-            fp8=self._backend == "fa3",
-            fp8_cache=self._backend == "fa2" and paged,
+            dtypes=HALVES | ({"fp8_e4m3"} if self._backend == "fa3" else BESIDE if paged else frozenset()),
         )
         dims = (call.q.shape[-1], call.v.shape[-1])
         if dims not in HEAD_DIMS[self._backend]:

@@ -17,9 +17,10 @@ from torch._dynamo import config as dynamo
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from qualify.facts.adapters import settle
-from qualify.masks import KINDS, Mask
+from qualify.facts.dtypes import HALVES, Dtype
+from qualify.masks import Mask
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.adapters.packing import refusals, refuse
+from qualify.run.adapters.packing import WINDOWED, refusals, refuse
 
 LIBRARY = "FlexAttention"
 EAGER_MASK_CELLS = 2**30
@@ -27,6 +28,7 @@ EAGER_MASK_CELLS = 2**30
 PREFILL_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
 """for several queries: below 128 of them torch 2.11 takes its decode template, and fails on 65 queries with
 NoValidChoicesError"""
+DTYPES: frozenset[Dtype] = HALVES | {"fp32"}
 COMPILED: Any = torch.compile(flex_attention, dynamic=False, fullgraph=True)
 """each new shape or mask compiles a kernel"""
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -54,7 +56,7 @@ class FlexAttention:
         Raises:
             LibraryRefusal: a parameter that the adapter cannot express, or what PyTorch's checks say.
         """
-        refuse(call, LIBRARY, masks=KINDS, softcap=True, head_dim_v=True, fp32=True)
+        refuse(call, LIBRARY, masks=WINDOWED | {"chunked", "dilated"}, softcap=True, head_dim_v=True, dtypes=DTYPES)
         with refusals(LIBRARY):
             return self.bind(call)
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qualify.facts.dtypes import DTYPES, FORMATS, HALVES, Dtype
 from qualify.masks import UNBOUNDED, Mask, MaskKind
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
+from qualify.run.inputs.formats import call_dtype
 
 NOT_REFUSALS = (
     "CUDA error",
@@ -28,7 +30,6 @@ NOT_REFUSALS = (
     "No space left on device",
 )
 """Texts of errors that are failures of the device or the host, whatever exception class carries them."""
-HALVES = (torch.bfloat16, torch.float16)
 PLAIN: frozenset[MaskKind] = frozenset({"full", "causal"})
 """masks of a library that knows no window"""
 WINDOWED: frozenset[MaskKind] = PLAIN | {"window", "band"}
@@ -208,25 +209,21 @@ def refuse(
     sinks: bool = False,
     spans: bool = False,
     head_dim_v: bool = False,
-    fp32: bool = False,
-    fp8: bool = False,
-    fp8_cache: bool = False,
+    dtypes: Collection[Dtype] = HALVES,
 ) -> None:
     """Refuse what a library cannot honour; each keyword names something that it can.
 
     Args:
         masks: kinds that the adapter hands on; every other kind is refused.
+        dtypes: those that the adapter hands on; every other one is refused, and every mixture that is none.
 
     Raises:
         LibraryRefusal: with one reason and value for each thing asked for in vain.
     """
     descales = [name for name in ("q_descale", "k_descale", "v_descale") if getattr(call, name) is not None]
-    eight = fp8 and call.q.dtype == torch.float8_e4m3fn
-    beside = fp8_cache and call.q.dtype in HALVES and call.k.dtype == call.v.dtype == torch.float8_e4m3fn
-    # The output of fp8 is bf16, which is no mixture of dtypes.
-    out_dtype = call.q.dtype if eight and call.out_dtype == torch.bfloat16 else call.out_dtype
-    mixed = (call.q.dtype, out_dtype, *(() if beside else (call.k.dtype, call.v.dtype)))
-    dtypes = sorted({str(dtype) for dtype in mixed})
+    dtype = call_dtype(call)
+    taken = dtype in dtypes
+    factors = taken and dtype is not None and FORMATS[DTYPES[dtype].kv].descaled
     images = call.bidirectional_spans
     head_dim, value_dim = call.q.shape[-1], call.v.shape[-1]
     reasons = [
@@ -237,15 +234,23 @@ def refuse(
             (bool(call.softcap) and not softcap, f"no softcap: softcap={call.softcap}"),
             (call.sinks is not None and not sinks, f"no sinks: {call.q.shape[1]} given"),
             (images is not None and not spans, f"no bidirectional spans: {0 if images is None else len(images)} given"),
-            (bool(descales) and not eight and not beside, f"no descale factors: {', '.join(descales)} given"),
+            (bool(descales) and not factors, f"no descale factors: {', '.join(descales)} given"),
             (value_dim != head_dim and not head_dim_v, f"head_dim_v={value_dim} must equal head_dim={head_dim}"),
-            (len(dtypes) > 1, f"one dtype for q, k, v and out, not {', '.join(dtypes)}"),
-            (call.q.dtype not in HALVES and not eight and not fp32, f"bf16 and fp16 only, not {call.q.dtype}"),
+            (
+                not taken,
+                f"dtype {dtype or stored(call)} is none of {', '.join(name for name in DTYPES if name in dtypes)}",
+            ),
         )
         if wrong
     ]
     if reasons:
         raise LibraryRefusal(f"{library}: {'; '.join(reasons)}")
+
+
+def stored(call: AttentionCall) -> str:
+    """What each tensor of a call is stored in, for one that mixes formats."""
+    tensors = {"q": call.q.dtype, "k": call.k.dtype, "v": call.v.dtype, "out": call.out_dtype}
+    return ", ".join(f"{name}={dtype}" for name, dtype in tensors.items())
 
 
 @contextmanager

@@ -102,10 +102,28 @@ def bind(call: AttentionCall, *, tile_q: int, tile_k: int) -> Prepared:
     bounds = bounds_of(call)
 
     def launch() -> tuple[Tensor, Tensor]:
-        with torch.profiler.record_function("qualify::tiled_attention"):
-            return attend_tiled(call, *bounds, tile_q=tile_q, tile_k=tile_k)
+        return TILED_ATTENTION.apply(call.q, call.k, call.v, call, *bounds, tile_q, tile_k)  # type: ignore[no-any-return]
 
     return Prepared(launch=launch, result=lambda native: native)
+
+
+def forward(
+    _context: Any,
+    _q: Tensor,
+    _k: Tensor,
+    _v: Tensor,
+    call: AttentionCall,
+    bounds_q: list[int],
+    bounds_k: list[int],
+    tile_q: int,
+    tile_k: int,
+) -> tuple[Tensor, Tensor]:
+    """What torch runs as one operator; the tensors are there for whoever asks what it took."""
+    return attend_tiled(call, bounds_q, bounds_k, tile_q=tile_q, tile_k=tile_k)
+
+
+# An operator that the profiler records with its inputs. A mere range of this name would prove nothing.
+TILED_ATTENTION: Any = type("qualify::tiled_attention", (torch.autograd.Function,), {"forward": staticmethod(forward)})
 
 
 def attend_tiled(
@@ -167,9 +185,7 @@ def keys_of_tile(call: AttentionCall, sequence: Sequence, start: int, stop: int)
     seqlen_q, seqlen_k = sequence.q.shape[2], sequence.k.shape[1]
     if sequence.spans:
         return 0, seqlen_k
-    low, _ = call.mask.key_range(start, seqlen_q, seqlen_k)
-    _, high = call.mask.key_range(stop - 1, seqlen_q, seqlen_k)
-    return low, high
+    return call.mask.tile_range(start, stop, seqlen_q, seqlen_k)
 
 
 def finish_tile(call: AttentionCall, index: int, m: Tensor, l: Tensor, acc: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,9 +22,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from qualify.facts.adapters import settle
-from qualify.masks import KINDS
+from qualify.facts.dtypes import HALVES
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import (
+    WINDOWED,
     Sequences,
     boolean_mask,
     is_failure,
@@ -68,7 +69,7 @@ class TorchSdpa:
         Raises:
             LibraryRefusal: with the reasons that PyTorch gives in its warnings.
         """
-        refuse(call, self._name, masks=KINDS, head_dim_v=True, fp32=True)
+        refuse(call, self._name, masks=WINDOWED | {"chunked"}, head_dim_v=True, dtypes=HALVES | {"fp32"})
         sequences = live_sequences(call)
         if self._is_causal and sequences.q_lengths and _needs_mask(call, sequences):
             raise LibraryRefusal(

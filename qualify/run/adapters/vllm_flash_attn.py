@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.adapters import settle
+from qualify.facts.dtypes import HALVES, Dtype
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import WINDOWED, refusals, refuse
 from qualify.run.adapters.vllm_import import import_vllm
@@ -65,7 +66,10 @@ class VllmFlashAttn:
             LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
         """
         hopper = self._version == 3
-        refuse(call, self._name, masks=WINDOWED, paged=True, softcap=True, sinks=hopper, head_dim_v=hopper, fp8=hopper)
+        dtypes: frozenset[Dtype] = HALVES | {"fp8_e4m3"} if hopper else HALVES
+        refuse(
+            call, self._name, masks=WINDOWED, paged=True, softcap=True, sinks=hopper, head_dim_v=hopper, dtypes=dtypes
+        )
         prepared = self.bind(call)
         with refusals(self._name):
             prepared.launch()
@@ -125,7 +129,9 @@ class UpstreamFlashAttn3:
         Raises:
             LibraryRefusal: a parameter that the build has no word for, or what its own checks say.
         """
-        refuse(call, self._name, masks=WINDOWED, paged=True, softcap=True, head_dim_v=True, fp8=True)
+        refuse(
+            call, self._name, masks=WINDOWED, paged=True, softcap=True, head_dim_v=True, dtypes=HALVES | {"fp8_e4m3"}
+        )
         prepared = self.bind(call)
         with refusals(self._name):
             prepared.launch()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qualify.facts.adapters import settle
+from qualify.facts.dtypes import HALVES
 from qualify.masks import UNBOUNDED
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.packing import WINDOWED, refusals, refuse, tensor_scale
@@ -59,8 +60,16 @@ class VllmTriton:
         Raises:
             LibraryRefusal: a parameter that the kernel has no word for, or what its own checks say.
         """
-        eight = {"fp8": True, "fp8_cache": True}
-        refuse(call, LIBRARY, masks=WINDOWED | {"chunked"}, paged=True, softcap=True, sinks=True, spans=True, **eight)
+        refuse(
+            call,
+            LIBRARY,
+            masks=WINDOWED | {"chunked"},
+            paged=True,
+            softcap=True,
+            sinks=True,
+            spans=True,
+            dtypes=HALVES | {"fp8_e4m3", "bf16_kv_fp8_e4m3", "fp16_kv_fp8_e4m3"},
+        )
         refuse_mask(call)
         for name in ("q_descale", "k_descale", "v_descale"):
             tensor_scale(call, name, LIBRARY)
@@ -124,7 +133,7 @@ def arguments_of(call: AttentionCall) -> dict[str, Any]:
         "q_descale": call.q_descale,
         "k_descale": call.k_descale,
         "v_descale": call.v_descale,
-        "kv_quant_mode": FP8_PER_TENSOR if k.dtype == torch.float8_e4m3fn else 0,
+        "kv_quant_mode": FP8_PER_TENSOR if call.k_descale is not None else 0,
         "sinks": call.sinks,
         "mm_prefix_range": None if call.bidirectional_spans is None else ranges_of(call),
         "chunk_lookback": 0 if call.chunk else -1,

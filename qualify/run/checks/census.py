@@ -25,7 +25,7 @@ from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.masks import EVERYWHERE, PATTERNS, UNBOUNDED
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
-from qualify.run.checks.rows import Rows, rows_of
+from qualify.run.checks.rows import Rows, Visible, rows_of
 from qualify.run.inputs.kinds import key_positions
 from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
 
@@ -37,6 +37,8 @@ LOW = -12000.0
 """far below -1e4, which some take for minus infinity, and within what float32 resolves to a thousandth"""
 ELEMENTS, LOUD_KEY = 8, 128.0
 """elements of queries and keys that make such a score, and how large they are in the keys: exact in every dtype"""
+MOST = 14
+"""exponent of the labelled values, at most"""
 BLOCK_ELEMENTS = 1 << 24
 """output elements compared at a time"""
 
@@ -57,15 +59,23 @@ class Labelling:
         """Labels of positions, counted from ``start``."""
         return offset // self.block if self.block else offset % self.dim
 
-    def counts(self, low: Tensor, high: Tensor) -> Tensor:
-        """(rows, dim) keys of each label among positions ``low`` to ``high`` - 1, in closed form."""
-        low = (low - self.start).clamp(0, self.size).unsqueeze(-1)
-        high = (high - self.start).clamp(0, self.size).unsqueeze(-1)
-        label = torch.arange(self.dim, device=low.device)
+    def counts(self, visible: Visible) -> Tensor:
+        """(rows, dim) visible keys of each label, in closed form."""
+        label = torch.arange(self.dim, device=visible.low.device)
         if self.block:
-            first = label * self.block
-            return (torch.minimum(high, first + self.block) - torch.maximum(low, first)).clamp(min=0)
-        return (high - 1 - label) // self.dim - (low - 1 - label) // self.dim
+            edges = (torch.arange(self.dim + 1, device=label.device) * self.block).clamp(max=self.size) + self.start
+            return visible.before(edges).diff()
+        passed_by, up_to = visible.before(torch.tensor([0, self.size], device=label.device) + self.start).unbind(-1)
+        first = visible.low + passed_by * visible.step - self.start  # of the labelled ones
+        # The n-th of them has a label where first + n * step is label modulo dim: every so many, from one on, or never.
+        divisor = math.gcd(visible.step, self.dim)
+        every = self.dim // divisor
+        steps = torch.arange(every, device=label.device) * visible.step
+        distance = (label - first.unsqueeze(-1)) % self.dim
+        nth = torch.zeros(self.dim, dtype=torch.int64, device=label.device)
+        nth[steps % self.dim] = torch.arange(every, device=label.device)
+        counted = ((up_to - passed_by).unsqueeze(-1) - 1 - nth[distance]) // every + 1
+        return counted * (distance % divisor == 0)
 
     def keys(self, label: int) -> str:
         """The keys of a label, in words."""
@@ -88,9 +98,9 @@ class Census(Shipped):
         inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=subject.device)
         inputs = with_tensors(inputs, q=torch.zeros_like(inputs.q_whole))
         rows = rows_of(workload, subject.device)
-        # Keeps the output out of the subnormal range of fp16, and the values within its range.
-        largest = 8 if FORMATS[workload.kv_format].descaled else 14
-        scale = 2.0 ** min(largest, math.floor(math.log2(max(workload.seqlens_k))))
+        # Keeps the output out of the subnormal range of fp16, and the values within their format's range.
+        largest = math.floor(math.log2(FORMATS[workload.kv_format].largest))
+        scale = 2.0 ** min(largest, MOST, math.floor(math.log2(max(workload.seqlens_k))))
         position = key_positions(workload, subject.device)
         everything = torch.ones_like(position, dtype=torch.bool)
         asked = [(labelling, 0.0) for labelling in labellings(workload, subject.level)]
@@ -169,39 +179,41 @@ class Reader:
         self.scale = scale
         self.score = score
 
-    def seen(self, out: Tensor, low: Tensor, high: Tensor, rows: slice | list[int]) -> Tensor:
-        """(rows, heads_q, head_dim_v) label counts that the output gives away, if the row saw ``high - low`` keys."""
-        weight = (high - low)[rows].float()[:, None] + self.sink
-        return out[rows].float() * (weight / self.scale).unsqueeze(-1)
+    def seen(self, out: Tensor, visible: Visible) -> Tensor:
+        """(rows, heads_q, head_dim_v) label counts that the rows give away, if they saw as many keys as they must."""
+        weight = visible.count.float()[:, None] + self.sink
+        return out.float() * (weight / self.scale).unsqueeze(-1)
 
-    def wrong_rows(self, out: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    def wrong_rows(self, out: Tensor, visible: Visible) -> Tensor:
         """(total_q, heads_q) whether a row's counts are off by half a key or more, or not numbers."""
         step = max(1, BLOCK_ELEMENTS // (out.shape[1] * out.shape[2]))
         parts = []
         for first in range(0, len(out), step):
             rows = slice(first, first + step)
-            off = (self.seen(out, low, high, rows) - self.labelling.counts(low[rows], high[rows]).unsqueeze(1)).abs()
-            parts.append(~(off < 0.5).all(-1) & (high > low)[rows].unsqueeze(-1))
+            some = visible.at(rows)
+            off = (self.seen(out[rows], some) - self.labelling.counts(some).unsqueeze(1)).abs()
+            parts.append(~(off < 0.5).all(-1) & some.some.unsqueeze(-1))
         return torch.cat(parts)
 
     def first_wrong(self, result: Result, subject: Subject) -> tuple[str, dict[str, Value]] | None:
         """What is wrong with the first wrong row, in words, and the values; None where nothing is."""
-        low, high = self.rows.visible_range()
-        wrong = self.wrong_rows(result.out, low, high)
-        miscounted = self._miscounted(result, low, high, subject.card.claims.lse.rel)
+        visible = self.rows.visible()
+        wrong = self.wrong_rows(result.out, visible)
+        miscounted = self._miscounted(result, visible, subject.card.claims.lse.rel)
         if not bool(wrong.any()):
             return miscounted
         row, head = (int(x) for x in wrong.nonzero()[0])
-        counts = self.labelling.counts(low[[row]], high[[row]])[0]
-        seen = self.seen(result.out, low, high, [row])[0, head].nan_to_num(nan=-1.0)
+        own = visible.at([row])
+        counts = self.labelling.counts(own)[0]
+        seen = self.seen(result.out[[row]], own)[0, head].nan_to_num(nan=-1.0)
         label = int((seen - counts).abs().argmax())
         sequence, query = int(self.rows.sequence[row]), int(self.rows.query[row])
         values: dict[str, Value] = {
             "sequence": sequence,
             "query": query,
             "head": head,
-            "visible_first": int(low[row]),
-            "visible_last": int(high[row]) - 1,
+            "visible_first": int(own.low),
+            "visible_last": int(own.high) - 1,
             "label": self.labelling.keys(label),
             "expected": int(counts[label]),
             "actual": float(seen[label]),
@@ -211,21 +223,19 @@ class Reader:
         looks_like = self._looks_like(result.out)
         detail = (
             f"{values['share']:.2%} of the rows see other keys than the mask says; first: sequence {sequence}, query "
-            f"{query}, head {head} must see keys {values['visible_first']} to {values['visible_last']}; of "
-            f"{values['label']} it sees {values['actual']:.3g} instead of {values['expected']}"
+            f"{query}, head {head} must see {own.words(0)}; of {values['label']} it sees "
+            f"{values['actual']:.3g} instead of {values['expected']}"
         ) + (f"; all rows look like {looks_like}" if looks_like else "")
         return detail, values | {"looks_like": looks_like}
 
-    def _miscounted(
-        self, result: Result, low: Tensor, high: Tensor, limit: float
-    ) -> tuple[str, dict[str, Value]] | None:
+    def _miscounted(self, result: Result, visible: Visible, limit: float) -> tuple[str, dict[str, Value]] | None:
         """The LSE must be ln(n + e^sink), plus the score of every key."""
         if result.lse is None:
             return None
-        expected = torch.log((high - low).double()[:, None] + self.sink) + self.score
+        expected = torch.log(visible.count.double()[:, None] + self.sink) + self.score
         actual = result.lse.T.double()
         off = (actual - expected).abs() / expected.abs().clamp(min=1)
-        wrong = ~(off <= limit) & (high > low)[:, None]
+        wrong = ~(off <= limit) & visible.some[:, None]
         if not bool(wrong.any()):
             return None
         row, head = (int(x) for x in wrong.nonzero()[0])
@@ -239,7 +249,7 @@ class Reader:
         }
         detail = (
             f"exp(lse) does not count the visible keys in {values['rows']} rows; first: query {values['query']}, head "
-            f"{head}: lse {values['lse']:.7g}, that of {int(high[row] - low[row])} keys (and the sink) is "
+            f"{head}: lse {values['lse']:.7g}, that of {int(visible.count[row])} keys (and the sink) is "
             f"{values['expected']:.7g}"
         )
         return detail, values
@@ -267,7 +277,6 @@ class Reader:
         if self.workload.spans:
             suspects.append(("the image spans being ignored", {"spans": False}))
         for name, change in suspects:
-            low, high = self.rows.visible_range(**change)
-            if not bool(self.wrong_rows(out, low, high).any()):
+            if not bool(self.wrong_rows(out, self.rows.visible(**change)).any()):
                 return name
         return ""

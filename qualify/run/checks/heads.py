@@ -94,17 +94,17 @@ def wrong_head(subject: Subject) -> Finding | None:
     number = torch.arange(workload.heads_kv, device=subject.device) + 1
     read = torch.zeros(len(before.out), workload.heads_q, dtype=torch.int64, device=subject.device)
     rows = rows_of(workload, subject.device)
-    low, high = rows.visible_range()
+    visible = rows.visible()
     for digit in range(workload.heads_kv.bit_length()):
         after = subject.run(_turned_values(inputs, (number >> digit) & 1 == 1).call)
         read += _changes(subject, before, after).long() << digit
-    wrong = (read != own + 1) & (high > low)[:, None]
+    wrong = (read != own + 1) & visible.some[:, None]
     found: Finding | None
     if bool(wrong.any()):
         row, head = (int(x) for x in wrong.nonzero()[0])
         found = _finding(subject, "values", row, head, int(own[head]), int(read[row, head]) - 1, int(wrong.sum()))
     else:
-        found = _wrong_keys(subject, inputs, before, own, (high - low) > 1)
+        found = _wrong_keys(subject, inputs, before, own, visible.count > 1)
     return (unsteady(subject, inputs.call, before) or found) if found else None
 
 

@@ -1,7 +1,7 @@
 """history: what a kernel did before must not show in what it does now.
 
 Call A, then call B that differs in exactly one thing (scale, lengths, their order, batch, mask, one side of the window,
-chunk, images, softcap, sinks, dtype, page size, or pages at all), then A again: B must be right against the golden
+pattern, images, softcap, sinks, dtype, page size, or pages at all), then A again: B must be right against the golden
 result, and the second A bitwise the first. A plan, a compiled kernel or a workspace that is kept under too coarse a key
 gives itself away. Then the same tensors are called again after their contents were replaced where they stand, as a
 cache and its metadata are from one step of an engine to the next: all of them at once, and lengths, pages and images
@@ -24,6 +24,7 @@ from qualify.cards.kernel import PageSizeClaim
 from qualify.facts.case import Workload
 from qualify.facts.dtypes import DTYPES, FORMATS
 from qualify.facts.outcome import Finding
+from qualify.masks import PATTERNS
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import (
@@ -254,19 +255,17 @@ def _longer(workload: Workload) -> Workload:
 
 
 def _shorter(workload: Workload) -> Workload:
-    return workload.with_lengths(
-        tuple(-(-q // 2) for q in workload.seqlens_q), tuple(-(-k // 2) for k in workload.seqlens_k)
-    )
+    queries, keys = (tuple(-(-each // 2) for each in lengths) for lengths in (workload.seqlens_q, workload.seqlens_k))
+    return workload.with_lengths(queries, keys)
 
 
 def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
     """Another number in one place of the mask: a key may hold the other places, or only that there is a mask."""
     workload, masks = subject.workload, subject.card.claims.masks
     left, right = workload.mask.window
-    if not workload.mask.causal and left > 0:
-        yield "window (left side)", workload.masked(window=(left // 2, right))
-    if not workload.mask.causal and right > 0:
-        yield "window (right side)", workload.masked(window=(left, right // 2))
+    for side, window in (("left", (left // 2, right)), ("right", (left, right // 2))):
+        if not workload.mask.causal and window != workload.mask.window:
+            yield f"window ({side} side)", workload.masked(window=window)
     if workload.mask.causal and left > 0 and right == 0:
         yield "window (right side)", workload.masked(window=(left, -1))  # it is causal all the same
     if not workload.mask.pattern and not workload.spans:
@@ -275,34 +274,41 @@ def _other_masks(subject: Subject) -> Iterator[tuple[str, Workload]]:
                 yield f"window ({side} side of 0)", workload.masked(causal=False, window=window)
     if not workload.mask.causal or workload.mask.windowed:
         return
-    longest = max(workload.seqlens_k)
-    if "chunked" in masks and longest > 2:
-        chunk = (-(-workload.mask.chunk // 2) or -(-longest // 3)) | 1  # odd, so that it cuts tiles
-        chunks = {"pattern": "chunked", "size": chunk}
-        yield "chunk", workload.masked(**chunks)
-        yield "chunk (its length)", workload.masked(pattern="chunked", size=chunk + 16)
-        if "sinks" in subject.card.claims.features:
-            yield "chunk and sinks", replace(workload.masked(**chunks), sinks=True)
     image = _image(workload)
     if "spans" in masks and not workload.mask.pattern and image:
         at, start, end = image
         yield "image", replace(workload, spans=(image,))
         yield "image (its place)", replace(workload, spans=((at, start + 1, end + 1),))
-        if "chunked" in masks and longest > 2:
-            yield "chunk and image", replace(workload.masked(**chunks), spans=(image,))
         if "sinks" in subject.card.claims.features:
             yield "sinks and image", replace(workload, sinks=True, spans=(image,))
     if "window" in masks and not workload.mask.pattern:
         yield "window (beyond 2^16)", workload.masked(window=(FAR, 0))  # 3, to an index of 16 bits
 
 
+def _other_patterns(subject: Subject) -> Iterator[tuple[str, Workload]]:
+    """Other sizes of the workload's own pattern, or of each one under a causal mask, also with sinks and an image."""
+    workload, claims = subject.workload, subject.card.claims
+    own, image, longest = workload.mask, _image(workload), max(workload.seqlens_k)
+    for pattern, facts in PATTERNS.items():
+        size = own.size if pattern == own.pattern else 0
+        if pattern not in claims.masks or longest <= 2 or not (size or (own.causal and not own.windowed)):
+            continue
+        first, second = (replace(own, pattern=pattern, size=other) for other in facts.others(size, longest))
+        if not workload.spans or first.step == 1:  # no image under a mask with gaps
+            yield f"{pattern} mask", replace(workload, mask=first)
+            yield f"{pattern} mask (its size)", replace(workload, mask=second)
+            if "sinks" in claims.features:
+                yield f"{pattern} mask and sinks", replace(workload, mask=first, sinks=True)
+        if "spans" in claims.masks and not own.pattern and image and first.step == 1:
+            yield f"{pattern} mask and image", replace(workload, mask=first, spans=(image,))
+
+
 def _image(workload: Workload) -> tuple[int, int, int] | None:
     """The first half of the queries of a sequence; None where none has enough."""
-    pairs = enumerate(zip(workload.seqlens_q, workload.seqlens_k, strict=True))
-    found = (
-        (at, keys - queries, keys - queries + queries // 2) for at, (queries, keys) in pairs if 4 <= queries <= keys
-    )
-    return next(found, None)
+    for at, (queries, keys) in enumerate(zip(workload.seqlens_q, workload.seqlens_k, strict=True)):
+        if 4 <= queries <= keys:
+            return at, keys - queries, keys - queries + queries // 2
+    return None
 
 
 def _page_size(claimed_sizes: PageSizeClaim | None) -> int:
@@ -371,6 +377,7 @@ def differing(subject: Subject) -> Iterator[tuple[str, Workload]]:
     if windowed:
         yield "window", windowed
     yield from _other_masks(subject)
+    yield from _other_patterns(subject)
     if "softcap" in claims.features:
         yield "softcap", replace(workload, softcap=_other_softcap(workload))
     if "sinks" in claims.features:

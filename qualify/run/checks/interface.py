@@ -230,8 +230,8 @@ def difference(
 def _promised(subject: Subject, rows: Tensor | None) -> Tensor:
     """(total_q,) rows that see a key, of all or of the given ones."""
     workload = subject.workload
-    low, high = rows_of(workload, subject.device).visible_range()
-    return high > low if rows is None else rows & (high > low)
+    some = rows_of(workload, subject.device).visible().some
+    return some if rows is None else rows & some
 
 
 def _first(

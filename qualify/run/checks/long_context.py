@@ -32,7 +32,8 @@ from qualify.facts.outcome import Finding
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.interface import Shipped, Subject, changed, difference, failing, noted, passed
 from qualify.run.checks.size_limits import FEW, PAST, SEVERAL, few_kv_heads, layout_of
-from qualify.run.inputs.tensors import Inputs, fitted, replace_keys, with_tensors
+from qualify.run.inputs.formats import fitted
+from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
 
 Role = Literal["late", "early", "even"]
 Place = tuple[int, int]

@@ -39,8 +39,8 @@ class Nan(Shipped):
         workload = subject.workload
         inputs = subject.inputs()
         rows = rows_of(workload, subject.device)
-        low, high = rows.visible_range()
-        row = int((high - low).argmax())
+        visible = rows.visible()
+        row = int(visible.count.argmax())
         slots = key_slots(inputs, workload)
         own = rows.sequence == rows.sequence[row]
         this = torch.arange(len(own), device=own.device) == row
@@ -48,11 +48,12 @@ class Nan(Shipped):
         before = plain.out
         group, head = workload.heads_q // workload.heads_kv, workload.heads_kv // 2
         others = torch.arange(workload.heads_q, device=own.device) // group != head
-        first, last = int(low[row]), int(high[row]) - 1
-        places = sorted({first, (first + last) // 2, last})
+        own_keys = range(int(visible.low[row]), int(visible.high[row]), visible.step)
+        first, last = own_keys[0], own_keys[-1]
+        places = sorted({first, own_keys[(len(own_keys) - 1) // 2], last})
         asked = [("q", last), *((name, position) for name in ("k", "v") for position in places)]
         for name, position in asked:
-            seen = this if name == "q" else own & (low <= position) & (position < high)
+            seen = this if name == "q" else own & visible.has(position)
             heads, elements = (1 if name == "q" else group), (1 if name == "v" else None)
             slot = int(slots[int(rows.first_key[row]) + position])
             out = subject.run(_planted(inputs, name, row, slot, head * group if name == "q" else head)).out
@@ -61,12 +62,12 @@ class Nan(Shipped):
             hidden = ~out.isnan() & sees
             if bool(hidden.any()):
                 return [_finding(subject, name, hidden, "sees it and gives a number")]
-            moved = (out.isnan() != before.isnan()) & (high > low).view(-1, 1, 1)
+            moved = (out.isnan() != before.isnan()) & visible.some.view(-1, 1, 1)
             if bool((moved & ~own.view(-1, 1, 1)).any()):
                 return [_finding(subject, name, moved & ~own.view(-1, 1, 1), "is another sequence and notices it")]
             if bool((moved & others.view(-1, 1)).any()):
                 return [_finding(subject, name, moved & others.view(-1, 1), "reads another KV head and notices it")]
-            shared = far_apart(before, out) & ~sees & (high > low).view(-1, 1, 1)
+            shared = far_apart(before, out) & ~sees & visible.some.view(-1, 1, 1)
             if name == "q" and bool(shared.any()):
                 wrong = _finding(subject, name, shared, "is another query or head, and its result changes")
                 return [unsteady(subject, inputs.call, plain) or wrong]

@@ -25,7 +25,8 @@ from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.run.checks.interface import Result, Shipped, Subject, paged_or_ragged, same_bits
 from qualify.run.checks.rows import rows_of
-from qualify.run.inputs.tensors import TORCH_DTYPES, make_inputs, replace_keys, with_tensors
+from qualify.run.inputs.formats import TORCH_DTYPES
+from qualify.run.inputs.tensors import make_inputs, replace_keys, with_tensors
 
 GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
@@ -36,6 +37,9 @@ LEAST_DIM = 32
 PASSES: dict[Level, int] = {"smoke": 1, "full": 3}
 LIFT = 128.0
 """of both constants where they lift the scores: by 1448 at a head_dim of 128; exact in every dtype"""
+
+MOST_BITS, MOST = 8, 2.0**15
+"""significant bits and magnitude of the constant, at most: the queries, in a format of 16 bits or more, hold it too"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,8 +128,8 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
     the two to zero.
     """
     d = len(range(workload.head_dim)[workload.rope]) - 1
-    fp8 = FORMATS[workload.kv_format].descaled
-    bits, largest = (4, 448.0) if fp8 else (8, 2.0**15)
+    stored = FORMATS[workload.kv_format]
+    bits, largest = min(stored.bits, MOST_BITS), min(stored.largest, MOST)
     pairs = max(2, sum(workload.seqlens_q)) * max(2, max(workload.seqlens_k)) * workload.heads_q
     share = min(0.9, 1.1 * math.sqrt(2 * math.log(pairs) / d))
     for exponent in range(-4, 7):
@@ -136,13 +140,13 @@ def amplitudes(workload: Workload) -> Amplitudes | None:
         other = _exact(middle / workload.scale / offset, bits)
         shift = offset * other * workload.scale
         gap = _capped(target - shift, workload.softcap) - _capped(target * share - shift, workload.softcap)
-        if gap >= GAP and offset * other < 2.0**15 and max(code, offset, other) <= largest:
+        if gap >= GAP and offset * other < MOST and max(code, offset, other) <= largest:
             return Amplitudes(code=code, offset_q=offset, offset_k=other)
     return None
 
 
 def _exact(value: float, bits: int) -> float:
-    """The nearest number with so many significant bits: eight are exact in all but fp8, which has four."""
+    """The nearest number with so many significant bits."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(round(mantissa * 2**bits), exponent - bits)
 
@@ -158,29 +162,28 @@ def choose_targets(workload: Workload, device: torch.device, number: int) -> tup
     pages, and everything else by a fixed stride; rows and heads walk through them.
     """
     rows = rows_of(workload, device)
-    low, high = rows.visible_range()
-    count = (high - low).clamp(min=1)
+    visible = rows.visible()
+    low, last = visible.low[:, None], visible.high[:, None] - 1
+    count = (last - low + 1).clamp(min=1)
     turn = torch.arange(len(count), device=device)[:, None] * 7 + torch.arange(workload.heads_q, device=device) * 3
     turn = turn + number * 5
     page = workload.page_size or 128
-    last = (high - 1)[:, None]
     candidates = [
         last,
-        low[:, None],
+        low,
         last // 128 * 128,
         last // 128 * 128 - 1,
         last // page * page,
         last // page * page - 1,
-        low[:, None] + 1,
+        low + visible.step,
         last // 64 * 64 - 1,
-        low[:, None] + turn * 2654435761 % count[:, None],
-        low[:, None] + turn * 40503 % count[:, None],
+        low + turn * 2654435761 % count,
+        low + turn * 40503 % count,
     ]
     stacked = torch.stack([candidate.expand(-1, workload.heads_q) for candidate in candidates])
     picked = stacked.gather(0, (turn % len(candidates)).unsqueeze(0))[0]
-    picked = torch.minimum(torch.maximum(picked, low[:, None]), (low + count - 1)[:, None])
-    seen = high > low
-    return torch.where(seen[:, None], rows.first_key[:, None] + picked, 0), seen
+    seen = visible.some
+    return torch.where(seen[:, None], rows.first_key[:, None] + visible.nearest(picked), 0), seen
 
 
 def describe(

@@ -21,13 +21,15 @@ import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Shipped, Subject, failing, paged_or_ragged, passed
 from qualify.run.checks.rows import rows_of
-from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, SIGNIFICANT_BITS, declared_class
+from qualify.run.golden.accuracy import ACCUMULATED, FP32_ROUNDOFF, declared_class
+from qualify.run.inputs.formats import fitted
 from qualify.run.inputs.kinds import key_positions
-from qualify.run.inputs.tensors import Inputs, fitted, make_inputs, replace_keys, with_tensors
+from qualify.run.inputs.tensors import Inputs, make_inputs, replace_keys, with_tensors
 
 STEP = 1.5
 """d: distance of the two scores, times a factor per head; shares between 0.1 and 0.9"""
@@ -100,7 +102,7 @@ def make_probe(subject: Subject, base: float, *, sinks_above: float = 0.0) -> Pr
     device = subject.device
     inputs = make_inputs(workload, kind="normal", seed=subject.seed, device=device)
     position = key_positions(workload, device)
-    first = position % 2 == 0
+    first = position // workload.mask.step % 2 == 0
     heads = torch.arange(workload.heads_q, device=device)
     factor = 1 + (heads % 4) / 4
     total = len(position)
@@ -131,10 +133,11 @@ def _sinks(workload: Workload, base: float, device: torch.device) -> Tensor:
 
 
 def _halves(workload: Workload, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(total_q,) visible keys at even and at odd positions."""
-    low, high = rows_of(workload, device).visible_range()
-    even = (high + 1) // 2 - (low + 1) // 2
-    return even, high - low - even
+    """(total_q,) visible keys of the first half and of the other one: a row sees them in turn."""
+    visible = rows_of(workload, device).visible()
+    begins_with_other = visible.low // visible.step % 2
+    first = (visible.count + 1 - begins_with_other) // 2
+    return first, visible.count - first
 
 
 def _expected(probe: Probe, scale: float, softcap: float, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -197,7 +200,7 @@ def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Ten
     largest = max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
     keys = (probe.ones + probe.zeros).double()[:, None]
     sums = keys / (ADDED_SINGLY if declared.name == "fp32" else ACCUMULATED)
-    rounded = 1.25 * declared.roundoff + 2.0 ** -SIGNIFICANT_BITS[result.out.dtype]
+    rounded = 1.25 * declared.roundoff + FORMATS[subject.workload.out_format].roundoff
     rounded += 2 * declared.scores * largest  # both scores are rounded, and may move apart
     allowed = (rounded + FP32_ROUNDOFF * (8 * largest + sums)) * share + declared.underflow
     allowed = allowed + torch.finfo(result.out.dtype).smallest_normal

@@ -77,9 +77,12 @@ def named(value: float, dtype: torch.dtype) -> str:
 def unseen_keys(workload: Workload, device: torch.device) -> Tensor:
     """(total_k,) bool: keys that no query of their own sequence sees."""
     rows = rows_of(workload, device)
-    low, high = rows.visible_range()
-    edges = torch.zeros(sum(workload.seqlens_k) + 1, dtype=torch.int32, device=device)
-    ones = torch.ones_like(low, dtype=torch.int32)
-    edges.index_add_(0, rows.first_key + low, ones)
-    edges.index_add_(0, rows.first_key + high, -ones)
-    return edges.cumsum(0)[:-1] == 0
+    visible = rows.visible()
+    total, step = sum(workload.seqlens_k), visible.step
+    # One line for each step: a row adds one from its first key on, down to the line behind its last one.
+    edges = torch.zeros(-(-total // step) + 1, step, dtype=torch.int32, device=device)
+    ones = torch.ones_like(visible.low, dtype=torch.int32)
+    first = rows.first_key + visible.low
+    edges.view(-1).index_add_(0, first, ones)
+    edges.view(-1).index_add_(0, first + visible.count * step, -ones)
+    return edges.cumsum(0).flatten()[:total] == 0

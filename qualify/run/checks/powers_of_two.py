@@ -16,20 +16,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from qualify.facts.dtypes import FORMATS, Format
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, passed, unsteady
-from qualify.run.inputs.tensors import FP8, Inputs, with_tensors
+from qualify.run.inputs.tensors import Inputs, with_tensors
 
 EXPONENT = 12
 """2^12 times a score of some 40, or times a sum over a tile, is beyond fp16's largest number"""
 WIDE_EXPONENT = 40
 """of formats with eight bits of exponent: beyond fp16 in both directions, and far from the ends of float32"""
-QUIET, FP8_QUIET = -6, -2
-"""even, as EXPONENT is: PyTorch's math path gives q and k the square root of the scale each. In normal range"""
-FP8_SMALL = -6
-"""2^-6 times the values from 1/2 to 2 is below e4m3's normal range, and exact; outputs in fp16 would leave theirs"""
-FP8_EXPONENT = 7
-"""2^7 times 2 is within e4m3's range, and 2^7 times a score of some 500 is beyond fp16's"""
+QUIET = -6
+"""even, as EXPONENT is: PyTorch's math path gives q and k the square root of the scale each"""
+STEP, MOST = 1 / 8, 2
+"""queries and keys are multiples of the one; they and the values are at most the other"""
 GONE = 100.0
 """a hidden key whose logit is so far below zero has no weight; what a card's ``hidden_score`` must leave of it"""
 
@@ -43,11 +42,11 @@ class PowersOfTwo(Shipped):
 
     def run(self, subject: Subject) -> list[Finding]:
         """The plain call, the scaled queries, queries against keys, the scaled values."""
-        inputs = small_multiples(subject)
+        workload, inputs = subject.workload, small_multiples(subject)
         exact = subject.card.claims.deterministic
         before = subject.run(inputs.call)
         louder_by = loudest(subject, inputs)
-        for by in filter(None, (louder_by, FP8_QUIET if inputs.call.q.dtype == FP8 else QUIET)):
+        for by in filter(None, (louder_by, quiet(workload.q_format))):
             altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by))
             call = replace(altered.call, scale=inputs.call.scale / 2.0**by)
             found = difference(subject, before, subject.run(call), exact=exact)
@@ -58,7 +57,7 @@ class PowersOfTwo(Shipped):
                     or failing(self.name, detail, {"scaled": "q", "exponent": by, **found})
                 ]
         by = WIDE_EXPONENT
-        if exponent_of(inputs.call.q) == exponent_of(inputs.call.k) == by and not subject.workload.latent:
+        if exponent_of(workload.q_format) == exponent_of(workload.kv_format) == by and not workload.latent:
             altered = with_tensors(inputs, q=scaled(inputs.q_whole, 2.0**by), k=scaled(inputs.k_whole, 2.0**-by))
             found = difference(subject, before, subject.run(altered.call), exact=exact)
             if found:
@@ -67,14 +66,13 @@ class PowersOfTwo(Shipped):
                     unsteady(subject, inputs.call, before)
                     or failing(self.name, detail, {"scaled": "k", "exponent": -by, **found})
                 ]
-        if subject.workload.latent:
+        if workload.latent:
             deaf = inputs.q_whole.clone()
-            deaf[..., : subject.workload.rope.start] = 0.0
+            deaf[..., : workload.rope.start] = 0.0
             inputs = with_tensors(inputs, q=deaf)
             before = subject.run(inputs.call)
-        exponent = exponent_of(inputs.call.v)
-        small = inputs.call.v.dtype == FP8 and inputs.call.out_dtype != torch.float16
-        for by in (exponent, FP8_SMALL) if small else (exponent,):
+        exponent = exponent_of(workload.kv_format)
+        for by in filter(None, (exponent, subnormal(workload.kv_format, workload.out_format))):
             after = subject.run(with_tensors(inputs, v=scaled(inputs.v_whole, 2.0**by)).call)
             found = difference(subject, before, Result(out=after.out / 2.0**by, lse=after.lse), exact=exact)
             if found:
@@ -88,17 +86,29 @@ class PowersOfTwo(Shipped):
         return [passed(self.name, f"{asked}: the same, {how}")]
 
 
-def exponent_of(tensor: Tensor) -> int:
-    """By how much the small multiples of a dtype may grow."""
-    if tensor.dtype == FP8:
-        return FP8_EXPONENT
-    return EXPONENT if tensor.dtype == torch.float16 else WIDE_EXPONENT
+def exponent_of(name: Format) -> int:
+    """By how much the small multiples may grow in a format: 2^7 in e4m3, whose scores then leave fp16's range too."""
+    room = math.floor(math.log2(FORMATS[name].largest / MOST))
+    return WIDE_EXPONENT if room > WIDE_EXPONENT else min(EXPONENT, room)
+
+
+def quiet(name: Format) -> int:
+    """By how much queries shrink: an even power of two that leaves them in their format's normal range."""
+    room = math.ceil(math.log2(FORMATS[name].smallest_normal / STEP))
+    return max(QUIET, room + room % 2)
+
+
+def subnormal(kv: Format, out: Format) -> int:
+    """What takes values of 8 bits below their normal range, exactly; 0 where nothing does, or outputs leave theirs."""
+    if not FORMATS[kv].descaled or FORMATS[out].underflows:
+        return 0
+    return math.floor(math.log2(FORMATS[kv].smallest_normal))
 
 
 def loudest(subject: Subject, inputs: Inputs) -> int:
     """By how much the queries grow: no further than where scale and factors take ``hidden_score`` near zero."""
     hidden = subject.card.claims.hidden_score
-    most = exponent_of(inputs.call.q)
+    most = exponent_of(subject.workload.q_format)
     if hidden is None:
         return most
     scale = inputs.call.scale
@@ -124,7 +134,7 @@ def small_multiples(subject: Subject) -> Inputs:
 
     return with_tensors(
         inputs,
-        q=draw(inputs.q_whole, -16, 16, 1 / 8),
-        k=draw(inputs.k_whole, -16, 16, 1 / 8),
+        q=draw(inputs.q_whole, round(-MOST / STEP), round(MOST / STEP), STEP),
+        k=draw(inputs.k_whole, round(-MOST / STEP), round(MOST / STEP), STEP),
         v=draw(inputs.v_whole, 2, 8, 1 / 4),
     )

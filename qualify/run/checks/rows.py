@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from qualify.facts.case import Workload
 from qualify.masks import Mask
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Visible:
+    """The keys that rows see: ``range(low, high, step)`` of each row's sequence."""
+
+    low: Tensor
+    """(rows,) the first one"""
+    high: Tensor
+    """(rows,) one past the last; ``low`` where a row sees none"""
+    step: int
+
+    @property
+    def count(self) -> Tensor:
+        """(rows,) how many a row sees."""
+        return (self.high - self.low + self.step - 1) // self.step
+
+    @property
+    def some(self) -> Tensor:
+        """(rows,) bool: whether a row sees any."""
+        return self.high > self.low
+
+    def at(self, rows: slice | list[int]) -> Visible:
+        """Of some of the rows."""
+        return replace(self, low=self.low[rows], high=self.high[rows])
+
+    def before(self, keys: Tensor) -> Tensor:
+        """(rows, n) how many of them lie before each of n keys."""
+        distance = keys - self.low.unsqueeze(-1)
+        return ((distance + self.step - 1) // self.step).clamp(min=0).minimum(self.count.unsqueeze(-1))
+
+    def nearest(self, keys: Tensor) -> Tensor:
+        """(rows, n) the last visible key up to each of a row's n keys; the first one where that is none."""
+        low = self.low.unsqueeze(-1)
+        keys = torch.maximum(keys.minimum(self.high.unsqueeze(-1) - 1), low)
+        return keys - (keys - low) % self.step
+
+    def has(self, key: int) -> Tensor:
+        """(rows,) bool: whether a row sees a key."""
+        return (self.low <= key) & (key < self.high) & ((key - self.low) % self.step == 0)
+
+    def words(self, row: int) -> str:
+        """The keys of a row that sees some."""
+        steps = f", every {self.step} keys" if self.step > 1 else ""
+        return f"keys {int(self.low[row])} to {int(self.high[row]) - 1}{steps}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,21 +72,22 @@ class Rows:
     span: Tensor
     """(total_q, 2) first key and one past the last of the image that a row is in; past all keys and 0 where none"""
 
-    def visible_range(
+    def visible(
         self,
         mask: Mask | None = None,
         *,
         shift: int = 0,
         top_left: bool = False,
         spans: bool = True,
-    ) -> tuple[Tensor, Tensor]:
-        """First visible key and one past the last, per row; arguments describe suspected faults."""
+    ) -> Visible:
+        """The keys that each row sees; arguments describe suspected faults."""
+        mask = self.mask if mask is None else mask
         query = self.query + shift - (self.seqlen_k - self.seqlen_q if top_left else 0)
-        low, high = (self.mask if mask is None else mask).key_range(query, self.seqlen_q, self.seqlen_k)
+        low, high = mask.key_range(query, self.seqlen_q, self.seqlen_k)
         if spans:
-            # A row's own key is in its image and in its mask, so both together are one range.
+            # A row's own key is in its image and in its mask, so both together are one range: with images step is 1.
             low, high = torch.minimum(low, self.span[:, 0]), torch.maximum(high, self.span[:, 1])
-        return low, high
+        return Visible(low=low, high=high, step=mask.step)
 
 
 def rows_of(workload: Workload, device: torch.device) -> Rows:

@@ -16,7 +16,8 @@ from qualify.facts.outcome import Finding
 from qualify.masks import Mask
 from qualify.run.checks.interface import Difference, Result, Shipped, Subject, changed, difference, unsteady
 from qualify.run.checks.rows import Rows, rows_of
-from qualify.run.inputs.tensors import Inputs, fitted, replace_keys, with_tensors
+from qualify.run.inputs.formats import fitted
+from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
 
 SPLITS: dict[Level, tuple[float, ...]] = {"smoke": (0.45,), "full": (0.0, 0.3, 0.45, 0.77)}
 """where each sequence is split, as a share of its queries"""
@@ -69,24 +70,32 @@ class Suffix(Shipped):
 
     def _splits(self, subject: Subject, rows: Rows, share: float) -> list[tuple[str, Tensor, Tensor]]:
         """(what changes, which keys, which rows must stay) for one place of the split."""
-        workload = subject.workload
-        low, high = rows.visible_range()
+        workload, visible = subject.workload, rows.visible()
         split = (rows.seqlen_q * share).long()
         lengths = torch.tensor(workload.seqlens_k, device=subject.device)
         at_split = rows.query == split
         position = torch.arange(int(lengths.sum()), device=subject.device)
         owner = torch.repeat_interleave(torch.arange(len(lengths), device=subject.device), lengths)
         splits = []
-        # Per sequence, the packed start and end of what the split row sees; all of it where there is no query.
+        # Per sequence, the packed start and end of what the kept rows see; all of it where there is no query.
         ends = torch.cumsum(lengths, 0)
         starts = ends - lengths
-        owners = rows.sequence[at_split]
         if _ahead(workload.mask):
-            ends = ends.scatter(0, owners, (rows.first_key + high)[at_split])
-            splits.append(("the future", position >= ends[owner], rows.query <= split))
+            kept = rows.query <= split
+            seen = (rows.first_key + visible.high)[kept]
+            ends = ends.scatter_reduce(0, rows.sequence[kept], seen, "amax", include_self=False)
+            splits.append(("the future", position >= ends[owner], kept))
         if _behind(workload.mask):
-            starts = starts.scatter(0, owners, (rows.first_key + low)[at_split])
-            splits.append(("keys behind its window", position < starts[owner], rows.query >= split))
+            kept = rows.query >= split
+            seen = (rows.first_key + visible.low)[kept]
+            starts = starts.scatter_reduce(0, rows.sequence[kept], seen, "amin", include_self=False)
+            splits.append(("keys behind its window", position < starts[owner], kept))
+        if visible.step > 1:
+            phase = torch.zeros_like(lengths).scatter(
+                0, rows.sequence[at_split], (rows.first_key + visible.low)[at_split]
+            )
+            between = (position - phase[owner]) % visible.step != 0
+            splits.append(("keys between those it sees", between, (rows.query - split) % visible.step == 0))
         return [(name, keys, kept) for name, keys, kept in splits if bool(keys.any())]
 
     def _difference(

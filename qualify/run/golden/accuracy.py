@@ -27,8 +27,9 @@ from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT, AccuracyClass, class_named
-from qualify.facts.dtypes import DTYPES, Dtype
+from qualify.facts.dtypes import DTYPES, FORMATS, Dtype
 from qualify.run.golden.reference import Golden
+from qualify.run.inputs.formats import format_of
 
 SIGMAS = 6.0
 
@@ -45,8 +46,6 @@ ACCUMULATED = 16
 """Keys that a tensor core adds in one step, at least. It cuts each sum instead of rounding it (Fasi et al. 2021, PeerJ
 Computer Science 7:e330), so every step may take 2^-24 of it away. One query on 16,384 keys in fp16 on an H100, with
 values of one sign: β of -1.04e-4 by FlashInfer's fa3 and by FlashAttention-4; 9.4e-5 was allowed without this term."""
-
-SIGNIFICANT_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,10 +95,10 @@ def scaled(kind: AccuracyClass, weight_scale: float) -> AccuracyClass:
 
 def spacing(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Distance between neighbouring numbers of ``dtype`` at each value: its ulp."""
-    bits = SIGNIFICANT_BITS[dtype]
+    known = FORMATS[format_of(dtype)]
     _, exponent = torch.frexp(values)
-    least = math.log2(torch.finfo(dtype).smallest_normal) - bits + 1
-    steps = (exponent - bits).to(values.dtype).clamp(min=least)
+    least = math.log2(known.smallest_normal) - known.bits + 1
+    steps = (exponent - known.bits).to(values.dtype).clamp(min=least)
     # frexp gives 0 the exponent of 1/2 to 1, and an exact 0 would have a budget that it does not need.
     return torch.exp2(torch.where(values == 0, least, steps))
 
@@ -205,7 +204,7 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: boo
 
 def _worst_case(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, dtype: torch.dtype) -> Tensor:
     """B of every element; float32 scores and sums err by four standard deviations."""
-    roundoff_out = 2.0 ** -SIGNIFICANT_BITS[dtype]
+    roundoff_out = FORMATS[format_of(dtype)].roundoff
     worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + _sums(golden))) * golden.A
     worst = worst + (1 + kind.rescaled) * torch.maximum(roundoff_out * golden.out.abs(), step / 2)
     return worst + kind.scores * golden.S if kind.scores and golden.S is not None else worst

@@ -45,9 +45,7 @@ class LocalKernel:
             prepared = self.adapter.prepare(call)
             return prepared.result(prepared.launch())
 
-        returned = self.do(called)
-        self.processor.synchronize()
-        return returned
+        return self.do(called)
 
     @contextmanager
     def at(self, place: Place) -> Iterator[None]:
@@ -101,9 +99,7 @@ class LocalBound:
 
     def result(self, native: Any) -> Any:
         """The contract's form of it, computed."""
-        returned = self.kernel.do(lambda: self.prepared.result(native))
-        self.kernel.processor.synchronize()
-        return returned
+        return self.kernel.do(lambda: self.prepared.result(native))
 
     def host_us(self) -> float:
         """By this process's clock."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from qualify.facts.stack import ComponentKind
+
 Spec = tuple[int, int, int, int, str, tuple[int, ...], tuple[int, ...]]
 """a tensor in shared memory: segment, first byte and bytes of what it is a view of, its own first byte from there,
 dtype, shape, strides in elements"""
@@ -275,9 +277,10 @@ class Sampled(Said):
 
 @dataclass(frozen=True, kw_only=True)
 class Described(Said):
-    """The software of the host: components as (kind, name, version), and files that matter and are mapped."""
+    """The software of the host, files that matter and are mapped, and the variables that steer dispatch."""
 
-    components: tuple[tuple[str, str, str, str], ...]
+    components: tuple[tuple[ComponentKind, str, str, str], ...]
+    """(kind, name, version, digest)"""
     binaries: tuple[str, ...]
     environment: Mapping[str, str]
 

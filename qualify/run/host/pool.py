@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,6 +16,7 @@ from qualify.run.adapters.interface import Adapter
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host.interface import Host, HostLost, Kernel
 from qualify.run.host.local import LocalHost, LocalKernel
+from qualify.run.host.messages import Described
 from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, RemoteKernel, Watch
 from qualify.run.machine.device import Processor
 from qualify.run.measure.tracing import CALLS, read_trace
@@ -167,6 +169,23 @@ class Pool:
                 with contextlib.suppress(Exception):
                     place.host.load(card)
 
+    def described(self) -> dict[str, list[Described]]:
+        """What the hosts of other environments say of their software, by environment."""
+        found: dict[str, list[Described]] = defaultdict(list)
+        for library, place in self.places.items():
+            environment = library.partition("/")[0]
+            if environment and place.host.alive:
+                with contextlib.suppress(Exception):
+                    found[environment].append(place.host.describe())
+        return found
+
+    def begin_controls(self) -> None:
+        """Let every host make its negative control now, beside whatever this process does."""
+        for place in self.places.values():
+            if place.host.alive:
+                with contextlib.suppress(HostLost):
+                    place.host.begin_control()
+
     def binaries(self) -> list[str]:
         """Files that matter and that hosts of this environment have mapped."""
         found: set[str] = set()
@@ -253,7 +272,7 @@ class Pool:
         self.spares.clear()
 
     def _spawn(self, card: KernelCard | None) -> RemoteHost:
-        environment = getattr(card, "environment", "")
+        environment = card.environment if card is not None else ""
         while self.spares and not environment:
             spare = self.spares.pop()
             if spare.lost is None and spare.child.process.poll() is None:
@@ -267,6 +286,5 @@ class Pool:
 
 def library_of(card: KernelCard) -> str:
     """What shares a process: the kernels of one distribution, or one card of a third party; each in its environment."""
-    environment = getattr(card, "environment", "")
     own = card.kernel if card.adapter == CALL or not card.shipped_by else Requirement(card.shipped_by[0]).name
-    return f"{environment}/{card.adapter == CALL}/{own}"
+    return f"{card.environment}/{card.adapter == CALL}/{own}"

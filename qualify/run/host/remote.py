@@ -30,6 +30,8 @@ from qualify.run.process.messages import decode_line
 from qualify.run.repro.script import Claim
 
 BOOT = Path(__file__).with_name("boot.py")
+SPIN_S = 3e-4
+"""longer than a launch takes"""
 RESULT_BYTES = 1 << 20
 """least room for results"""
 START_TIMEOUT_S = 300.0
@@ -89,6 +91,7 @@ class RemoteHost:
             arguments=("-P", str(BOOT)),
             shared=self.arena.shared,
             shared_bytes=self.arena.size,
+            spin_s=0.0 if setup.device == HOST else SPIN_S,
             encode=says.encode,
             decode=partial(decode_line, kinds=says.ANSWERS),
             step_of=lambda message: str(message.index) if isinstance(message, says.Began) else None,
@@ -98,7 +101,9 @@ class RemoteHost:
         except OSError:
             self.arena.close()
             raise
-        self.started = False
+        self.started = self.controlling = False
+        self.controlled: list[dict[str, Any]] | None = None
+        """events of the negative control"""
 
     @property
     def alive(self) -> bool:
@@ -134,6 +139,7 @@ class RemoteHost:
             LibraryRefusal, ImportError, torch.OutOfMemoryError, KernelRaised: as the kernel raised.
             HostLost: the process ended or was ended.
         """
+        self.finish_control()
         self.send(request)
         return self.answer(kind)
 
@@ -226,10 +232,25 @@ class RemoteHost:
             self.kernels[card.kernel] = RemoteKernel(self, card.kernel)
         return self.kernels[card.kernel]
 
+    def begin_control(self) -> None:
+        """Ask for the witness's negative control, and go on: the first profiler session of a process takes seconds."""
+        self.greet()
+        self.send(says.Control())
+        self.controlling = True
+
+    def finish_control(self) -> None:
+        """Wait for it where it was asked for."""
+        if self.controlling:
+            self.controlling = False
+            self.controlled = self._timed(self.answer(says.Events))
+
     def control(self) -> list[dict[str, Any]]:
         """Events of the witness's negative control."""
-        self.greet()
-        return self._timed(self.ask(says.Control(), says.Events))
+        if self.controlled is None and not self.controlling:
+            self.begin_control()
+        self.finish_control()
+        assert self.controlled is not None, "it was asked for"
+        return self.controlled
 
     def describe(self) -> says.Described:
         """Its software."""
@@ -247,6 +268,7 @@ class RemoteHost:
         def begun(index: int) -> None:
             announce(min(index, len(bounds) - 1))
 
+        self.finish_control()
         self.send(says.Trace(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
         events = self._timed(self.answer(says.Events, begun))
         self.unsettled = False

@@ -20,6 +20,7 @@ softcap they stay below it, where it still bends.
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -124,8 +125,10 @@ def key_positions(workload: Workload, device: torch.device) -> Tensor:
 
 def _period(workload: Workload) -> int:
     """Keys from one sink to the next: under a window every query shall see one."""
-    left = workload.mask.window[0]
-    return left + 1 if left >= 0 else max(workload.seqlens_k)
+    left, step = workload.mask.window[0], workload.mask.step
+    most = max(1, (left + 1 if left >= 0 else max(workload.seqlens_k)) // step)
+    # Steps that share no factor with it meet every residue, so some sink is among the keys of each query.
+    return next(period for period in range(most, 0, -1) if math.gcd(period, step) == 1)
 
 
 def _rise(workload: Workload, device: torch.device) -> Tensor:

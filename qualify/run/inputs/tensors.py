@@ -21,21 +21,14 @@ from torch import Tensor
 
 from qualify.facts.case import Workload
 from qualify.facts.devices import HOST
-from qualify.facts.dtypes import FORMATS, Format
+from qualify.facts.dtypes import FORMATS
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.inputs.formats import TORCH_DTYPES, fitted
 from qualify.run.inputs.kept import Kept
 from qualify.run.inputs.kinds import InputKind as InputKind  # noqa: PLC0414 - part of this module's interface
 from qualify.run.inputs.kinds import draw, shape_logits, sink_level
 
 INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
-
-FP8 = torch.float8_e4m3fn
-TORCH_DTYPES: dict[Format, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "fp8_e4m3": FP8,
-}
 
 GUARD_ROWS = 64
 """rows of guard band before and after each packed tensor"""
@@ -183,14 +176,6 @@ def _draw(workload: Workload, kind: InputKind, generator: torch.Generator) -> _D
     return _Drawn(q=q, k=k, v=v, table=table, slots=slots)
 
 
-def fitted(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values in a dtype; fp8 has no infinity, so what exceeds its range becomes its largest number (448)."""
-    if dtype == FP8:
-        largest = torch.finfo(dtype).max
-        values = values.float().clamp(-largest, largest)
-    return values.to(dtype)
-
-
 def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str, Tensor]:
     """The descale factors of what is fp8 of q, k and v, (batch, heads_kv) each; divides the values by them in place."""
     queries = torch.arange(sum(workload.seqlens_q), device=drawn.q.device) + GUARD_ROWS
@@ -201,7 +186,7 @@ def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str,
     )
     shape = (workload.batch, workload.heads_kv)
     factors = {
-        name: _quantise(tensor.view(-1, *tensor.shape[-2:]), slots, lengths, workload, place)
+        name: _quantise(tensor.view(-1, *tensor.shape[-2:]), slots, lengths, workload, place, FORMATS[format_].largest)
         if descaled
         else torch.ones(shape, device=tensor.device)
         for place, (name, format_, tensor, slots, lengths) in enumerate(parts)
@@ -212,10 +197,12 @@ def _descales(drawn: _Drawn, workload: Workload, *, descaled: bool) -> dict[str,
     return factors
 
 
-def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload, place: int) -> Tensor:
+def _quantise(
+    rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: Workload, place: int, range_: float
+) -> Tensor:
     """Factors by which the rows of each sequence and KV head (or all rows) are divided, in place.
 
-    The largest value of a head in its sequence (or in the batch, or of the tensor) lands between half of e4m3's range
+    The largest value of a head in its sequence (or in the batch, or of the tensor) lands between half of ``range_``
     and all of it, another place for each: no two factors are equal, and one that is taken for another shows. Where a
     tensor has one factor, its place among q, k and v takes the part of the head.
     """
@@ -231,7 +218,7 @@ def _quantise(rows: Tensor, slots: Tensor, lengths: tuple[int, ...], workload: W
     if workload.descale == "tensor":
         largest, turn = largest.amax().expand(batch, heads_kv), torch.full_like(turn, place)
     spread = 1 + (turn * 0.618034) % 1
-    factors = torch.where(largest > 0, largest * spread / torch.finfo(FP8).max, 1.0)
+    factors = torch.where(largest > 0, largest * spread / range_, 1.0)
     rows[slots] = (grouped / factors[owner].unsqueeze(-1)).view(len(slots), *rows.shape[1:])
     return factors
 

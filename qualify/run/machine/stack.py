@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from qualify.facts.stack import Device, Stack
+from qualify.facts.stack import Component, Device, Stack
+from qualify.run.host.messages import Described
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import (
     BINARY,
@@ -31,6 +32,18 @@ def describe_stack(device: Device, hash_cache: Path, binaries: Iterable[str] = (
         *hashed(sorted(mapped), hash_cache),
     ]
     return Stack(device=device, components=tuple(components), environment=dispatch_environment(started_with()))
+
+
+def stack_of(device: Device, told: Sequence[Described], hash_cache: Path) -> Stack:
+    """The fingerprint of another environment, as its hosts describe it; the files are hashed by this process."""
+    components = {
+        (kind, name, version, digest): Component(kind=kind, name=name, version=version, digest=digest)
+        for described in told
+        for kind, name, version, digest in described.components
+    }
+    binaries = sorted({Path(path) for described in told for path in described.binaries})
+    variables = {name: value for described in told for name, value in described.environment.items()}
+    return Stack(device=device, components=(*components.values(), *hashed(binaries, hash_cache)), environment=variables)
 
 
 def mapped_binaries() -> list[Path]:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from qualify.facts.devices import HOST, Scale
+from qualify.facts.dtypes import FORMATS, Format
 from qualify.facts.stack import Ceilings
-from qualify.run.inputs.tensors import FP8, TORCH_DTYPES
+from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.machine.device import Processor
 
 MATMUL_SIZE: dict[Scale, int] = {"small": 768, "large": 8192}
@@ -30,11 +31,13 @@ def measure_ceilings(processor: Processor) -> Ceilings:
     """
     if processor.kind == HOST:
         # A kernel may compute in float32 whatever its inputs are, and products of fp16 take seconds on some CPUs.
-        products: dict[str, float] = dict.fromkeys(TORCH_DTYPES, _matmul(processor, torch.float32))
-        products["bf16"] = max(products["fp32"], _matmul(processor, torch.bfloat16))
+        products: dict[str, float] = dict.fromkeys(FORMATS, _matmul(processor, "fp32"))
+        products["bf16"] = max(products["fp32"], _matmul(processor, "bf16"))
     else:
-        products = {name: _matmul(processor, dtype) for name, dtype in TORCH_DTYPES.items() if dtype != FP8}
-        products["fp8_e4m3"] = _fp8_matmul(processor) if processor.multiplies_fp8() else products["bf16"]
+        descaled = [name for name, known in FORMATS.items() if known.descaled]
+        products = {name: _matmul(processor, name) for name in FORMATS if name not in descaled}
+        for name in descaled:
+            products[name] = _scaled_matmul(processor, name) if processor.multiplies_fp8() else products["bf16"]
     return Ceilings(
         matmul_flops_per_s=products,
         copy_bytes_per_s=_copy(processor),
@@ -60,19 +63,23 @@ def _best_us(processor: Processor, call: Callable[[], Any], repeats: int, calls:
     return median(processor.block_us([call] * calls, ahead_us=200) / calls for _ in range(repeats))
 
 
-def _matmul(processor: Processor, dtype: torch.dtype) -> float:
+def _matmul(processor: Processor, name: Format) -> float:
     size = MATMUL_SIZE[processor.scale]
-    if processor.kind != HOST and dtype == torch.float32:
+    if processor.kind != HOST and name == "fp32":
         size //= 2
-    a, b = (torch.randn(size, size, device=processor.device).to(dtype) for _ in range(2))
+    a, b = (torch.randn(size, size, device=processor.device).to(TORCH_DTYPES[name]) for _ in range(2))
     us = _best_us(processor, lambda: torch.matmul(a, b), repeats=5, calls=LARGE_CALLS[processor.scale])
     return 2 * size**3 / us * 1e6
 
 
-def _fp8_matmul(processor: Processor) -> float:
-    """The same with e4m3 inputs and the fast accumulator, as attention kernels use it."""
+def _scaled_matmul(processor: Processor, name: Format) -> float:
+    """The same in 8 bits with the fast accumulator, as attention kernels use it.
+
+    The second factor is always e4m3: cuBLAS multiplies no two matrices of e5m2, and both have one speed.
+    """
     size = MATMUL_SIZE[processor.scale]
-    a, b = (torch.randn(size, size, device=processor.device).to(FP8) for _ in range(2))
+    random = [torch.randn(size, size, device=processor.device) for _ in range(2)]
+    a, b = (factor.to(TORCH_DTYPES[of]) for factor, of in zip(random, (name, "fp8_e4m3"), strict=True))
     one = torch.ones((), device=processor.device)
 
     def product() -> torch.Tensor:

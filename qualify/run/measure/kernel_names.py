@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from qualify.facts.outcome import Role
 
@@ -87,6 +88,11 @@ TABLE: tuple[tuple[str, str, str, Role], ...] = (
 )
 
 
+FUSED_OPERATORS = {"sdpa-cpu-flash"}
+"""families of operators on a CPU that compute products and softmax themselves, without operators for them"""
+
+
+@lru_cache(maxsize=4096)
 def identify(name: str) -> Identity:
     """What the first matching row of the table says of a demangled kernel or operator name."""
     for pattern, family, generation, role in TABLE:

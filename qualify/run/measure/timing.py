@@ -58,7 +58,7 @@ def work_of(workload: Workload) -> Work:
     counted = Counter(zip(workload.seqlens_q, workload.seqlens_k, strict=True)).items()
     visible = sum(count * workload.mask.pairs(*pair) for pair, count in counted)
     visible += sum(_added_pairs(workload, *span) for span in workload.spans)
-    keys = sum(count * _visible_keys(*pair, workload) for pair, count in counted)
+    keys = sum(count * workload.mask.seen_keys(*pair) for pair, count in counted)
     queries = sum(workload.seqlens_q)
     asked = queries * workload.heads_q * workload.head_dim
     cached = keys * workload.heads_kv * (workload.head_dim + (0 if workload.latent else workload.head_dim_v))
@@ -79,17 +79,6 @@ def _added_pairs(workload: Workload, sequence: int, start: int, end: int) -> int
         low, high = workload.mask.key_range(query, seqlen_q, seqlen_k)
         added += (end - start) - max(0, min(high, end) - max(low, start))
     return added
-
-
-def _visible_keys(seqlen_q: int, seqlen_k: int, workload: Workload) -> int:
-    """Keys of a sequence that at least one query sees (masks are bands, so it is one range)."""
-    if not seqlen_q or not seqlen_k:
-        return 0
-    low: int
-    high: int
-    low, _ = workload.mask.key_range(0, seqlen_q, seqlen_k)
-    _, high = workload.mask.key_range(seqlen_q - 1, seqlen_q, seqlen_k)
-    return max(0, high - low)
 
 
 def roofline(work: Work, dtype: str, ceilings: Ceilings) -> tuple[float, Bound]:

@@ -1,5 +1,7 @@
 """What a call launches: the names that the profiler saw, on CUDA the kernels and on the CPU the operators.
 
+A range that a kernel opens by itself (``record_function``) is no operator, whatever its name is.
+
 Many calls share one profiler session (the first one of a process costs seconds). Each call sits in a range
 of its own; device records are assigned to it by correlation id, on the CPU operators by time. A sentinel
 opens and closes the session. A trace is believed only if it is complete (see :func:`read_trace`), otherwise
@@ -13,9 +15,10 @@ import re
 import tempfile
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from torch.profiler import ProfilerActivity
 
 from qualify.facts.outcome import Launch
 from qualify.run.machine.device import Processor
-from qualify.run.measure.kernel_names import identify
+from qualify.run.measure.kernel_names import Identity, identify
 
 CALLS = 3
 """traced calls of a case, which must all launch the same"""
@@ -36,6 +39,9 @@ _READ = {"user_annotation", "cuda_runtime", "cuda_driver", "kernel", *_COPIES}
 """categories that :func:`read_trace` looks at on CUDA"""
 _RECORDS = {"kernel", *_COPIES}
 _MEMORY = "[memory]"
+_OPERATOR = "cpu_op"
+_ELEMENTS = "Input elements"
+_PRODUCTS = {"gemm", "softmax"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +54,11 @@ class Trace:
     """why the trace is not to be believed; empty where it is"""
     peak_bytes: int | None
     """CPU only: allocator high-water mark within a call"""
+    inputs: Mapping[str, int | None] | None = None
+    """CPU only: elements of the tensors that the operators of each name took in one call; None where they cannot be
+    counted. An operator that took no tensor is missing."""
+    products: Mapping[str, str] = field(default_factory=dict)
+    """CPU only: by attention operator the first matrix product or softmax that ran within it as an operator"""
 
 
 def record(
@@ -65,7 +76,7 @@ def record(
         memory: on a CPU, whether to record allocations too, nearly half of all events: no peak without them.
     """
     sentinel = torch.ones(8, device=processor.device)
-    with _profiler(processor.activity, memory=memory) as session:
+    with _profiler(processor.activity, memory=memory, shapes=True) as session:
         _mark("open", sentinel)
         for index, launch in enumerate(launches):
             if announce:
@@ -76,7 +87,7 @@ def record(
             processor.synchronize()
         _mark("close", sentinel)
         processor.synchronize()
-    return _exported(session) if processor.activity is not None else _recorded(session, memory=memory)
+    return _exported(session) if processor.activity is not None else _recorded(session)
 
 
 def _exported(session: Any) -> list[dict[str, Any]]:
@@ -88,32 +99,42 @@ def _exported(session: Any) -> list[dict[str, Any]]:
     return [event for event in events if "ts" in event and event.get("cat") in _READ]
 
 
-def _recorded(session: Any, *, memory: bool) -> list[dict[str, Any]]:
+def _recorded(session: Any) -> list[dict[str, Any]]:
     """The events of a session on a CPU as the file has them, whose writing and reading takes longer than the calls.
 
-    Nobody asks for the operators within an attention operator, and they are nearly all there are.
+    Of the operators within an attention operator, nearly all there are, only products and softmaxes are asked for.
     """
     events: list[dict[str, Any]] = []
     began = session.kineto_results.trace_start_ns()
     first_ns = last_ns = 0
     for event in session.kineto_results.events():
-        start_ns = event.start_ns()
-        within = first_ns < start_ns < last_ns
-        if within and not memory:
-            continue
-        name, start_us = event.name(), (start_ns - began) / 1e3
+        start_ns, name = event.start_ns(), event.name()
+        start_us = (start_ns - began) / 1e3
         if name == _MEMORY:
             events.append({"name": name, "ts": start_us, "args": {"Bytes": event.nbytes()}})
-        elif not within:
-            cat, duration_ns = event.activity_type(), event.duration_ns()
-            events.append({"name": name, "ts": start_us, "dur": duration_ns / 1e3, "cat": cat})
-            if identify(name).role == "attention":
-                first_ns, last_ns = start_ns, start_ns + duration_ns
+            continue
+        role = identify(name).role
+        within = first_ns < start_ns < last_ns
+        if within and role not in _PRODUCTS:
+            continue
+        cat, duration_ns = event.activity_type(), event.duration_ns()
+        args = {} if within else _taken(event)
+        events.append({"name": name, "ts": start_us, "dur": duration_ns / 1e3, "cat": cat, "args": args})
+        if role == "attention" and cat == _OPERATOR:
+            first_ns, last_ns = start_ns, start_ns + duration_ns
     return events
 
 
-def _profiler(activity: ProfilerActivity | None, *, memory: bool) -> Any:
-    """A profiler session, to be entered.
+def _taken(event: Any) -> dict[str, int | None]:
+    """Elements of the tensors that an operator took; nothing where it took none."""
+    if "TensorList" in event.dtypes():
+        return {_ELEMENTS: None}
+    shapes = [shape for shape in event.shapes() if shape]
+    return {_ELEMENTS: sum(prod(shape) for shape in shapes)} if shapes else {}
+
+
+def _profiler(activity: ProfilerActivity | None, *, memory: bool, shapes: bool) -> Any:
+    """A profiler session, to be entered; memory and shapes (of what operators take) on a CPU only.
 
     On a CPU it is the class that torch.profiler.profile wraps, because the wrapper imports torch's compiler: a second
     for each worker. On CUDA it is the wrapper, with which the evidence of docs/kernels.md was made: it also knows when
@@ -121,7 +142,7 @@ def _profiler(activity: ProfilerActivity | None, *, memory: bool) -> Any:
     """
     if activity is not None:
         return torch.profiler.profile(activities=[ProfilerActivity.CPU, activity])
-    return profile(use_kineto=True, profile_memory=memory)
+    return profile(use_kineto=True, profile_memory=memory, record_shapes=shapes)
 
 
 def _mark(name: str, tensor: torch.Tensor) -> None:
@@ -132,32 +153,48 @@ def _mark(name: str, tensor: torch.Tensor) -> None:
 def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: int = CALLS) -> list[Trace]:
     """Assign the events of a session to its ranges.
 
-    A range is defective if a launch has no device record, a record has no time, or nothing was launched; every
-    range is, if a sentinel is missing (the profiler lost the beginning or the end of the session).
+    A range is defective if a launch has no device record, a record has no time, nothing was launched, or a kernel
+    opened a range of the same name; every range is, if a sentinel is missing (the profiler lost the beginning or the
+    end of the session).
     """
     session = _Session(events)
     read = _cuda_calls if cuda else _cpu_calls
     lost = [name for name in ("open", "close") if not session.sentinel_seen(name, cuda=cuda)]
     traces = []
     for index in range(count):
-        spans = [session.ranges.get(f"qualify#{index}#{number}") for number in range(calls)]
+        own = [f"qualify#{index}#{number}" for number in range(calls)]
+        spans = [session.ranges.get(name) for name in own]
         if lost or not all(spans):
             defect = f"the profiler lost the session's {' and '.join(lost) or 'ranges'}"
             traces.append(Trace(calls=(), defect=defect, peak_bytes=None))
             continue
         parts = [read(session, span) for span in spans if span]
-        names = [Counter({launch.name: launch.count for launch in launches}) for launches, _, _ in parts]
-        defects = [defect for _, defect, _ in parts if defect]
+        names = [Counter({launch.name: launch.count for launch in part.launches}) for part in parts]
+        defects = [f"the kernel opened a range {name}, as the witness does" for name in own if name in session.doubled]
+        defects += [part.defect for part in parts if part.defect]
         if not defects and any(other != names[0] for other in names):
             defects = [f"the {calls} traced calls launched different kernels"]
         traces.append(
             Trace(
-                calls=tuple(launches for launches, _, _ in parts),
+                calls=tuple(part.launches for part in parts),
                 defect=defects[0] if defects else "",
-                peak_bytes=max((peak for _, _, peak in parts if peak is not None), default=None),
+                peak_bytes=max((part.peak_bytes for part in parts if part.peak_bytes is not None), default=None),
+                inputs=parts[-1].inputs,
+                products=parts[-1].products,
             )
         )
     return traces
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call:
+    """What one range holds; the fields are those of :class:`Trace`."""
+
+    launches: tuple[Launch, ...]
+    defect: str
+    peak_bytes: int | None = None
+    inputs: Mapping[str, int | None] | None = None
+    products: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Session:
@@ -167,10 +204,13 @@ class _Session:
         self.events = sorted((event for event in events if "ts" in event), key=lambda event: float(event["ts"]))
         self.times = [float(event["ts"]) for event in self.events]
         self.ranges: dict[str, dict[str, Any]] = {}
+        self.doubled: set[str] = set()
+        """ranges of which there are several of one name"""
         self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
             cat = event.get("cat")
             if cat == "user_annotation":
+                self.doubled |= {event["name"]} & self.ranges.keys()
                 self.ranges[event["name"]] = event
             elif cat in _RECORDS:
                 self.records[_correlation(event)].append(event)
@@ -196,7 +236,7 @@ def _correlation(event: dict[str, Any]) -> int:
     return int(event.get("args", {}).get("correlation", -1))
 
 
-def _cuda_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, ...], str, None]:
+def _cuda_calls(session: _Session, span: dict[str, Any]) -> _Call:
     """Device kernels that the launches of one range started."""
     found: list[Launch] = []
     defect = ""
@@ -211,7 +251,7 @@ def _cuda_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, 
         defect = "a device record has no duration"
     if not found and not defect:
         defect = "no kernel was launched"
-    return _merge(found), defect, None
+    return _Call(launches=_merge(found), defect=defect)
 
 
 def _device_launch(record: dict[str, Any]) -> Launch:
@@ -240,45 +280,54 @@ def _device_launch(record: dict[str, Any]) -> Launch:
     )
 
 
-def _cpu_calls(session: _Session, span: dict[str, Any]) -> tuple[tuple[Launch, ...], str, int | None]:
+def _cpu_calls(session: _Session, span: dict[str, Any]) -> _Call:
     """Operators of one range: attention as a whole, and what else ran outside of it, by self time."""
     inside = session.within(span)
-    operators = [event for event in inside if event.get("cat") in {"cpu_op", "user_annotation"}]
+    operators = [event for event in inside if event.get("cat") == _OPERATOR]
     found: list[Launch] = []
-    covered_until = -1.0
+    inputs: dict[str, int | None] = {}
+    products: dict[str, str] = {}
+    attention, covered_until = "", -1.0
     for position, event in enumerate(operators):
-        start, duration = float(event["ts"]), float(event["dur"])
+        name, start, duration = event["name"], float(event["ts"]), float(event["dur"])
+        identity = identify(name)
         if start < covered_until:
+            if identity.role in _PRODUCTS:
+                products.setdefault(attention, name)
             continue
-        identity = identify(event["name"])
         if identity.role == "attention":
-            covered_until = start + duration
+            attention, covered_until = name, start + duration
             own = duration
         else:
             own = max(0.0, duration - _children(operators, position))
-        if event.get("cat") == "user_annotation" and identity.role != "attention":
-            continue
-        found.append(
-            Launch(
-                name=event["name"],
-                count=1,
-                role=identity.role,
-                family=identity.family,
-                generation=identity.generation,
-                grid=None,
-                block=None,
-                registers=None,
-                shared_bytes=None,
-                stream=None,
-                duration_us=own,
-            )
-        )
-    return _merge(found), "" if found else "no operator ran", _peak(inside)
+        if _ELEMENTS in event["args"]:
+            known, more = inputs.get(name, 0), event["args"][_ELEMENTS]
+            inputs[name] = None if known is None or more is None else known + more
+        found.append(_operator_launch(name, identity, own))
+    defect = "" if found else "no operator ran"
+    return _Call(launches=_merge(found), defect=defect, peak_bytes=_peak(inside), inputs=inputs, products=products)
+
+
+def _operator_launch(name: str, identity: Identity, duration_us: float) -> Launch:
+    """An operator on a CPU, which has no grid."""
+    return Launch(
+        name=name,
+        count=1,
+        role=identity.role,
+        family=identity.family,
+        generation=identity.generation,
+        grid=None,
+        block=None,
+        registers=None,
+        shared_bytes=None,
+        stream=None,
+        duration_us=duration_us,
+    )
 
 
 def cpu_peak(launch: Callable[[], Any]) -> int:
     """High-water mark, in bytes, of the allocations within a call on a CPU, what it returns among them."""
-    with _profiler(None, memory=True) as session:
+    with _profiler(None, memory=True, shapes=False) as session:
         launch()
     memory = [event for event in session.kineto_results.events() if event.name() == _MEMORY]
     return _high_water(event.nbytes() for event in sorted(memory, key=lambda event: event.start_ns()))

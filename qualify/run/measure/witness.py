@@ -7,20 +7,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from qualify.facts.identity import accepts_anything
 from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
-from qualify.run.measure.kernel_names import identify
+from qualify.run.measure.capacity import Need, too_little
+from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
 from qualify.run.measure.tracing import Trace
 
 UNCLASSIFIED_SHARE = 0.05
-"""share of the device time that unknown kernels may take"""
+"""share of the device time that kernels may take which are unknown, or products that the card does not name"""
 AGREEMENT_SHARE = 0.1
 """by how much traced and untraced durations may differ without a note"""
 LEAST_US = 100.0
 """below it, gaps between launches and a cold cache explain any difference"""
 
 
-def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str]) -> Witness:
-    """What the trace proves about a card: proven, substituted by another attention kernel, or unproven."""
+def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str], *, need: Need | None = None) -> Witness:
+    """What the trace proves about a card: proven, substituted by another attention kernel, or unproven.
+
+    Args:
+        need: what the traced call needs at least; without it only names are compared.
+    """
     expected = tuple(must_match)
     launches = tuple(_assign_role(launch, must_match, may_match) for launch in (found.calls[-1] if found.calls else ()))
 
@@ -31,7 +37,6 @@ def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str]) ->
         return witness("unproven", found.defect)
     claimed = [launch for launch in launches if launch.role == "attention" and _matches(launch.name, must_match)]
     foreign = [launch for launch in launches if launch.role == "attention" and launch not in claimed]
-    total = sum(launch.duration_us for launch in launches)
     unknown = [launch for launch in launches if launch.role == "unclassified"]
     if foreign:
         names = ", ".join(f"{launch.family or 'attention'} ({launch.name})" for launch in foreign)
@@ -41,11 +46,50 @@ def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str]) ->
         if products and not unknown:
             return witness("substituted", f"no attention kernel ran, the math path did: {', '.join(products[:4])}")
         return witness("unproven", "no launched kernel matches the card and none is known as attention")
-    share = sum(launch.duration_us for launch in unknown) / total if total else 0.0
-    if share > UNCLASSIFIED_SHARE:
-        names = ", ".join(launch.name for launch in unknown[:3])
-        return witness("unproven", f"unknown kernels took {share:.0%} of the time: {names}")
-    return witness("proven", "")
+    doubt = _hollow(found, claimed)
+    if need is not None and not doubt:
+        beside = [launch for launch in launches if launch.grid and _matches(launch.name, may_match)]
+        doubt = too_little([*claimed, *(launch for launch in beside if launch not in claimed)], found.inputs, need)
+    doubt = doubt or _foreign_share(launches)
+    if doubt:
+        return witness("unproven", doubt)
+    return witness("proven", _not_asserted(must_match, may_match))
+
+
+def _not_asserted(must_match: Sequence[str], may_match: Sequence[str]) -> str:
+    """Why the card does not say which kernel it is; empty where it does."""
+    if accepts_anything(tuple(must_match)):
+        return f"identity is not asserted: must_match {', '.join(must_match)} accepts any kernel"
+    if accepts_anything(tuple(may_match)):
+        return f"identity is not asserted: may_match {', '.join(may_match)} accepts any other kernel beside it"
+    return ""
+
+
+def _foreign_share(launches: Sequence[Launch]) -> str:
+    """What takes too much of the time and is not the card's; empty where nothing does.
+
+    Products and softmaxes count on a GPU only: on a CPU they may be operators within an operator that the card names.
+    """
+    total = sum(launch.duration_us for launch in launches)
+    unknown = [launch for launch in launches if launch.role == "unclassified"]
+    products = [launch for launch in launches if launch.role in {"gemm", "softmax"} and launch.grid]
+    kinds = (("unknown kernels", unknown), ("kernels that the card does not name", unknown + products))
+    for kind, some in kinds:
+        share = sum(launch.duration_us for launch in some) / total if total else 0.0
+        if share > UNCLASSIFIED_SHARE:
+            return f"{kind} took {share:.0%} of the time: {', '.join(launch.name for launch in some[:3])}"
+    return ""
+
+
+def _hollow(found: Trace, claimed: Sequence[Launch]) -> str:
+    """Why operators on a CPU are names and no operators; empty where they are not."""
+    if found.inputs is not None and not any(launch.name in found.inputs for launch in claimed):
+        return f"{claimed[0].name} took no tensor, so it is a name and no operator"
+    for launch in claimed:
+        product = found.products.get(launch.name)
+        if product and identify(launch.name).family in FUSED_OPERATORS:
+            return f"{launch.name} contains {product}: a fused operator has no operator for its products"
+    return ""
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

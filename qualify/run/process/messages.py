@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import PlainSerializer, ValidationError
@@ -44,7 +44,7 @@ class WrongMessage(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostLimits:
-    """What the hosts of a worker may take."""
+    """What the hosts of a worker run in, and what they may take."""
 
     timeout_s: float
     """seconds of a stage"""
@@ -52,6 +52,8 @@ class HostLimits:
     """seconds of a stage in which a library may be compiling"""
     memory_bytes: int
     """of the machine, for each"""
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """interpreters by the name of their environment"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +143,8 @@ class Described:
     """The worker waits for cases; what it says of its machine."""
 
     stack: Stack
+    environments: Mapping[str, Stack]
+    """stacks of the hosts in other environments, by name"""
     ceilings: Ceilings
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from qualify.cards.kernel import KernelCard
@@ -30,6 +30,8 @@ class Settings:
     """folders in which the entries of third parties stand"""
     memory_bytes: int
     """host memory that a process may touch"""
+    environments: Mapping[str, str] = field(default_factory=dict)
+    """interpreters by the name of their environment"""
     ceilings: Ceilings | None = None
     """what an earlier worker of the same run measured; None to measure"""
 
@@ -62,5 +64,8 @@ class Settings:
     def host_limits(self) -> HostLimits:
         """What each host may take."""
         return HostLimits(
-            timeout_s=self.timeout_s, compile_timeout_s=self.compile_timeout_s, memory_bytes=self.memory_bytes
+            timeout_s=self.timeout_s,
+            compile_timeout_s=self.compile_timeout_s,
+            memory_bytes=self.memory_bytes,
+            environments=self.environments,
         )

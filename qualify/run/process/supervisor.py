@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from qualify.cards.kernel import CALL
@@ -52,6 +52,8 @@ class Started:
     """A worker is up; what it says of its machine."""
 
     stack: Stack
+    environments: Mapping[str, Stack]
+    """stacks of other environments, by name"""
     ceilings: Ceilings
     start_s: float
 
@@ -181,7 +183,12 @@ class Supervisor:
                 case _:
                     raise child.unexpected(message)
         self.ceilings = message.ceilings
-        yield Started(stack=message.stack, ceilings=message.ceilings, start_s=time.monotonic() - began)
+        yield Started(
+            stack=message.stack,
+            environments=message.environments,
+            ceilings=message.ceilings,
+            start_s=time.monotonic() - began,
+        )
 
     def _run_chunk(self, chunk: list[Task]) -> Iterator[Event]:
         """Run tasks in the present judge; whoever is left without an outcome goes back into the queue."""

@@ -93,7 +93,7 @@ def _pool(setup: RunSetup | CompileSetup | TrialSetup) -> Any:
     from qualify.run.host.remote import HostSetup, Watch
 
     hosts = HostSetup(device=setup.device, import_paths=setup.import_paths, memory_bytes=setup.hosts.memory_bytes)
-    return Pool(hosts, Watch())
+    return Pool(hosts, Watch(), dict(setup.hosts.environments))
 
 
 def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
@@ -117,7 +117,11 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     ceilings = setup.ceilings or measure_ceilings(processor)
     pipe.announce("", "fingerprint")
     described = stack.describe_stack(device, Path(setup.hash_cache), pool.binaries())
-    pipe.send(Described(stack=described, ceilings=ceilings))
+    environments = {
+        name: stack.stack_of(device, told, Path(setup.hash_cache)) for name, told in pool.described().items()
+    }
+    pool.begin_controls()
+    pipe.send(Described(stack=described, environments=environments, ceilings=ceilings))
     session = execute.Session(
         device=device,
         ceilings=ceilings,

@@ -3,28 +3,30 @@
 A claim is found in the results themselves. Where a finding compares two results (``before`` and ``after``), the
 launches that gave these values are looked up; otherwise every result, the last first, is compared with the golden
 result of its call, and the first element that no rounding explains is the claim. The table of checks
-(qualify.facts.checks) says which launches before it belong to it. The finding's name decides what is compared, and
-with which bound: the LSE, an empty row, a needle's bits, half a key of a census, the error budget.
+(qualify.facts.checks) says which launches before it belong to it, what of a result shows each finding, and with which
+bound: the LSE, an empty row, the error budget, or one element.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qualify.facts.accuracy import E_LIMIT, R_LIMIT
-from qualify.facts.checks import Past, check_of
+from qualify.facts.accuracy import E_LIMIT, R_LIMIT, ROUNDED, ElementBound
+from qualify.facts.checks import Past, Proof, check_of, proofs_of
 from qualify.facts.outcome import Finding
+from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import full_golden, rows_kept
 from qualify.run.checks.interface import Subject, steps_of
 from qualify.run.golden.accuracy import declared_class, judge
 from qualify.run.golden.reference import Golden
-from qualify.run.inputs.tensors import TORCH_DTYPES
+from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.repro import standalone
 from qualify.run.repro.recording import RecordedLaunch
 from qualify.run.repro.script import Claim
@@ -38,10 +40,11 @@ def claim_of(subject: Subject, finding: Finding, launches: list[RecordedLaunch])
     last = len(launches) - 1
     if last < 0:
         return None
-    if finding.check == "contract" and "tensors" in finding.values:
+    form = "form" in proofs_of(finding.check)
+    if form and "tensors" in finding.values:
         given = ("kernel", f"call{last}")
         return Claim(shows=standalone.writes_inputs, given=given, launches=(last,), values={}, launched=False)
-    if finding.check == "contract":
+    if form:
         return Claim(shows=standalone.breaks_contract, given=results_of(last), launches=(last,), values={})
     if "before" in finding.values and "after" in finding.values:
         found = _same(subject, finding, launches)
@@ -86,7 +89,8 @@ def _same(subject: Subject, finding: Finding, launches: list[RecordedLaunch]) ->
     after = next((number for number in range(len(launches) - 1, -1, -1) if is_value(number, "after")), None)
     if before is None or after is None or before == after:
         return None
-    every_bit = subject.card.claims.deterministic or finding.check == "repeat"
+    known = check_of(finding.check)
+    every_bit = subject.card.claims.deterministic or (known is not None and known.bitwise)
     return Claim(
         shows=standalone.results_differ,
         given=(f"call{after}", f"(out{before}, lse{before})", f"(out{after}, lse{after})"),
@@ -117,30 +121,41 @@ def _change(finding: Finding) -> str:
     return f"what {finding.check} changes"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """A result beside the golden one, row by row."""
+
+    subject: Subject
+    call: AttentionCall
+    golden: Golden
+    out: Tensor
+    """(rows, heads_q, head_dim_v)"""
+    lse: Tensor | None
+    """(rows, heads_q)"""
+    bound: ElementBound
+
+
 def _wrong_result(subject: Subject, finding: Finding, launch: RecordedLaunch, number: int) -> Claim | None:
     """What the golden result of a call says about its result; None where nothing is wrong that the finding means."""
     if not isinstance(launch.out, Tensor):
         return None
     rounds_scores = declared_class(subject.card, subject.workload.dtype).scores
     golden = full_golden(subject, launch.call) if rounds_scores else subject.golden(launch.call)
-    meant = finding.values.get("finding", finding.check)
-    if meant != "empty_row":
+    proofs = proofs_of(str(finding.values.get("finding", finding.check)))
+    if "empty_row" not in proofs:
         golden = rows_kept(golden, golden.keys > 0)
     if not len(golden.rows):
         return None
-    out = launch.out[golden.rows]
-    lse = launch.lse.T[golden.rows] if isinstance(launch.lse, Tensor) else None
-    found: Found | None
-    if meant == "empty_row":
-        found = _empty(subject, golden, out, lse)
-    elif meant == "lse" or (meant == "census" and "lse" in finding.values):
-        found = _lse(subject, golden, lse)
-    elif meant == "budget":
-        found = _budget(subject, golden, out)
-    elif meant in {"census", "needle"}:
-        found = _element(finding, golden, out, launch) or _lse(subject, golden, lse)
-    else:
-        found = _lse(subject, golden, lse) or _budget(subject, golden, out) or _element(finding, golden, out, launch)
+    known = check_of(finding.check)
+    shown = _Shown(
+        subject=subject,
+        call=launch.call,
+        golden=golden,
+        out=launch.out[golden.rows],
+        lse=launch.lse.T[golden.rows] if isinstance(launch.lse, Tensor) else None,
+        bound=known.element if known else ROUNDED,
+    )
+    found = next(filter(None, (PROOFS[proof](shown) for proof in proofs)), None)
     if found is None:
         return None
     shows, values = found
@@ -164,15 +179,15 @@ def _place(flat: int, shape: torch.Size) -> tuple[int, ...]:
     return tuple(int(index) for index in torch.unravel_index(torch.tensor(flat), tuple(shape)))
 
 
-def _empty(subject: Subject, golden: Golden, out: Tensor, lse: Tensor | None) -> Found | None:
+def _empty(shown: _Shown) -> Found | None:
     """A row without keys that gives something else than the card says."""
-    policy = subject.card.claims.empty_row
+    out, lse, policy = shown.out, shown.lse, shown.subject.card.claims.empty_row
     wrong = torch.zeros(out.shape[:2], dtype=torch.bool, device=out.device)
     if policy.out in ("0", "nan"):
         wrong |= ~((out == 0) if policy.out == "0" else out.isnan()).all(-1)
     if lse is not None and policy.lse in ("-inf", "inf"):
         wrong |= lse != float(policy.lse)
-    wrong &= (golden.keys == 0)[:, None]
+    wrong &= (shown.golden.keys == 0)[:, None]
     if not bool(wrong.any()):
         return None
     row, head = (int(index) for index in wrong.nonzero()[0])
@@ -180,11 +195,12 @@ def _empty(subject: Subject, golden: Golden, out: Tensor, lse: Tensor | None) ->
     return standalone.empty_row_is_off, values
 
 
-def _lse(subject: Subject, golden: Golden, lse: Tensor | None) -> Found | None:
+def _lse(shown: _Shown) -> Found | None:
     """The worst LSE beyond what the card claims."""
-    limit = subject.card.claims.lse.rel
+    golden, lse, claims = shown.golden, shown.lse, shown.subject.card.claims
+    limit = claims.lse.rel
     if lse is None:
-        claimed = "lse" in subject.card.claims.features
+        claimed = "lse" in claims.features
         return (standalone.lse_is_off, {"row": 0, "head": 0, "allowed": limit}) if claimed else None
     error = (lse.to(golden.lse.dtype) - golden.lse).abs() / golden.lse.abs().clamp(min=1)
     error = error.nan_to_num(nan=math.inf)
@@ -194,8 +210,9 @@ def _lse(subject: Subject, golden: Golden, lse: Tensor | None) -> Found | None:
     return standalone.lse_is_off, {"row": row, "head": head, "allowed": limit}
 
 
-def _budget(subject: Subject, golden: Golden, out: Tensor) -> Found | None:
+def _budget(shown: _Shown) -> Found | None:
     """The statistic that breaks its limit, as an error in numbers: an element's, a row's, or that of all rows."""
+    subject, golden, out = shown.subject, shown.golden, shown.out
     broken = ~out.isfinite()
     if bool(broken.any()):
         row, head, element = (int(index) for index in broken.nonzero()[0])
@@ -227,20 +244,25 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _element(finding: Finding, golden: Golden, out: Tensor, launch: RecordedLaunch) -> Found | None:
-    """The worst element against a bound that fits the check: half a key in a census, the bits of a needle."""
-    eps = torch.finfo(out.dtype).eps
-    if finding.check == "needle":
-        limit, allowed = golden.out.abs() * eps / 2 + 1e-10, {"absolute": 1e-10, "of_value": eps / 2}
-    elif finding.check == "census":
-        values = launch.call.v[launch.call.v.isfinite()]
-        largest = float(values.abs().max())
-        limit = 0.5 * largest * torch.exp(-golden.lse).unsqueeze(-1).expand_as(golden.out)
-        allowed = {"of_key": 0.5 * largest}
-    else:
-        limit, allowed = 2 * eps * golden.A + 1e-10, {"absolute": 1e-10, "of_weights": 2 * eps}
-    over = ((out.to(golden.out.dtype) - golden.out).abs() / limit).nan_to_num(nan=math.inf)
+def _element(shown: _Shown) -> Found | None:
+    """The worst element against the bound of the check."""
+    golden, bound, roundoff = shown.golden, shown.bound, torch.finfo(shown.out.dtype).eps / 2
+    allowed = {"absolute": bound.absolute, "of_value": bound.of_value * roundoff}
+    allowed["of_weights"] = bound.of_weights * roundoff
+    allowed["of_key"] = bound.of_key and bound.of_key * float(shown.call.v[shown.call.v.isfinite()].abs().max())
+    limit = allowed["absolute"] + allowed["of_value"] * golden.out.abs() + allowed["of_weights"] * golden.A
+    limit = limit + allowed["of_key"] * torch.exp(-golden.lse).unsqueeze(-1)
+    over = ((shown.out.to(golden.out.dtype) - golden.out).abs() / limit).nan_to_num(nan=math.inf)
     if float(over.max()) <= 1:
         return None
     row, head, element = _place(int(over.argmax()), over.shape)
-    return standalone.element_is_off, _at(row, head, element) | allowed
+    return standalone.element_is_off, _at(row, head, element) | {key: part for key, part in allowed.items() if part}
+
+
+PROOFS: Mapping[Proof, Callable[[_Shown], Found | None]] = {
+    "empty_row": _empty,
+    "lse": _lse,
+    "budget": _budget,
+    "element": _element,
+}
+"""what compares a result with the golden one; the form of a result needs none"""

@@ -171,8 +171,8 @@ class _WindowFromTop(Simulator):
 class _ChunksOfBatch(Simulator):
     """Chunks are counted from the first key of the batch."""
 
-    def in_chunk(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
-        start, chunk = tile.plan.starts_k[tile.index], tile.plan.chunk
+    def in_pattern(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
+        start, chunk = tile.plan.starts_k[tile.index], tile.plan.size
         return (key + start) // chunk == (position + start) // chunk
 
 
@@ -246,8 +246,8 @@ class _CutImage(Simulator):
 class _ChunksOfDecode(Simulator):
     """One query on pages ignores the chunks within a tile of keys."""
 
-    def in_chunk(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
-        seen = super().in_chunk(tile, position, key)
+    def in_pattern(self, tile: Tile, position: Tensor, key: Tensor) -> Tensor:
+        seen = super().in_pattern(tile, position, key)
         return torch.ones_like(seen) if tile.seqlen_q == 1 and tile.plan.page_size else seen
 
 

@@ -9,15 +9,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from qualify.facts.dtypes import FORMATS
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.inputs.formats import format_of
 from qualify.selftest.planning import CallPlan, Tile
 from qualify.selftest.simulator import Partial, Simulator
 from qualify.selftest.specimen import Fault
 
 LAZY = 12.0
 """by how much the maximum may grow before the accumulator is rescaled, natural logarithm"""
-SATURATED = 448.0
-"""largest e4m3"""
+SATURATED = FORMATS["fp8_e4m3"].largest
 
 
 class _RoundedScores(Simulator):
@@ -68,8 +69,13 @@ class _Truncated(Simulator):
     """P is cut off instead of rounded."""
 
     def round_p(self, tile: Tile, p: Tensor) -> Tensor:
-        bits = {torch.bfloat16: 16, torch.float16: 13}.get(tile.plan.dtype, 0)
-        return ((p.view(torch.int32) >> bits) << bits).view(torch.float32)
+        return _cut(p, tile.plan.dtype)
+
+
+def _cut(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Float32 values without the bits that a dtype has no room for."""
+    bits = FORMATS["fp32"].bits - FORMATS[format_of(dtype)].bits
+    return ((values.view(torch.int32) >> bits) << bits).view(torch.float32)
 
 
 class _PInFp8(Simulator):
@@ -126,9 +132,7 @@ class _OutputTruncated(Simulator):
     """The output is cut off to its dtype instead of rounded."""
 
     def write(self, tile: Tile, out: Tensor, lse: Tensor, tile_out: Tensor, tile_lse: Tensor) -> None:
-        bits = {torch.bfloat16: 16, torch.float16: 13}.get(out.dtype, 0)
-        cut = ((tile_out.contiguous().view(torch.int32) >> bits) << bits).view(torch.float32)
-        super().write(tile, out, lse, cut, tile_lse)
+        super().write(tile, out, lse, _cut(tile_out.contiguous(), out.dtype), tile_lse)
 
 
 class _ScoreFloor(Simulator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qualify.selftest.faults import (
     addresses,
+    caches,
     corners,
     fp8_cache,
     heads,
@@ -26,6 +27,7 @@ from qualify.selftest.specimen import Fault
 FAULTS: tuple[Fault, ...] = (
     *masks.FAULTS,
     *reading.FAULTS,
+    *caches.FAULTS,
     *paged_queries.FAULTS,
     *merging.FAULTS,
     *heads.FAULTS,

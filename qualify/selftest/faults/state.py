@@ -327,14 +327,14 @@ FAULTS: tuple[Fault, ...] = (
         kind="J",
         mirrors="flashinfer#1028",
         does="the plan's key omits how far a query sees ahead",
-        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window[0], call.chunk)),
+        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window[0], call.mask.size)),
     ),
     Fault(
         name="key-no-chunk",
         kind="J",
         mirrors="flashinfer#1028",
         does="the plan's key holds that there are chunks, not how long they are",
-        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window, bool(call.chunk))),
+        make=partial(_CoarseKey, "mask", lambda call: (call.causal, call.window, call.mask.pattern)),
     ),
     Fault(
         name="key-no-spans",

@@ -39,7 +39,7 @@ class _FewPlans(Simulator):
         self.kept: dict[tuple[Any, int], CallPlan] = {}
 
     def plan(self, call: AttentionCall) -> CallPlan:
-        geometry = (call.q.shape[1:], call.k.shape[-2:], call.q.dtype, call.causal, call.window, call.chunk, call.scale)
+        geometry = (call.q.shape[1:], call.k.shape[-2:], call.q.dtype, call.mask, call.scale)
         numbers = self.numbers.setdefault(geometry, {})
         key = self.plan_key(call)
         if key not in numbers:

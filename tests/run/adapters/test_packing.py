@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
-from builders import CAUSAL, alter, make_mask
+from builders import CAUSAL, alter, make_mask, sees
 
-from qualify.masks import MaskKind
+from qualify.cards.load import load_kernels
+from qualify.facts.adapters import ADAPTERS as FACTS
+from qualify.masks import MaskKind, parse
 from qualify.run.adapters.flash_attn import FlashAttn2
 from qualify.run.adapters.flash_attn_cute import FlashAttn4
 from qualify.run.adapters.flashinfer import FlashInfer
+from qualify.run.adapters.flashinfer_mla import FlashInferMla
+from qualify.run.adapters.flashmla import FlashMla
 from qualify.run.adapters.flex_attention import FlexAttention, mask_of
 from qualify.run.adapters.interface import Adapter, AttentionCall, LibraryRefusal
 from qualify.run.adapters.packing import (
@@ -27,6 +32,7 @@ from qualify.run.adapters.packing import (
     to_dense,
     to_packed,
 )
+from qualify.run.adapters.torch_sdpa import BACKENDS, TorchSdpa
 from qualify.run.adapters.vllm_flash_attn import VllmFlashAttn, exact_bf16
 from qualify.run.adapters.vllm_triton import VllmTriton
 
@@ -172,8 +178,8 @@ def test_a_right_side_is_refused_with_its_value() -> None:
         ({"bidirectional_spans": torch.zeros(3, 3, dtype=torch.int32)}, "spans: 3 given"),
         ({"q_descale": torch.ones(1, 2)}, "q_descale given"),
         ({"v": torch.zeros(4, 2, 5)}, "head_dim_v=5 must equal head_dim=2"),
-        ({"out_dtype": torch.bfloat16}, r"torch\.bfloat16, torch\.float32"),
-        ({}, r"not torch\.float32"),
+        ({"out_dtype": torch.bfloat16}, r"dtype q=torch\.float32, .*, out=torch\.bfloat16 is none of bf16, fp16"),
+        ({}, "dtype fp32 is none of bf16, fp16$"),
     ],
 )
 def test_what_a_library_cannot_honour_is_refused_with_its_value(changes: dict[str, object], reason: str) -> None:
@@ -187,19 +193,19 @@ def test_a_kind_of_mask_that_nobody_declared_is_refused(masks: frozenset[MaskKin
     """Whatever kinds there will be: a library gets none that its adapter does not name."""
     call = alter(packed_call((4,), (4,)), chunk=2)
     with pytest.raises(LibraryRefusal, match="no chunked mask: causal, chunks of 2"):
-        refuse(call, "library", masks=masks, fp32=True)
+        refuse(call, "library", masks=masks, dtypes={"fp32"})
 
 
 def test_a_paged_cache_is_refused_with_its_page_size() -> None:
     """A library without pages says so."""
     with pytest.raises(LibraryRefusal, match="page_size=4"):
-        refuse(paged_call([4], [[1]], 4), "library", masks=PLAIN, fp32=True)
+        refuse(paged_call([4], [[1]], 4), "library", masks=PLAIN, dtypes={"fp32"})
 
 
 def test_everything_that_a_library_honours_passes() -> None:
     """No refusal where each parameter has its word."""
     call = alter(packed_call((4,), (4,)), window=(9, 0), softcap=30.0, sinks=torch.zeros(2), v=torch.zeros(4, 2, 5))
-    refuse(call, "library", masks=WINDOWED, softcap=True, sinks=True, head_dim_v=True, fp32=True)
+    refuse(call, "library", masks=WINDOWED, softcap=True, sinks=True, head_dim_v=True, dtypes={"fp32"})
 
 
 def test_a_clean_no_of_a_library_is_a_refusal() -> None:
@@ -235,6 +241,17 @@ ADAPTERS: dict[str, Adapter] = {
 }
 
 
+WITHOUT_DILATION: dict[str, tuple[Adapter, ...]] = {
+    "flash_attn": (FlashAttn2(library=None),),
+    "flash_attn_cute": (FlashAttn4(library=None),),
+    "flashinfer": tuple(FlashInfer(library=None, backend=it, use_tensor_cores=False) for it in ("fa2", "fa3")),
+    "flashinfer_mla": tuple(FlashInferMla(library=None, backend=backend) for backend in ("fa2", "fa3")),
+    "flashmla": (FlashMla(library=None),),
+    "torch_sdpa": tuple(TorchSdpa(backend=backend, is_causal=False) for backend in BACKENDS),
+    "vllm_flash_attn": tuple(VllmFlashAttn(library=None, version=version) for version in (2, 3)),
+    "vllm_triton": (VllmTriton(library=None),),
+}
+"""adapters, by module, none of whose cards claims dilated masks"""
 WITHOUT_SPANS = tuple(library for library in ADAPTERS if library != "vLLM Triton")
 
 
@@ -250,7 +267,14 @@ def half(call: AttentionCall, **changes: object) -> AttentionCall:
     [
         *((library, {"k_descale": torch.ones(1, 2)}, "k_descale") for library in ADAPTERS),
         *((library, {"bidirectional_spans": torch.zeros(1, 3)}, "bidirectional spans") for library in WITHOUT_SPANS),
-        *((library, {"out_dtype": torch.float32}, "one dtype") for library in ADAPTERS),
+        *(
+            (
+                library,
+                {"out_dtype": torch.float32},
+                r"dtype q=torch.bfloat16, .*, out=torch.float32 is none of bf16, fp16",
+            )
+            for library in ADAPTERS
+        ),
         *((library, {"sinks": torch.zeros(2)}, "sinks") for library in ("flash-attn 2", "vLLM 2", "FlashInfer")),
         ("FlexAttention", {"sinks": torch.zeros(2)}, "sinks"),
         ("vLLM 3", {"sinks": torch.tensor([0.5, 0.3])}, "sink 1 is 0.3"),
@@ -266,6 +290,22 @@ def test_an_adapter_refuses_before_it_calls_its_library(library: str, changes: d
     """Each parameter without a word in the library is named with its value."""
     with pytest.raises(LibraryRefusal, match=reason):
         ADAPTERS[library].prepare(half(packed_call((4,), (4,)), **changes))
+
+
+def test_the_other_adapters_have_a_card_that_claims_dilated_masks() -> None:
+    """So each adapter either declares them or is in the table of those that refuse them."""
+    claiming = {each.card.adapter for each in load_kernels().values() if "dilated" in each.card.claims.masks}
+    assert {"flex_attention", "tiled_torch"} == claiming
+    assert {facts.name for facts in FACTS} == claiming | set(WITHOUT_DILATION)
+
+
+@pytest.mark.parametrize("mask", ["dilated3x2", "causal.dilated2", "full.dilated2"])
+@pytest.mark.parametrize("module", WITHOUT_DILATION)
+def test_an_adapter_without_the_word_refuses_a_dilated_mask(module: str, mask: str) -> None:
+    """Before it touches its library. SDPA accepted it once, and FlashAttention would compute the window alone."""
+    for adapter in WITHOUT_DILATION[module]:
+        with pytest.raises(LibraryRefusal, match=r"no dilated mask: .*dilation of 2"):
+            adapter.prepare(half(replace(packed_call((4,), (4,)), mask=parse(mask))))
 
 
 def test_flash_attention_2_refuses_small_pages() -> None:
@@ -286,12 +326,22 @@ def test_sinks_that_bf16_holds_are_cast() -> None:
 @pytest.mark.parametrize(
     ("seqlens_q", "seqlens_k"), [((3, 3), (5, 5)), ((2, 3), (4, 3)), ((0, 2, 2, 1), (3, 2, 0, 4)), ((4,), (2,))]
 )
-@pytest.mark.parametrize(("causal", "window"), [(True, (-1, -1)), (False, (1, 1)), (True, (2, -1))])
+@pytest.mark.parametrize(
+    "sides",
+    [
+        {"causal": True, "window": (-1, -1)},
+        {"causal": False, "window": (1, 1)},
+        {"causal": True, "window": (2, -1)},
+        {"causal": True, "window": (2, 0), "dilation": 2},
+        {"causal": False, "window": (-1, -1), "dilation": 3},
+    ],
+    ids=str,
+)
 def test_the_flex_mask_shows_each_sequence_its_own_keys(
-    seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...], causal: bool, window: tuple[int, int]
+    seqlens_q: tuple[int, ...], seqlens_k: tuple[int, ...], sides: dict[str, Any]
 ) -> None:
     """The block mask's function, cell by cell, against the words of the contract."""
-    call = alter(packed_call(seqlens_q, seqlens_k), causal=causal, window=window)
+    call = alter(packed_call(seqlens_q, seqlens_k), **sides)
     mask_mod = mask_of(call)
     assert mask_mod is not None
     dense = len(set(seqlens_q)) == 1 and len(set(seqlens_k)) == 1
@@ -301,9 +351,7 @@ def test_the_flex_mask_shows_each_sequence_its_own_keys(
     for seqlen_q, seqlen_k in shapes:
         for i in range(seqlen_q):
             for j in range(seqlen_k):
-                distance = j - (i + seqlen_k - seqlen_q)
-                near = (window[0] < 0 or distance >= -window[0]) and (window[1] < 0 or distance <= window[1])
-                expected[start_q + i, start_k + j] = near and (not causal or distance <= 0)
+                expected[start_q + i, start_k + j] = sees(i, j, seqlen_q, seqlen_k, **sides)
         start_q, start_k = start_q + seqlen_q, start_k + seqlen_k
     zero = torch.tensor(0)
     rows, columns = torch.arange(expected.shape[0])[:, None], torch.arange(expected.shape[1])[None, :]

@@ -74,6 +74,16 @@ def test_chunks_against_row_by_row(chunk: int, page_size: int) -> None:
     assert_exact(call, tile_q=3, tile_k=4)
 
 
+@pytest.mark.parametrize("sides", [{"window": (5, 0)}, {"causal": False}, {"causal": False, "window": (5, 4)}], ids=str)
+@pytest.mark.parametrize("dilation", [2, 3, 100])
+@pytest.mark.parametrize("tiles", [{"tile_q": 3, "tile_k": 1}, {"tile_q": 1, "tile_k": 2}, {"tile_q": 64}], ids=str)
+def test_dilations_against_row_by_row(sides: dict[str, Any], dilation: int, tiles: dict[str, int]) -> None:
+    """The first and the last row of a tile see neither its first nor its last key: those are of other phases."""
+    lengths: dict[str, Any] = {"seqlens_q": (9, 6, 1, 7), "seqlens_k": (20, 3, 13, 7)}
+    call = make_call(**lengths, head_dim=8, dtype="fp32", heads_q=2, heads_kv=1, dilation=dilation, **sides)
+    assert_exact(call, **tiles)
+
+
 def test_images_against_row_by_row() -> None:
     """Tokens of an image see each other under a window, and a later token's window is as before."""
     call = make_call(

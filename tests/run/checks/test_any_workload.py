@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.census import Labelling
 from qualify.run.checks.registry import CHECKS
-from qualify.run.checks.rows import rows_of
+from qualify.run.checks.rows import Visible, rows_of
 
 SIDES = st.integers(-1, 40)
 LENGTHS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 150)), min_size=1, max_size=4).filter(
@@ -80,13 +80,14 @@ def test_visible_ranges_of_rows_agree_with_counting(
 ) -> None:
     """What census, needle, poison and suffix take for granted: the first and last key of each row of each sequence."""
     lengths = {"seqlens_q": tuple(q for q, _ in pairs), "seqlens_k": tuple(k for _, k in pairs)}
-    low, high = rows_of(make_workload(**lengths, causal=causal, window=window), CPU).visible_range()
+    visible = rows_of(make_workload(**lengths, causal=causal, window=window), CPU).visible()
     expected = [
         [j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, causal, window)]
         for seqlen_q, seqlen_k in pairs
         for i in range(seqlen_q)
     ]
-    assert expected == [list(range(first, last)) for first, last in zip(low.tolist(), high.tolist(), strict=True)]
+    ends = zip(visible.low.tolist(), visible.high.tolist(), strict=True)
+    assert expected == [list(range(first, last, visible.step)) for first, last in ends]
 
 
 @settings(deadline=None, max_examples=100)
@@ -96,13 +97,17 @@ def test_visible_ranges_of_rows_agree_with_counting(
     block=st.integers(0, 6),
     dim=st.integers(10, 16),
     edges=st.tuples(st.integers(0, 90), st.integers(0, 90)),
+    step=st.integers(1, 7),
 )
-def test_label_counts_agree_with_counting(start: int, size: int, block: int, dim: int, edges: tuple[int, int]) -> None:
+def test_label_counts_agree_with_counting(
+    start: int, size: int, block: int, dim: int, edges: tuple[int, int], step: int
+) -> None:
     """The closed form of how many visible keys carry a label."""
     labelling = Labelling(start=start, size=min(size, block * dim) if block else size, block=block, dim=dim)
     low, high = sorted(edges)
     counted = [0] * dim
-    for key in range(low, high):
+    for key in range(low, high, step):
         if labelling.start <= key < labelling.start + labelling.size:
             counted[int(labelling.label(torch.tensor(key - labelling.start)))] += 1
-    assert [counted] == labelling.counts(torch.tensor([low]), torch.tensor([high])).tolist()
+    seen = Visible(low=torch.tensor([low]), high=torch.tensor([high]), step=step)
+    assert [counted] == labelling.counts(seen).tolist()

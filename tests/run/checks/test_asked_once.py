@@ -17,6 +17,7 @@ from qualify.run.checks.degenerate import Degenerate
 from qualify.run.checks.heads import Heads
 from qualify.run.checks.history import History
 from qualify.run.checks.interface import Subject
+from qualify.run.host.local import LocalKernel
 
 CHECKS = pytest.mark.parametrize("check", [Heads(), Degenerate(), History()], ids=lambda check: check.name)
 
@@ -33,11 +34,19 @@ class Counting(TiledTorch):
         return super().prepare(call)
 
 
+def adapter_of(subject: Subject) -> Counting:
+    """The adapter of a kernel of this process."""
+    assert isinstance(subject.kernel, LocalKernel)
+    assert isinstance(subject.kernel.adapter, Counting)
+    return subject.kernel.adapter
+
+
 def ask(check: Any, subject: Subject) -> tuple[int, list[Finding]]:
     """(calls that it took, findings)."""
-    before = subject.adapter.calls
+    counted = adapter_of(subject)
+    before = counted.calls
     found = check.run(subject)
-    return subject.adapter.calls - before, found
+    return counted.calls - before, found
 
 
 @CHECKS
@@ -57,7 +66,7 @@ def test_another_call_is_asked_afresh(check: Any, change: dict[str, Any]) -> Non
     """Whatever another case was right about."""
     subject = make_subject(Counting(), level="full")
     check.run(subject)
-    changed = make_subject(subject.adapter, level="full", **change)
+    changed = make_subject(adapter_of(subject), level="full", **change)
     alone = make_subject(Counting(), level="full", **change)
     assert ask(check, alone)[0] == ask(check, replace(changed, asked=subject.asked))[0]
 

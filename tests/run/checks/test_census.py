@@ -18,6 +18,7 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.census import Census, Labelling, labellings
+from qualify.run.checks.rows import Visible
 
 WINDOW: dict[str, Any] = {"window": (15, 0)}
 PAGED: dict[str, Any] = {"seqlens_q": (1, 1, 1), "seqlens_k": (40, 70, 33), "page_size": 16, "head_dim": 32}
@@ -27,6 +28,11 @@ def census(adapter: Any = None, **workload: Any) -> Finding:
     """The one finding of the check."""
     (finding,) = Census().run(make_subject(adapter, **workload))
     return finding
+
+
+def seen(low: int, high: int) -> Visible:
+    """What one row sees."""
+    return Visible(low=torch.tensor([low]), high=torch.tensor([high]), step=1)
 
 
 def shifted(by: int) -> Dense:
@@ -264,7 +270,7 @@ def test_label_counts_equal_counting(start: int, size: int, dim: int, blocks: bo
     for key in range(low, low + length):
         if start <= key < start + size:
             expected[int(labelling.label(torch.tensor(key - start)))] += 1
-    assert expected == labelling.counts(torch.tensor([low]), torch.tensor([low + length]))[0].tolist()
+    assert expected == labelling.counts(seen(low, low + length))[0].tolist()
 
 
 @pytest.mark.parametrize(("seqlen", "dim"), [(5, 8), (100, 8), (513, 8), (4096, 128), (40_000, 64)])
@@ -285,6 +291,5 @@ def test_two_labellings_tell_every_run_of_keys_apart() -> None:
     prints = set()
     runs = [(low, high) for low in range(seqlen) for high in range(low + 1, seqlen + 1)]
     for low, high in runs:
-        ends = torch.tensor([low]), torch.tensor([high])
-        prints.add(tuple(tuple(each.counts(*ends)[0].tolist()) for each in found))
+        prints.add(tuple(tuple(each.counts(seen(low, high))[0].tolist()) for each in found))
     assert len(runs) == len(prints)

@@ -11,6 +11,7 @@ from builders import make_card, make_subject, make_workload
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.graph import Graph
 from qualify.run.checks.interface import Subject
+from qualify.run.host.local import local
 
 
 class Eager:
@@ -71,7 +72,7 @@ def verdict(adapter: Any, *features: str, **workload: Any) -> tuple[str, str]:
     subject = Subject(
         workload=make_workload(causal=False, **workload),
         card=make_card(features=["gqa", "lse", *features]),
-        adapter=adapter,
+        kernel=local(adapter, "cuda"),
         device=torch.device("cuda", 0),
         level="full",
         reference=torch.float64,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,9 +17,15 @@ from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.heads import Heads, wrong_head
 
 
-def heads(adapter: Any = None, deterministic: bool = True, jit: str = "never", **workload: Any) -> Finding:
+def heads(
+    adapter: Any = None,
+    deterministic: bool = True,
+    jit: str = "never",
+    alignment: str = "bottom_right",
+    **workload: Any,
+) -> Finding:
     """The one finding of the check."""
-    card = make_card(deterministic=deterministic, jit=jit)
+    card = make_card(deterministic=deterministic, jit=jit, alignment=alignment)
     subject = make_subject(adapter, card=card, level="full", **workload)
     assert "" == Heads().skips(subject)
     (finding,) = Heads().run(subject)
@@ -152,9 +159,42 @@ def test_roundings_are_no_change_without_determinism() -> None:
     assert "pass" == heads(Edited(result=nudge), deterministic=False).verdict
 
 
+def shapes_asked(**workload: Any) -> dict[int, tuple[int, int, int]]:
+    """Group size -> (queries of a sequence, keys of a sequence, KV heads) of the calls beside the case's own."""
+    asked: dict[int, tuple[int, int, int]] = {}
+
+    def note(call: AttentionCall) -> AttentionCall:
+        if len(call.cu_seqlens_q) == 3 and call.block_table is None:
+            asked[call.q.shape[1] // call.k.shape[1]] = (call.max_seqlen_q, call.max_seqlen_k, call.k.shape[1])
+        return call
+
+    assert "pass" == heads(Edited(call=note), **workload).verdict
+    return asked
+
+
+def test_other_groups_have_more_rows_than_a_tile() -> None:
+    """Heads and queries of a group fill it, with 8 to 22 queries, and with fewer in the largest group alone."""
+    queries = {1: 22, 3: 22, 5: 18, 6: 15, 7: 13, 8: 11, 12: 8, 16: 8, 24: 8}
+    expected = {group: (many, 40, 3) for group, many in queries.items()} | {71: (2, 40, 1)}
+    assert expected == shapes_asked(seqlens_q=(9,))
+
+
+def test_other_groups_of_a_decode_call_have_one_query() -> None:
+    """Another kernel serves several."""
+    expected = dict.fromkeys((1, 3, 5, 6, 7, 8, 12, 16, 24), (1, 40, 3)) | {71: (1, 40, 1)}
+    assert expected == shapes_asked(seqlens_q=(1,), seqlens_k=(33,))
+
+
+def test_other_groups_have_as_many_keys_as_queries_where_masks_begin_at_the_top() -> None:
+    """Elsewhere such a kernel has another mask than the golden result."""
+    asked = shapes_asked(seqlens_q=(9,), alignment="top_left")
+    assert (10, True) == (len(asked), all(queries == keys for queries, keys, _ in asked.values()))
+
+
 def test_calls_without_keys_are_not_asked() -> None:
     """Nothing can change there."""
     assert "no keys" == Heads().skips(make_subject(seqlens_q=(3,), seqlens_k=(0,)))
+    assert "no keys" == Heads().skips(make_subject(seqlens_q=(3, 0), seqlens_k=(0, 5)))
 
 
 def test_a_mask_that_is_wrong_for_one_group_size_is_caught() -> None:
@@ -166,3 +206,20 @@ def test_a_mask_that_is_wrong_for_one_group_size_is_caught() -> None:
 
     finding = heads(Edited(call=edit))
     assert ("fail", 5, "budget") == (finding.verdict, finding.values["group"], finding.values["finding"])
+
+
+def test_a_group_that_another_case_asked_does_not_end_the_question() -> None:
+    """The groups after it are asked all the same."""
+
+    class OnlyOne(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Any:
+            if call.q.shape[1] // call.k.shape[-2] in {3, 5, 6, 7, 8, 12, 16, 24, 71}:
+                raise LibraryRefusal("group size")
+            return super().prepare(call)
+
+    first = make_subject(OnlyOne(), card=make_card(jit="never"), level="full")
+    assert "pass" == Heads().run(first)[0].verdict
+    (finding,) = Heads().run(replace(first, adapter=TiledTorch()))
+    assert finding.detail.endswith(
+        "groups of 3, 5, 6, 7, 8, 12, 16, 24, 71; groups of 1 were right when another case asked"
+    )

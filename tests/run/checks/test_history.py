@@ -338,7 +338,7 @@ def image_count(call: AttentionCall) -> int:
             Planned(("mask",), lambda call: (call.causal, call.window[0])),
             {"causal": False, "window": (9, 5)},
         ),
-        ("chunk", Planned(("mask",), lambda call: (call.causal, call.window, call.chunk > 0)), {"chunk": 20}),
+        ("chunked mask", Planned(("mask",), lambda call: (call.causal, call.window, call.chunk > 0)), {"chunk": 20}),
         ("image", Planned(("bidirectional_spans",), lambda call: (call.causal, call.window, call.chunk)), {}),
         (
             "image (its place)",

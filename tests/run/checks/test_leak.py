@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import make_card, make_subject, on_gpu
 from faults import Edited
 from torch import Tensor
 
@@ -106,10 +105,10 @@ def test_kept_keys_are_caught_on_a_gpu(where: str) -> None:
             kept.append(place)
         return call
 
-    subject = replace(make_subject(Edited(call=keep), level="full"), device=torch.device("cuda", 0))
+    subject = on_gpu(make_subject(level="full"), Edited(call=keep))
     (finding,) = Leak().run(subject)
     assert "fail" == finding.verdict, finding.detail
-    (finding,) = Leak().run(replace(subject, adapter=Edited()))
+    (finding,) = Leak().run(on_gpu(subject, Edited()))
     assert "pass" == finding.verdict, finding.detail
     for place in kept if where == "outside" else ():
         runtime.cudaFree(place)

@@ -11,9 +11,10 @@ from builders import make_card, make_subject
 from faults import Edited
 from torch import Tensor
 
+from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.checks.powers_of_two import PowersOfTwo
+from qualify.run.checks.powers_of_two import PowersOfTwo, exponent_of, quiet, subnormal
 
 
 class Half:
@@ -132,3 +133,10 @@ def test_what_goes_through_fp16_is_caught(name: str, scaled_tensor: str, dtype: 
 def test_a_correct_kernel_passes_with_every_exponent(dtype: str) -> None:
     """Bit for bit."""
     assert "pass" == scaled(dtype=dtype).verdict
+
+
+def test_exponents_keep_to_the_ranges_of_each_format() -> None:
+    """Up: fp16 and e4m3 are narrow. Down: e4m3's normal range ends at 2^-6, where its values are exact to 2^-9."""
+    assert {"bf16": 40, "fp16": 12, "fp32": 40, "fp8_e4m3": 7} == {name: exponent_of(name) for name in FORMATS}
+    assert {"bf16": -6, "fp16": -6, "fp32": -6, "fp8_e4m3": -2} == {name: quiet(name) for name in FORMATS}
+    assert (-6, 0, 0) == (subnormal("fp8_e4m3", "bf16"), subnormal("fp8_e4m3", "fp16"), subnormal("bf16", "bf16"))

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import make_card, make_subject, on_gpu
 from faults import Edited
 from torch import Tensor
 
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.repeat import TIMES, Load, Repeat
+from qualify.run.checks.repeat import TIMES, Repeat
+from qualify.run.host.local import load_of
+from qualify.run.machine.device import processor_of
 
 
 class Changing:
@@ -164,18 +166,16 @@ def test_a_kernel_that_changes_beside_other_work_is_caught() -> None:
     busy: list[bool] = []
 
     def look(call: AttentionCall) -> AttentionCall:
-        stream = getattr(Load, "stream", None)
+        stream = load_of(processor_of("cuda"))
         busy.append(stream is not None and not stream.query())
         return call
 
     def elbowed(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         return (out + 1 if busy[-1] else out), lse
 
-    subject = replace(
-        make_subject(Edited(call=look, result=elbowed), level="full", card=make_card(deterministic=True)),
-        device=torch.device("cuda", 0),
-    )
+    usual = make_subject(level="full", card=make_card(deterministic=True))
+    subject = on_gpu(usual, Edited(call=look, result=elbowed))
     (finding,) = Repeat().run(subject)
     assert ("fail", True) == (finding.verdict, "beside other work differs" in finding.detail)
-    (finding,) = Repeat().run(replace(subject, adapter=Edited()))
+    (finding,) = Repeat().run(on_gpu(subject, Edited()))
     assert ("pass", True) == (finding.verdict, "half of them beside other work" in finding.detail)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import make_card, make_subject, on_gpu
 from faults import Edited
 from torch import Tensor
 
@@ -160,7 +160,7 @@ def test_a_kernel_on_a_stream_of_its_own_is_caught(stream: str) -> None:
 
             return Prepared(launch=launch, result=native.result)
 
-    subject = replace(make_subject(Elsewhere(), level="full"), device=torch.device("cuda", 0))
+    subject = on_gpu(make_subject(level="full"), Elsewhere())
     findings = Surroundings().run(subject)
     failed = [finding for finding in findings if finding.verdict == "fail"]
     assert (stream == "default") == bool(failed), findings

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from qualify.facts.case import Workload
 from qualify.run.checks.interface import same_bits
+from qualify.run.inputs.formats import TORCH_DTYPES
 from qualify.run.inputs.tensors import (
     FREE_PAGES,
     GUARD_ROWS,
     INPUT_KINDS,
-    TORCH_DTYPES,
     Inputs,
     clone,
     kept_inputs,

@@ -11,9 +11,10 @@ from builders import CEILINGS, make_workload, sees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qualify.facts.case import Workload
+from qualify.facts.case import Level, Workload
 from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Timing
+from qualify.run.host.local import host_us, sample
 from qualify.run.machine.device import Cpu
 from qualify.run.measure import ceilings
 from qualify.run.measure.ceilings import measure_ceilings
@@ -23,9 +24,8 @@ from qualify.run.measure.timing import (
     Work,
     copies_needed,
     findings,
-    host_us,
-    measure,
     roofline,
+    timing_of,
     work_of,
 )
 
@@ -35,7 +35,19 @@ def counted(workload: Workload) -> Work:
     visible = keys = 0
     for seqlen_q, seqlen_k in zip(workload.seqlens_q, workload.seqlens_k, strict=True):
         seen = [
-            {j for j in range(seqlen_k) if sees(i, j, seqlen_q, seqlen_k, workload.mask.causal, workload.mask.window)}
+            {
+                j
+                for j in range(seqlen_k)
+                if sees(
+                    i,
+                    j,
+                    seqlen_q,
+                    seqlen_k,
+                    workload.mask.causal,
+                    workload.mask.window,
+                    dilation=workload.mask.size,
+                )
+            }
             for i in range(seqlen_q)
         ]
         visible += sum(map(len, seen))
@@ -57,6 +69,7 @@ def counted(workload: Workload) -> Work:
     heads=st.sampled_from([(1, 1), (6, 2), (4, 4)]),
     dims=st.tuples(st.integers(1, 8), st.integers(1, 8)),
     dtype=st.sampled_from(["bf16", "fp16", "fp32"]),
+    dilation=st.integers(0, 4),
 )
 def test_work_equals_counting(
     lengths: list[tuple[int, int]],
@@ -166,20 +179,25 @@ class Calls:
         return launch
 
 
+def measure(calls: Calls, *, level: Level = "smoke", workload: Workload | None = None, cache_bytes: int = 0) -> Timing:
+    """A timing of these calls, each of whose inputs has 1000 bytes."""
+    samples, _ = sample(calls.launches, EFFORTS[level, "small"], Cpu())
+    return timing_of(
+        samples,
+        copies=len(calls.launches),
+        workload=workload or make_workload(),
+        input_bytes=1000,
+        cache_bytes=cache_bytes,
+        ceilings=CEILINGS,
+    )
+
+
 @pytest.mark.parametrize("level", ["smoke", "full"])
-def test_a_measurement_runs_every_copy_and_keeps_all_samples(level: Any) -> None:
+def test_a_measurement_runs_every_copy_and_keeps_all_samples(level: Level) -> None:
     """Blocks as the effort says, the copies in turn, and the median of what was sampled."""
     calls = Calls(3)
     effort = EFFORTS[level, "small"]
-    found = measure(
-        calls.launches,
-        workload=make_workload(),
-        input_bytes=1000,
-        cache_bytes=500,
-        level=level,
-        processor=Cpu(),
-        ceilings=CEILINGS,
-    )
+    found = measure(calls, level=level, cache_bytes=500)
     assert effort.blocks == len(found.samples_us)
     assert sorted(found.samples_us)[effort.blocks // 2] == found.latency_us
     assert 1 <= found.launches_per_block <= effort.launches
@@ -191,18 +209,25 @@ def test_a_measurement_runs_every_copy_and_keeps_all_samples(level: Any) -> None
     assert (3000, True) == (found.rotated_bytes, found.cold)
 
 
+def test_a_measurement_keeps_what_the_last_copy_returned() -> None:
+    """The judge looks at it: whoever computes nothing while it is timed shows."""
+    turns = [0, 0]
+
+    def launching(index: int) -> Any:
+        def launch() -> tuple[int, int]:
+            turns[index] += 1
+            return index, turns[index]
+
+        return launch
+
+    _, kept = sample([launching(0), launching(1)], EFFORTS["smoke", "small"], Cpu())
+    assert (1, turns[1]) == kept
+
+
 def test_a_measurement_holds_work_and_ceilings() -> None:
     """FLOPs and bytes of the workload, the roofline, and the share of it that was reached."""
     workload = make_workload()
-    found = measure(
-        Calls(1).launches,
-        workload=workload,
-        input_bytes=1000,
-        cache_bytes=0,
-        level="smoke",
-        processor=Cpu(),
-        ceilings=CEILINGS,
-    )
+    found = measure(Calls(1), workload=workload)
     work = work_of(workload)
     assert (work.flops, work.compulsory_bytes, work.exps) == (found.flops, found.compulsory_bytes, found.exps)
     assert roofline(work, "bf16", CEILINGS) == (found.roofline_us, found.bound)
@@ -213,15 +238,7 @@ def test_a_measurement_holds_work_and_ceilings() -> None:
 @pytest.mark.parametrize(("cache_bytes", "cold"), [(0, False), (200, True), (201, False)])
 def test_cold_means_five_caches(cache_bytes: int, cold: bool) -> None:
     """An unknown cache is never called cold."""
-    found = measure(
-        Calls(1).launches,
-        workload=make_workload(),
-        input_bytes=1000,
-        cache_bytes=cache_bytes,
-        level="smoke",
-        processor=Cpu(),
-        ceilings=CEILINGS,
-    )
+    found = measure(Calls(1), cache_bytes=cache_bytes)
     assert cold == found.cold
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_call, make_launch
+from builders import make_call, make_card, make_launch, trace_on_cpu
 from cli_process import environment
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.outcome import Launch
 from qualify.run.adapters.tiled_torch import create
-from qualify.run.execute import run_control
-from qualify.run.measure.tracing import CALLS, Trace, read_trace, trace
+from qualify.run.host.pool import Pool
+from qualify.run.host.remote import HostSetup, Watch
+from qualify.run.measure.tracing import CALLS, Trace, read_trace
 from qualify.run.measure.witness import decide, findings, negative_control
 
 FA3 = "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<K> > >"
@@ -334,14 +335,23 @@ def test_a_card_knows_its_own_kernels_better_than_the_table() -> None:
 
 def test_what_a_card_names_as_side_work_is_side_work() -> None:
     """Even a kernel that the table knows as attention; it stays visible among the launches."""
-    seen = decide(traced(attention(FA3), attention(FA2)), MUST, [".*"])
+    seen = decide(traced(attention(FA3), attention(FA2)), MUST, ["flash_fwd"])
     assert ["attention", "auxiliary"] == [launch.role for launch in seen.launches]
+    assert ("proven", "") == (seen.state, seen.reason)
+
+
+def test_any_kernel_beside_asserts_no_identity() -> None:
+    """may_match: [".*"] turns foreign attention into side work: the kernel ran, and nobody knows whether it served."""
+    seen = decide(traced(attention(FA3), attention(FA2)), MUST, [".*"])
+    reason = "identity is not asserted: may_match .* accepts any other kernel beside it"
+    assert ("proven", reason, False) == (seen.state, seen.reason, seen.identity_asserted)
 
 
 def test_any_kernel_proves_a_card_that_asserts_no_identity() -> None:
-    """must_match: [".+"] accepts what runs, side work excepted."""
+    """must_match: [".+"] accepts what runs, side work excepted, and the witness says so."""
     seen = decide(traced(make_launch("whatever", "unclassified"), make_launch("Memcpy", "auxiliary")), [".+"], [])
     assert ("proven", ("whatever",)) == (seen.state, seen.attention_names)
+    assert "identity is not asserted: must_match .+ accepts any kernel" == seen.reason
     assert "unproven" == decide(traced(make_launch("Memcpy", "auxiliary")), [".+"], []).state
 
 
@@ -384,7 +394,7 @@ def test_real_calls_on_the_cpu_are_told_apart() -> None:
     announced: list[int] = []
     prepared = create({}).prepare(make_call(seqlens_q=(300,)))
     calls = [sdpa(SDPBackend.FLASH_ATTENTION), sdpa(SDPBackend.MATH), prepared.launch]
-    found = trace(calls, CPU, announced.append)
+    found = trace_on_cpu(calls, announced.append)
     assert [0, 1, 2] == announced
     assert ["", "", ""] == [each.defect for each in found]
     cards = [
@@ -403,7 +413,7 @@ def test_real_calls_on_the_cpu_are_told_apart() -> None:
 def test_a_call_that_is_no_attention_is_unproven_or_substituted() -> None:
     """A matrix product and a copy do not pass for attention."""
     a = torch.randn(64, 64)
-    product, copy = trace([lambda: torch.softmax(a @ a, -1) @ a, a.clone], CPU)
+    product, copy = trace_on_cpu([lambda: torch.softmax(a @ a, -1) @ a, a.clone])
     must = ["aten::_scaled_dot_product_flash_attention_for_cpu"]
     assert ["substituted", "unproven"] == [decide(each, must, []).state for each in (product, copy)]
 
@@ -412,7 +422,7 @@ def test_calls_that_differ_on_the_cpu_are_a_defect() -> None:
     """A kernel that takes another path in its third call is not believed."""
     turn = iter(range(3))
     flash, math_path = sdpa(SDPBackend.FLASH_ATTENTION), sdpa(SDPBackend.MATH)
-    (found,) = trace([lambda: math_path() if next(turn) == 2 else flash()], CPU)
+    (found,) = trace_on_cpu([lambda: math_path() if next(turn) == 2 else flash()])
     assert "the 3 traced calls launched different kernels" == found.defect
 
 
@@ -423,20 +433,28 @@ def test_peak_memory_on_the_cpu_is_that_of_the_call() -> None:
         one = torch.zeros(1 << 18)
         return one + torch.ones(1 << 18).sum()
 
-    (found,) = trace([call], CPU)
+    (found,) = trace_on_cpu([call])
     assert found.peak_bytes is not None
     assert 2 << 20 <= found.peak_bytes < (2 << 20) + 4096
 
 
 def test_the_negative_control_holds_on_this_cpu() -> None:
-    """The real math path shows what it must show."""
-    assert "" == run_control(CPU)
+    """The real math path shows what it must show, in the process where a kernel lives."""
+    card = make_card()
+    pool = Pool(HostSetup(device="cpu", import_paths=(), memory_bytes=8 << 30), Watch())
+    try:
+        pool.kernel(card)
+        assert "" == pool.control(card)
+    finally:
+        pool.close()
 
 
 def test_a_trace_does_not_load_the_compiler() -> None:
-    """A worker does not pay for what it does not use."""
+    """A host does not pay for what it does not use."""
     program = (
-        "import sys, torch; from qualify.run.execute import run_control; run_control(torch.device('cpu')); "
+        "import io, sys; from qualify.run.host import messages, serve; server = serve.Server(io.BytesIO(), []); "
+        "server.start(messages.Start(device='cpu', import_paths=(), memory_bytes=0)); "
+        "assert server.control(messages.Control()).events; "
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
     ended = subprocess.run(

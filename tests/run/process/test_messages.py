@@ -23,9 +23,9 @@ from qualify.run.process.messages import (
     Described,
     FromChild,
     FromParent,
+    HostLimits,
     Ready,
     RunSetup,
-    ScriptSoFar,
     StageBegun,
     TrialEnded,
     TrialRequest,
@@ -39,6 +39,7 @@ from qualify.run.process.messages import (
 
 CARD = make_card()
 CASE = make_case()
+HOSTS = HostLimits(timeout_s=60.0, compile_timeout_s=600.5, memory_bytes=8 << 30)
 NOTE = Finding(check="budget", verdict="note", detail="µ", values={"worst": math.inf})
 RUN = RunSetup(
     device="cpu",
@@ -48,28 +49,28 @@ RUN = RunSetup(
     import_paths=("/cards/\udcff",),
     cards={CARD.kernel: CARD},
     preload=(CARD.kernel,),
+    hosts=HOSTS,
     ceilings=CEILINGS,
 )
 REQUESTS = [
     RUN,
     replace(RUN, ceilings=None),
-    CompileSetup(device="cuda", import_paths=(), cards={CARD.kernel: CARD}),
-    TrialSetup(device="cpu", level="smoke", reference="fp32", import_paths=("a b",), card=CARD),
-    Chunk(requests=(CaseRequest(case=CASE, attempt=2),)),
+    CompileSetup(device="cuda", import_paths=(), cards={CARD.kernel: CARD}, hosts=HOSTS),
+    TrialSetup(device="cpu", level="smoke", reference="fp32", import_paths=("a b",), card=CARD, hosts=HOSTS),
+    Chunk(requests=(CaseRequest(case=CASE, attempt=2), CaseRequest(case=CASE, attempt=3, alone=True))),
     TrialRequest(case=CASE, seed=1, check="", finding="budget", script=True, text="two\nlines"),
 ]
 ANSWERS = [
     Ready(),
-    Described(stack=make_stack(), ceilings=CEILINGS, unloadable=("fa3",)),
+    Described(stack=make_stack(), ceilings=CEILINGS),
     Unusable(message="no CUDA device"),
     StageBegun(case="", stage="load:fa3"),
-    CaseEnded(case=CASE.id, outcome=Crashed(stage="load", error="µ", log="", attempt=1)),
-    CaseEnded(case=CASE.id, outcome=TimedOut(stage="prepare", limit_s=1, attempt=1, findings=(NOTE,))),
+    CaseEnded(case=CASE.id, outcome=Crashed(stage="load", error="µ", log="", attempt=1), fresh=True),
+    CaseEnded(case=CASE.id, outcome=TimedOut(stage="prepare", limit_s=1, attempt=1, findings=(NOTE,)), fresh=False),
     ChunkDone(),
     ContextLost(case=CASE.id, error="illegal address"),
     CallCompiled(case=CASE.id, first_call_us=None),
     CallCompiled(case=CASE.id, first_call_us=7.5),
-    ScriptSoFar(launch=3, text="import torch\n"),
     TrialEnded(ended="passed", detail="it passes", script=""),
 ]
 

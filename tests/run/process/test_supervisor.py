@@ -13,21 +13,21 @@ import torch
 from cli_process import write_cards, write_matrix
 
 from qualify.errors import DeviceError
-from qualify.facts.outcome import Crashed, Measured
+from qualify.facts.outcome import Crashed, Measured, findings_of
 from qualify.fleet.request import Asked, make_request
 from qualify.run.process.child import Child, Gone
-from qualify.run.process.messages import CompileSetup
-from qualify.run.process.repeats import Task
+from qualify.run.process.messages import CompileSetup, HostLimits
+from qualify.run.process.repeats import Task, failed
 from qualify.run.process.setup import Settings
-from qualify.run.process.supervisor import Done, Event, Started, Supervisor
+from qualify.run.process.supervisor import At, Done, Event, Started, Supervisor
 
 GIGABYTE = 1 << 30
 
 
-def make_settings(folder: Path, *functions: str) -> tuple[Settings, list[Task]]:
-    """Settings and tasks for one tiny prefill by each of these functions of third_party.py."""
+def make_settings(folder: Path, *functions: str, seqlens: tuple[int, ...] = (8,)) -> tuple[Settings, list[Task]]:
+    """Settings and tasks for tiny prefills by each of these functions of third_party.py."""
     cards = write_cards(folder / "cards", *functions)
-    matrix = write_matrix(folder / "m.yaml", *(function.replace("_", "-") for function in functions))
+    matrix = write_matrix(folder / "m.yaml", *(function.replace("_", "-") for function in functions), seqlens=seqlens)
     request = make_request(Asked(matrix=str(matrix), cards=(cards,), device="cpu"))
     settings = Settings(
         device="cpu",
@@ -50,7 +50,7 @@ def run(settings: Settings, tasks: list[Task]) -> list[Event]:
 
 
 def test_a_kernel_that_fills_memory_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Page by page, so that no allocation fails: the watch ends it, alone too, and the next case is measured.
+    """Page by page, so that no allocation fails: the watch ends its process only, and the next case is measured.
 
     The working folder holds modules that would break the worker, if it imported from there.
     """
@@ -68,37 +68,57 @@ def test_a_kernel_that_fills_memory_is_killed(tmp_path: Path, monkeypatch: pytes
     assert "prepare" == killed.stage
     assert killed.error.startswith("killed: it used 1.")
     assert killed.error.endswith("GB of host memory, more than the 1.1 GB it may take")
-    ceilings = [event.ceilings for event in events if isinstance(event, Started)]
-    assert len(ceilings) >= 2
-    assert 1 == len({repr(measured) for measured in ceilings})
+    assert 1 == sum(isinstance(event, Started) for event in events)
 
 
-def test_workers_for_repeats_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with cores to spare the repeats' processes start side by side; each case still has its own.
+def test_a_judge_outlives_its_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever five of them do to their processes, one judge tells of all ten cases.
 
-    One of the processes is killed while it waits: its case runs in another.
+    What fails first where nothing ran before is final; what fails after another case is repeated alone.
     """
     names = ("wrong_numbers", "writes_inputs", "segfaults", "raises", "wrong_shape")
-    settings, tasks = make_settings(tmp_path, *names)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    settings, tasks = make_settings(tmp_path, *names, seqlens=(8, 9))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    events = run(settings, tasks)
+    assert 1 == sum(isinstance(event, Started) for event in events)
+    done = [event for event in events if isinstance(event, Done)]
+    assert {task.case.id for task in tasks} == {event.record.case.id for event in done if event.final}
+    assert 10 == sum(event.final for event in done)
+    repeated = [event.record.case.kernel for event in done if not event.final]
+    assert sorted({"wrong-numbers", "writes-inputs", "raises", "wrong-shape"}) == sorted(repeated)
+    outcomes = [event.record.outcome for event in done if event.final]
+    assert all(failed(outcome) for outcome in outcomes)
+    assert not [finding for outcome in outcomes for finding in findings_of(outcome) if finding.check == "history"]
+
+
+def test_a_judge_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hosts end with it; the case at hand is tried again, and nobody measures the ceilings anew."""
+    settings, tasks = make_settings(tmp_path, "correct", "slow")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     supervisor = Supervisor(settings, tasks)
-    seen, victim, used = [], 0, set()
+    events, hosts = [], []
     for event in supervisor.events():
-        if isinstance(event, Started):
-            seen.append("started")
-        if isinstance(event, Done):
-            seen.append("final" if event.final else "first")
-            used |= {supervisor.child.process.pid} if supervisor.child else set()
-            if supervisor.spares and not victim:
-                victim = supervisor.spares[0].process.pid
-                os.kill(victim, signal.SIGKILL)
-                supervisor.spares[0].process.wait()
-    assert "started started started started" in " ".join(seen)
-    assert victim
-    assert victim not in used
-    assert len(names) == seen.count("final")
-    assert not supervisor.spares
+        events.append(event)
+        if isinstance(event, At) and event.case_id.endswith("/slow") and event.stage.startswith("checks") and not hosts:
+            judge = supervisor.child
+            assert judge is not None
+            hosts += children_of(judge.process.pid)
+            os.kill(judge.process.pid, signal.SIGKILL)
+    assert len(hosts) >= 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in hosts)
+    ceilings = [event.ceilings for event in events if isinstance(event, Started)]
+    assert 2 == len(ceilings)
+    assert 1 == len({repr(measured) for measured in ceilings})
+    first, *_ = [event for event in events if isinstance(event, Done) and event.record.case.kernel == "slow"]
+    assert isinstance(first.record.outcome, Crashed)
+    assert first.record.outcome.error.startswith("killed by signal 9 (SIGKILL)")
+    last = {event.record.case.kernel: event.record.outcome for event in events if isinstance(event, Done)}
+    assert [Measured, Measured] == [type(last[name]) for name in ("correct", "slow")]
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that run."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_no_work_needs_no_process(tmp_path: Path) -> None:
@@ -141,9 +161,8 @@ while True:
         b"x",
         b'{"event":"at","case":"a","stage":"prepare"}\n',
         b'{"event":"at","case":"a","stage":"prepare"}\n{"event":"at","case":"a","stage":"load"}\n',
-        b'{"event":"script","launch":0,"text":""}\n',
     ],
-    ids=["no-end-of-line", "one-stage", "two-stages-in-turn", "one-launch"],
+    ids=["no-end-of-line", "one-stage", "two-stages-in-turn"],
 )
 def test_a_worker_that_only_chatters_is_ended(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes, and messages that announce nothing new, do not renew the limit of a stage."""
@@ -201,8 +220,9 @@ def child(tmp_path: Path):
 def test_a_process_that_reads_nothing_is_given_up(child: Child) -> None:
     """A message larger than a pipe does not block for ever when the other end is stopped."""
     os.kill(child.process.pid, signal.SIGSTOP)
+    hosts = HostLimits(timeout_s=60, compile_timeout_s=60, memory_bytes=GIGABYTE)
     with pytest.raises(Gone, match=r"no sign of life for 0\.5 s"):
-        child.send(CompileSetup(device="cpu", import_paths=("x" * (1 << 20),), cards={}), 0.5)
+        child.send(CompileSetup(device="cpu", import_paths=("x" * (1 << 20),), cards={}, hosts=hosts), 0.5)
     assert -signal.SIGKILL == child.process.returncode
 
 

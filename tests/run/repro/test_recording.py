@@ -14,7 +14,7 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.registry import CHECKS
 from qualify.run.repro import standalone
-from qualify.run.repro.recording import Recorder, RecordingAdapter, literal
+from qualify.run.repro.recording import Recorder, RecordingKernel, literal
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "packed": {"seqlens_q": (5, 0, 9), "seqlens_k": (21, 3, 30)},
@@ -33,8 +33,7 @@ def recorded(check: Any, level: str = "smoke", **workload: Any) -> Recorder:
     """A correct kernel under one check."""
     subject = make_subject(level=level, **workload)
     recorder = Recorder(CPU)
-    adapter = RecordingAdapter(subject.adapter, recorder, lambda number: None)
-    subject = replace(subject, adapter=adapter)
+    subject = replace(subject, kernel=RecordingKernel(subject.kernel, recorder))
     with recorder:
         if not check.skips(subject):
             check.run(subject)

@@ -11,6 +11,8 @@ import pytest
 from builders import make_card, make_case, make_subject, make_workload
 
 from qualify.run.adapters.registry import create_adapter
+from qualify.run.host.pool import LocalHosts
+from qualify.run.machine.device import Cpu
 from qualify.run.process.messages import TrialEnded, TrialRequest
 from qualify.run.repro.trial import Trial
 
@@ -24,10 +26,11 @@ def trial(function: str, check: str, finding: str = "", level: str = "smoke", **
     """One check of a wrong kernel, recorded."""
     sizes = {"seqlens_q": (30,), "heads_q": 4, "heads_kv": 2, "head_dim": 32} | workload
     card = make_card(adapter="call", entry=f"wrong_kernels:{function}", shipped_by=...)
-    subject = make_subject(create_adapter(card), card=card, level=level, **sizes)
+    adapter = create_adapter(card)
+    subject = make_subject(adapter, card=card, level=level, **sizes)
     case = make_case(workload=make_workload(**sizes))
     asked = TrialRequest(case=case, seed=1, check=check, finding=finding or check, script=True, text="As found.")
-    return Trial(asked, subject, lambda launch, script: None).run()
+    return Trial(asked, subject, LocalHosts(Cpu(), {card.kernel: adapter})).run()
 
 
 def run_script(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,191 @@
+"""What another interpreter has, as it says itself: asked once for each process, without importing its packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from packaging.utils import canonicalize_name
+
+from qualify.errors import UsageError
+from qualify.facts.adapters import ENTRY_POINTS
+from qualify.facts.stack import Stack
+from qualify.plan import probe
+from qualify.text import one_line
+
+OLDEST = (3, 11)
+"""Python that the modules of a host need"""
+TIMEOUT_S = 60.0
+LARGEST_BYTES = 64 << 20
+"""of an answer; the records of every CUDA library have about ten"""
+_TAIL = 300
+_ANSWER = ("python", "platform", "torch", "distributions", "records", "modules", "adapters")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interpreter:
+    """Another environment's interpreter, and what is installed there."""
+
+    name: str
+    """the environment"""
+    python: str
+    """absolute path of the interpreter"""
+    version: str
+    """of Python, for example ``3.12.3``"""
+    platform: str
+    torch: str
+    """version of torch; empty where it is not installed"""
+    cuda: str
+    """CUDA that torch was built for; empty = none, ``?`` = it does not tell"""
+    distributions: Mapping[str, str]
+    """versions by normalised name"""
+
+    def installed(self, distribution: str) -> str:
+        """Version of a distribution; empty where it is not installed."""
+        return self.distributions.get(canonicalize_name(distribution), "")
+
+    def refusals(self) -> list[str]:
+        """Why no kernel can run there; none where one can."""
+        if tuple(int(part) for part in self.version.split(".")[:2]) < OLDEST:
+            needed = f"a host needs {'.'.join(map(str, OLDEST))} or newer"
+            return [f"environment {self.name} has Python {self.version}, and {needed} ({self.python})"]
+        if not self.torch:
+            return [f"torch is not installed in environment {self.name} ({self.python} -m pip install torch)"]
+        return []
+
+
+def find_interpreters(environments: Mapping[str, str]) -> dict[str, Interpreter]:
+    """What each environment has, by name. Raises UsageError where an interpreter is none."""
+    return {name: interpreter(name, python) for name, python in environments.items()}
+
+
+@cache
+def interpreter(name: str, python: str) -> Interpreter:
+    """What an environment has. Raises UsageError where its interpreter is none, or does not answer."""
+    answer = ask(name, python)
+    torch = answer["torch"] or {"version": "", "cuda": ""}
+    return Interpreter(
+        name=name,
+        python=python,
+        version=answer["python"],
+        platform=answer["platform"],
+        torch=torch["version"],
+        cuda=torch["cuda"],
+        distributions=answer["distributions"],
+    )
+
+
+def environment_change(before: Stack, name: str, python: str) -> str:
+    """What of an environment is another one than a stack says of it; empty where nothing is, as far as it can tell.
+
+    Compared are Python and the installed distributions that the stack names, by version.
+    """
+    now = interpreter(name, python)
+    versions = {part.name: part.version for part in before.components if part.kind == "distribution"}
+    seen = [("python", before.version("python"), now.version)]
+    seen += [(part, version, now.installed(part)) for part, version in versions.items()]
+    changes = [f"{part} {old} → {new or 'none'}" for part, old, new in seen if old and old != new]
+    return f"environment {name} changed since: {', '.join(changes)}" if changes else ""
+
+
+def ask(name: str, python: str, distributions: Iterable[str] = (), modules: Iterable[str] = ()) -> dict[str, Any]:
+    """The probe's answer (:mod:`qualify.plan.probe`).
+
+    Args:
+        name: the environment, for messages.
+        distributions: whose files are asked for.
+        modules: top-level modules whose places are asked for.
+
+    Raises:
+        UsageError: there is no such file, it is no Python, or it does not answer in time.
+    """
+    where = f"environment {name}, {python}"
+    _check_file(where, Path(python))
+    question = {"distributions": list(distributions), "modules": list(modules), "group": ENTRY_POINTS}
+    # -I: neither its environment variables nor the folder of the script, whose modules are named like Python's own.
+    command = [python, "-I", str(Path(probe.__file__)), json.dumps(question)]
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(("QUALIFY_", "PYTHON"))}
+    with tempfile.TemporaryFile() as errors:
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+                env=variables,
+            )
+        except OSError as error:
+            raise UsageError(f"{where}: it cannot be started ({error.strerror or error}). {_HINT}") from error
+        with child:
+            printed = _read(where, child)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TAIL))
+        said = errors.read().decode(errors="replace")
+    return _parsed(where, printed, child.returncode, said)
+
+
+_HINT = "Give the path of a Python interpreter, for example DIR/bin/python of a virtual environment."
+
+
+def _check_file(where: str, python: Path) -> None:
+    if python.is_dir():
+        inner = python / "bin" / "python"
+        raise UsageError(f"{where}: it is a folder. {f'Perhaps you meant {inner}.' if inner.exists() else _HINT}")
+    if not python.exists():
+        broken = " (a link whose target is gone)" if python.is_symlink() else ""
+        raise UsageError(f"{where}: no such file{broken}. {_HINT}")
+    if not os.access(python, os.X_OK):
+        raise UsageError(f"{where}: it is not executable. {_HINT}")
+
+
+def _read(where: str, child: subprocess.Popen[bytes]) -> bytes:
+    """All that the child prints; it and what it started are ended where it takes too long, or prints too much."""
+    assert child.stdout is not None
+    until, size = time.monotonic() + TIMEOUT_S, 0
+    chunks: list[bytes] = []
+    try:
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            while selector.select(max(0.0, until - time.monotonic())):
+                chunk = _some(child.stdout)
+                size += len(chunk)
+                if size > LARGEST_BYTES:
+                    raise UsageError(f"{where}: it printed more than {LARGEST_BYTES >> 20} MiB. {_HINT}")
+                if not chunk:
+                    child.wait(max(0.0, until - time.monotonic()))
+                    return b"".join(chunks)
+                chunks.append(chunk)
+        raise subprocess.TimeoutExpired(child.args, TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        slow = "It may hang at its start (a sitecustomize, or a network file system)"
+        raise UsageError(f"{where}: it did not answer within {TIMEOUT_S:g} s. {slow}: try it by hand.") from error
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def _some(stream: IO[bytes]) -> bytes:
+    return os.read(stream.fileno(), 1 << 16)
+
+
+def _parsed(where: str, printed: bytes, code: int, said: str) -> dict[str, Any]:
+    """The answer in the last line."""
+    last = printed.rstrip().rpartition(b"\n")[2]
+    try:
+        answer = json.loads(last)
+        if code == 0 and all(key in answer for key in _ANSWER):
+            return dict(answer)
+    except (ValueError, TypeError):
+        pass
+    words = one_line(said.strip().rpartition("\n")[2]) or one_line(last[:_TAIL].decode(errors="replace")) or "nothing"
+    raise UsageError(f"{where}: it is no Python that answers (exit {code}; it said: {words}). {_HINT}")

@@ -1,0 +1,35 @@
+"""The formats of qualify.facts.dtypes as torch has them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qualify.facts.dtypes import FORMATS, Dtype, Format, dtype_of
+from qualify.run.adapters.interface import AttentionCall
+
+TORCH_DTYPES: dict[Format, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp8_e4m3": torch.float8_e4m3fn,
+}
+_FORMATS = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+
+def format_of(dtype: torch.dtype) -> Format:
+    """The format that torch calls so; KeyError on one that no call stores."""
+    return _FORMATS[dtype]
+
+
+def call_dtype(call: AttentionCall) -> Dtype | None:
+    """The dtype of a call; None where its tensors mix formats as no dtype does."""
+    stored = [_FORMATS.get(dtype) for dtype in (call.q.dtype, call.k.dtype, call.v.dtype, call.out_dtype)]
+    formats = [name for name in stored if name]
+    return dtype_of(*formats) if len(formats) == len(stored) else None
+
+
+def fitted(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """The values in a dtype; where it is descaled, what exceeds its range becomes its largest number."""
+    known = FORMATS[format_of(dtype)]
+    return (values.float().clamp(-known.largest, known.largest) if known.descaled else values).to(dtype)

@@ -1,0 +1,106 @@
+"""A fire's child process and its parent: messages, and what comes between them."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from test_advice import GOOD, TORCH
+
+from qualify.canary.firing import Ended, Firing
+from qualify.canary.messages import Failed, FromChild, NoMessage, Order, RunBegun, decode, encode
+from qualify.errors import INFRASTRUCTURE
+from qualify.facts.canary import Fire
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FIRE = Fire(
+    id=1,
+    lease="canary",
+    canary="nightly",
+    scheduled_for=NOW,
+    trigger="cron",
+    reason="",
+    changes=(),
+    state="running",
+    epoch=1,
+    node="n",
+    attempts=1,
+    created_at=NOW,
+    started_at=NOW,
+    finished_at=None,
+    matrix="smoke",
+    run_id=None,
+    variant="",
+    verdict=None,
+    advice=None,
+    reasons=(),
+    numerics_only=(),
+)
+ORDER = Order(
+    matrix="smoke",
+    cards=(),
+    select=None,
+    kernel=None,
+    level="smoke",
+    device="cpu",
+    resume=None,
+    out="out",
+    slower=0.1,
+    lease="canary",
+    epoch=1,
+    lease_s=30.0,
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        RunBegun(run="run-1"),
+        replace(GOOD, stack=(TORCH,), expired=("w0",)),
+        Failed(message="no such \ndc80 card", exit_code=2),
+    ],
+)
+def test_a_message_comes_back_as_it_was(message: FromChild) -> None:
+    """One line each."""
+    line = encode(message)
+    assert (message, 1) == (decode(line), line.count(b"\n"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"hello",
+        b"{}",
+        b"3",
+        b"[]",
+        b'"begun"',
+        b'{"event": 3}',
+        b'{"event": []}',
+        b'{"event": "ended", "run": "a"}',
+        b'{"event": "begun"}',
+        b'{"event": "begun", "run": 1}',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_message_is_told_from_one(line: bytes) -> None:
+    """By its first bytes, whatever is wrong with it."""
+    with pytest.raises(NoMessage) as found:
+        decode(line)
+    assert repr(line[:40]) == str(found.value)
+
+
+def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> None:
+    """The child goes on, and its own word counts."""
+    (tmp_path / "sitecustomize.py").write_text("print('{}', 3, 'hello', sep='\\n', flush=True)")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "QUALIFY_DB": str(tmp_path / "none.db")}
+    firing = Firing(FIRE, ORDER, environment, 60.0, (), lambda: None)
+    ended: Ended | None = None
+    while ended is None:
+        time.sleep(0.05)
+        ended = firing.poll()
+    assert (INFRASTRUCTURE, None) == (ended.exit_code, ended.seen)
+    assert "none.db" in ended.why

@@ -1,0 +1,118 @@
+"""Evidence of another interpreter counts for the stack of that interpreter only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import install, make_environment
+from stored_runs import MATRIX, NOW, make_stack, shipped_kernels, store_run
+
+from qualify.cards.load import load_matrix
+from qualify.errors import UsageError
+from qualify.facts.environment import Environment
+from qualify.facts.outcome import NotRun
+from qualify.facts.run import Run
+from qualify.facts.stack import Stack
+from qualify.judge.against import side_of
+from qualify.judge.gathered import Fresh, gather
+from qualify.judge.judged import Judged, judge
+from qualify.plan.code import CodeHere
+from qualify.plan.interpreter import interpreter
+from qualify.store.store import Store
+from qualify.verdict.compare import compare
+
+PYTHON = "/opt/next/bin/python"
+NEXT = make_stack(torch="2.13.0")
+
+
+@pytest.fixture
+def store(empty_sqlite: str) -> Iterator[Store]:
+    """An empty store."""
+    with Store.open(empty_sqlite) as opened:
+        yield opened
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A matrix of two shapes and one kernel."""
+    (tmp_path / "serving.yaml").write_text(MATRIX.replace("tiled-torch, torch-cpu-math", "tiled-torch"))
+    return tmp_path / "serving.yaml"
+
+
+def stored(store: Store, path: Path, there: Stack | None, hours: int = 1, python: str = PYTHON, **changes: Any) -> Run:
+    """A run with the environment ``next`` on that stack; every case passed."""
+    environments = {"next": Environment(python=python, stack=there)}
+    return store_run(store, path, age=timedelta(hours=hours), environments=environments, code={}, **changes)
+
+
+def gate(store: Store, path: Path, python: str = PYTHON, code: CodeHere | None = None) -> Judged:
+    """The gate on the matrix with the environment, at NOW."""
+    loaded = load_matrix(str(path), (), {"next": python})
+    wanted = Fresh(now=NOW, max_age=timedelta(hours=24), level="smoke", code=code)
+    return gather(store, loaded, shipped_kernels(), wanted, waivers=(), waivers_path="")
+
+
+def lacking(judged: Judged) -> dict[str, str]:
+    """Reasons of the cases without evidence, by kernel."""
+    found = [(record.case.kernel, record.outcome) for record in judged.records]
+    return {kernel: outcome.reason for kernel, outcome in found if isinstance(outcome, NotRun)}
+
+
+def test_stacks_of_an_environment_are_not_mixed(store: Store, path: Path) -> None:
+    """The newest run says which stack it has; what an older run found on another one does not count."""
+    other = make_stack(torch="2.12.0")
+    newest = stored(store, path, NEXT, hours=1)
+    path.write_text(path.read_text().replace("- 9\n", "- 9\n      - 10\n"))
+    older = stored(store, path, other, hours=2)
+    found = gate(store, path)
+    assert (newest.id, older.id) == found.runs  # the case of this interpreter counts
+    assert {"tiled-torch@next"} == set(lacking(found))
+    assert f"environment next was another stack, {other.fingerprint[:12]}" in lacking(found)["tiled-torch@next"]
+    assert 5 == found.conclusion.exit_code
+    stored(store, path, NEXT, hours=1)
+    assert 0 == gate(store, path).conclusion.exit_code
+
+
+def test_a_run_without_the_environment_has_no_evidence_of_it(store: Store, path: Path) -> None:
+    """Its kernels are open, those of this interpreter are not."""
+    store_run(store, path, code={})
+    assert {"tiled-torch@next"} == set(lacking(gate(store, path)))
+
+
+def test_an_upgrade_of_an_environment_makes_its_evidence_stale(store: Store, path: Path, tmp_path: Path) -> None:
+    """What is installed there now is compared where this machine's code is; the rest of the run still counts."""
+    folder = tmp_path / "env"
+    python = str(make_environment(folder, torch="2.13.0", fake_attn="1.5"))
+    there = make_stack(**{"torch": "2.13.0", "fake-attn": "1.5", "triton": ""})
+    here = CodeHere(folders=(), cache=tmp_path / "sha256.json", environments={"next": python})
+    kernels = load_matrix(str(path), (), {"next": python})
+    run = stored(store, path, there, python=python)
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    assert ("PASS", False) == (found.conclusion.verdict, found.stale)
+    install(folder, "fake_attn", "1.6")
+    interpreter.cache_clear()
+    told = gate(store, path, python, here)
+    assert kernels.environments == {"next": python}
+    assert "environment next changed since: fake-attn 1.5 → 1.6" in lacking(told)["tiled-torch@next"]
+    interpreter.cache_clear()
+
+
+def test_an_interpreter_that_has_gone_is_an_error(store: Store, path: Path, tmp_path: Path) -> None:
+    """This machine's environments were asked about, and one of them is not here."""
+    stored(store, path, NEXT)
+    here = CodeHere(folders=(), cache=tmp_path / "sha256.json", environments={"next": "/nowhere/python"})
+    with pytest.raises(UsageError, match="environment next, /nowhere/python: no such file"):
+        gate(store, path, "/nowhere/python", here)
+
+
+def test_a_comparison_names_what_changed_in_an_environment(store: Store, path: Path) -> None:
+    """As PART@NAME, beside what changed in this interpreter."""
+    before = stored(store, path, make_stack(torch="2.12.0"), hours=3)
+    after = stored(store, path, NEXT, stack=make_stack(triton="3.7.0"))
+    sides = [side_of(judge(store, run.id, shipped_kernels(), now=NOW)) for run in (before, after)]
+    changes = [(change.component, change.before, change.after) for change in compare(*sides).stack]
+    assert [("triton", "3.6.0", "3.7.0"), ("torch@next", "2.12.0", "2.13.0")] == changes

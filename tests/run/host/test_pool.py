@@ -1,0 +1,113 @@
+"""Host processes of one judge: which kernel lives in which, and the spare ones for cases that run alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from builders import make_card
+from cli_process import THIRD_PARTY
+
+from qualify.cards.kernel import KernelCard
+from qualify.run.host.pool import Pool
+from qualify.run.host.remote import HostSetup, RemoteHost, Watch
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    """Nothing started yet; kernels of third_party.py can be loaded."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    setup = HostSetup(device="cpu", import_paths=(str(THIRD_PARTY.parent),), memory_bytes=4 << 30)
+    made = Pool(setup, Watch())
+    yield made
+    made.close()
+
+
+def card_of(function: str) -> KernelCard:
+    """A third party's card."""
+    return make_card(kernel=function, adapter="call", entry=f"third_party:{function}", shipped_by=...)
+
+
+def pid_of(pool: Pool, card: KernelCard) -> int:
+    """The process in which a kernel lives."""
+    return pool.host(card).child.process.pid
+
+
+def test_hosts_for_repeats_start_together(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with cores to spare they start side by side, before any is waited for; each case has its own.
+
+    One of them is killed while it waits: its case runs in another.
+    """
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    real, waiting = RemoteHost.greet, []
+
+    def greet(host: RemoteHost) -> None:
+        waiting.append(len(pool.spares))
+        real(host)
+
+    monkeypatch.setattr(RemoteHost, "greet", greet)
+    pool.prepare_spares(5)
+    assert [4] * 4 == waiting
+    assert all(spare.started and spare.alive for spare in pool.spares)
+    spares = [spare.child.process.pid for spare in pool.spares]
+    victim = pool.spares[-1].child.process
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    card, used = card_of("correct"), []
+    for _ in range(4):
+        pool.kernel(card, alone=True)
+        assert pool.fresh(card)
+        used.append(pid_of(pool, card))
+    assert 4 == len(set(used))
+    assert set(spares) - {victim.pid} == set(used[:3])
+    assert not pool.spares
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (*spares, *used) if pid != used[-1])
+
+
+@pytest.mark.parametrize(("cores", "wanted", "started"), [(1, 5, 1), (2, 1, 1), (8, 2, 2), (64, 9, 6)])
+def test_spares_are_as_many_as_there_are_cores_for(
+    cores: int, wanted: int, started: int, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least one, no more than cases that need them, and six at most."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(Pool, "_spawn", lambda pool, card: Waiting())
+    pool.prepare_spares(wanted)
+    assert started == len(pool.spares)
+    pool.spares.clear()
+
+
+class Waiting:
+    """A host that is there at once."""
+
+    def greet(self) -> None:
+        """It is."""
+
+
+def test_what_ran_there_before_is_told(pool: Pool) -> None:
+    """A host is fresh until a case ran in it; a case that needs a fresh one replaces a used one only."""
+    card = card_of("correct")
+    assert pool.fresh(card)
+    pool.kernel(card)
+    first = pid_of(pool, card)
+    assert [True, False] == [pool.fresh(card), pool.fresh(card)]
+    pool.kernel(card)
+    assert first == pid_of(pool, card)
+    pool.kernel(card, alone=True)
+    assert first != pid_of(pool, card)
+    assert not Path(f"/proc/{first}").exists()
+    second = pid_of(pool, card)
+    pool.kernel(card, alone=True)
+    assert second == pid_of(pool, card)
+
+
+def test_kernels_of_one_library_share_a_host_and_third_parties_do_not(pool: Pool) -> None:
+    """One process for each distribution, and one for each card with an entry of its own."""
+    one, other = make_card(kernel="one"), make_card(kernel="other")
+    own, another = card_of("correct"), card_of("slow")
+    for card in (one, other, own, another):
+        pool.kernel(card)
+    assert pid_of(pool, one) == pid_of(pool, other)
+    assert 3 == len({pid_of(pool, card) for card in (one, own, another)})

@@ -1,0 +1,194 @@
+"""``--environment`` on the command line, with real virtual environments: what runs there, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import stored_runs
+from cli_process import call, environment
+from environments import make_environment
+
+from qualify.facts.environment import Environment
+from qualify.store import Store
+
+CARD = """\
+kernel: fast
+generation: portable
+shipped_by: [fake-attn>=2]
+adapter: call
+entry: fake_attn:attend
+requires: {device: any}
+claims:
+  dtypes: [fp32]
+  head_dim: {max: 64}
+  layouts: [packed]
+  masks: [full, causal]
+  features: [ragged]
+  deterministic: true
+  empty_row: {out: any, lse: any}
+accuracy: {fp32: fp32}
+witness: {must_match: [".+"]}
+"""
+MATRIX = """\
+matrix: two
+models:
+  - model: toy
+    geometry: {groups: [{layers: [0], heads_q: 2, heads_kv: 2, head_dim: 32, mask: causal}]}
+phases:
+  prefill: {seqlen: [8]}
+dtypes: [fp32]
+kernels: [fast, tiled-torch]
+"""
+CELL = "toy.tp1/prefill/b1.q8.k8/fp32/causal"
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(scope="module")
+def pythons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two environments with different releases of one library, and one without torch."""
+    folder = tmp_path_factory.mktemp("environments")
+    return {
+        "old": make_environment(folder / "old", torch="2.11.0", fake_attn="1.5.0"),
+        "next": make_environment(folder / "next", torch="2.13.0+cu130", fake_attn="2.1.0"),
+        "bare": make_environment(folder / "bare", fake_attn="2.1.0"),
+    }
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder with the matrix ``two`` and the card ``fast``."""
+    (tmp_path / "cards").mkdir()
+    (tmp_path / "cards" / "fast.yaml").write_text(CARD)
+    (tmp_path / "two.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def options(pythons: dict[str, Path], *names: str) -> list[str]:
+    """The options for some of them."""
+    return [word for name in names for word in ("--environment", f"{name}={pythons[name]}")]
+
+
+def test_kernels_are_listed_for_each_environment(place: Path, pythons: dict[str, Path]) -> None:
+    """With the version that is there, or why they cannot run there."""
+    words = ("kernels", "--cards", "cards", *options(pythons, "old", "next", "bare"))
+    lines = dict(line.split(maxsplit=1) for line in call(*words, cwd=place, env=environment(**NO_GPU)).out.splitlines())
+    assert "not installed (pip install 'fake-attn>=2')" == lines["fast"]
+    assert "fake-attn 1.5.0 is installed in environment old, fast@old needs >=2" == lines["fast@old"]
+    assert "available (fake-attn 2.1.0)" == lines["fast@next"]
+    assert f"torch is not installed in environment bare ({pythons['bare']} -m pip install torch)" == lines["fast@bare"]
+    data = call(*words, "--json", cwd=place, env=environment(**NO_GPU)).data["kernels"]
+    found = {kernel["kernel"]: (kernel["environment"], kernel["available"]) for kernel in data}
+    assert [("", False), ("old", False), ("next", True)] == [found[name] for name in ("fast", "fast@old", "fast@next")]
+    assert "tiled-torch@next" in found
+
+
+def test_a_plan_has_every_environment(place: Path, pythons: dict[str, Path]) -> None:
+    """Without a machine all of their cases; with --here those whose distribution is not there are refused."""
+    words = ("plan", "two.yaml", "--cards", "cards", *options(pythons, "old", "next"))
+    names = ["fast", "tiled-torch", "fast@old", "tiled-torch@old", "fast@next", "tiled-torch@next"]
+    assert [f"{CELL}/{name}" for name in names] == call(*words, cwd=place).out.split()
+    here = call(*words, "--here", "--json", cwd=place, env=environment(**NO_GPU)).data
+    assert [f"{CELL}/{name}" for name in ("tiled-torch", "tiled-torch@old", "fast@next", "tiled-torch@next")] == here[
+        "cases"
+    ]
+    reasons = {item["id"].rpartition("/")[2]: item["reasons"] for item in here["refused"]}
+    assert ["fake-attn 1.5.0 is installed in environment old, fast@old needs >=2"] == reasons["fast@old"]
+    chosen = call(*words, "--kernel", "*@next", cwd=place).out.split()
+    assert [f"{CELL}/{name}" for name in ("fast@next", "tiled-torch@next")] == chosen
+
+
+def test_a_matrix_names_environments_beside_itself(place: Path, pythons: dict[str, Path]) -> None:
+    """A relative path counts from the matrix's folder, whichever the present one is."""
+    (place / "envs").symlink_to(pythons["next"].parents[2])
+    text = f"{MATRIX}environments:\n  next: {{python: envs/next/bin/python}}\n"
+    (place / "two.yaml").write_text(text)
+    (place / "elsewhere").mkdir()
+    words = ("plan", "../two.yaml", "--cards", "../cards", "--here")
+    found = call(*words, cwd=place / "elsewhere", env=environment(**NO_GPU))
+    assert f"{CELL}/fast@next" in found.out.split()
+    assert "refused" not in next(line for line in found.out.splitlines() if "fast@next" in line)
+
+
+def test_doctor_describes_each_environment(tmp_path: Path, pythons: dict[str, Path]) -> None:
+    """Interpreter, torch and CUDA; what keeps kernels from running there is an error, and the exit code says so."""
+    words = options(pythons, "next", "bare")
+    found = call("doctor", *words, "--environment", "gone=/nowhere/python", cwd=tmp_path, env=environment(**NO_GPU))
+    lines = [re.sub(" +", " ", line) for line in found.out.splitlines()]
+    assert 4 == found.code
+    assert f"environment next: {pythons['next']}" in lines
+    assert "next torch 2.13.0+cu130 (CUDA 13.0)" in lines
+    assert f"error torch is not installed in environment bare ({pythons['bare']} -m pip install torch)" in lines
+    assert any(line.startswith("error environment gone, /nowhere/python: no such file.") for line in lines)
+    data = call("doctor", *options(pythons, "next"), "--json", cwd=tmp_path, env=environment(**NO_GPU)).data
+    (one,) = data["environments"]
+    assert ("next", "2.13.0+cu130", "2.1.0") == (one["name"], one["torch"], one["distributions"]["fake-attn"])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("bare", "--environment bare={python}: torch is not installed in environment bare"),
+        ("gone=/nowhere/python", "environment gone, /nowhere/python: no such file"),
+        ("gone", "--environment gone: has no interpreter"),
+    ],
+)
+def test_a_run_needs_interpreters_that_can_run(
+    place: Path, pythons: dict[str, Path], option: str, message: str
+) -> None:
+    """Otherwise it would look green although nothing ran there; nothing is stored."""
+    word = f"bare={pythons['bare']}" if option == "bare" else option
+    ended = call("run", "two.yaml", "--cards", "cards", "--environment", word, cwd=place, env=environment(**NO_GPU))
+    assert 2 == ended.code
+    assert message.format(python=pythons["bare"]) in ended.err
+    assert not (place / ".qualify").exists()
+
+
+def stored(place: Path, pythons: dict[str, Path], **stacks: object) -> str:
+    """A stored run of the matrix with the environment ``next``, every case passed; its id."""
+    environments = {"next": Environment(python=str(pythons["next"]), stack=stacks.get("next"))}  # type: ignore[arg-type]
+    with Store.open(str(place / "evidence.db")) as store:
+        run = stored_runs.store_run(
+            store,
+            place / "two.yaml",
+            cards=(place / "cards",),
+            environments=environments,
+        )
+    return run.id
+
+
+def gate(place: Path, *words: str) -> tuple[int, dict[str, object]]:
+    """The exit code and the JSON of a gate."""
+    common = ("--db", "evidence.db", "--cards", "cards", "--max-age", "3650d", "--json")
+    ended = call("gate", *words, *common, cwd=place, env=environment(**NO_GPU))
+    assert ended.out, ended.err
+    return ended.code, json.loads(ended.out)
+
+
+def test_evidence_of_an_environment_needs_its_stack(place: Path, pythons: dict[str, Path]) -> None:
+    """A run whose environment reported no stack gives no verdict, whatever its cases say."""
+    run = stored(place, pythons)
+    code, data = gate(place, "--run", run)
+    assert (5, "INCONCLUSIVE", True) == (code, data["verdict"], data["stale"])
+    assert "tiled-torch@next must run again: nobody reported what environment next ran on" in str(data["notes"])
+
+
+def test_evidence_of_an_environment_counts_with_its_stack(place: Path, pythons: dict[str, Path]) -> None:
+    """Each case and the run name the environment; a matrix is judged with the environments that are asked for."""
+    there = stored_runs.make_stack(torch="2.13.0+cu130")
+    run = stored(place, pythons, next=there)
+    code, data = gate(place, "--run", run)
+    assert (0, "PASS") == (code, data["verdict"])
+    by_kernel = {str(case["id"]).rpartition("/")[2]: case["environment"] for case in data["cases"]}  # type: ignore[attr-defined]
+    assert {"fast": "", "tiled-torch": "", "fast@next": "next", "tiled-torch@next": "next"} == by_kernel
+    (told,) = data["environments"]  # type: ignore[misc]
+    assert ("next", str(pythons["next"]), there.fingerprint) == (told["name"], told["python"], told["stack"])
+    (change,) = told["changes"]
+    assert ("torch", "2.13.0+cu130") == (change["component"], change["to"])
+    text = call("gate", "--run", run, "--db", "evidence.db", "--cards", "cards", cwd=place, env=environment(**NO_GPU))
+    assert f"on next: torch 2.11.0 → 2.13.0+cu130 ({pythons['next']})" in text.out
+    assert 2 == len(gate(place, "--matrix", "two.yaml")[1]["cases"])  # type: ignore[arg-type]
+    code, data = gate(place, "--matrix", "two.yaml", *options(pythons, "next"))
+    assert (0, 4) == (code, len(data["cases"]))  # type: ignore[arg-type]
