@@ -367,8 +367,8 @@ def reads_the_judge(call):
             found.append("ptrace")
             libc.ptrace(17, pid, 0, 0)  # PTRACE_DETACH
         here = ctypes.create_string_buffer(8)
-        vector = (ctypes.c_uint64 * 2)(ctypes.addressof(here), 0)
-        if libc.process_vm_writev(pid, vector, 1, vector, 1, 0) == 0:
+        vector = (ctypes.c_uint64 * 2)(ctypes.addressof(here), 8)
+        if libc.process_vm_writev(pid, vector, 1, vector, 1, 0) == 8:
             found.append("process_vm_writev")
     note("reads_the_judge", found)
     return wrong(call)
