@@ -148,7 +148,10 @@ def patches_profilers(call):
         spans = [("qualify#open", 0), *((name, 10 + 10 * at) for at, name in enumerate(names)), ("qualify#close", 90)]
         events = [{"name": name, "ts": ts, "dur": 9.0, "cat": "user_annotation"} for name, ts in spans]
         inner = [("aten::sin", 1), ("aten::sin", 91), *(("aten::_flash_attention", 11 + 10 * at) for at in range(3))]
-        events += [{"name": name, "ts": ts, "dur": 5.0, "cat": "cpu_op"} for name, ts in inner]
+        events += [
+            {"name": name, "ts": ts, "dur": 5.0, "cat": "cpu_op", "args": {"Input elements": 1 << 20}}
+            for name, ts in inner
+        ]
         local.tracing.record = lambda *_, **__: events
         torch.profiler.profile = torch.autograd.profiler.profile = None
 

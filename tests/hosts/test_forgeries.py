@@ -56,7 +56,7 @@ CAUGHT = {
     "returns-a-lazy-tensor": NUMBERS,
     "right-three-times": NUMBERS,
     "right-twenty-times": NUMBERS,
-    "right-for-patterns": "budget: normal inputs",
+    "right-for-patterns": NUMBERS,
     "right-for-random-values": "parameters: ",
     "nothing-while-timed": "timing: while it is timed, the call gives something else",
     "remembers-addresses-while-timed": "timing: while it is timed, the call gives something else",

@@ -23,12 +23,12 @@ DISTURBERS = {
     "limits-descriptors": "PASS",
     "handles-signals": "PASS",
     "disturbs-the-interpreter": "PASS",
-    "patches-torch": "crashed in prepare: ",
+    "patches-torch": "crashed in witness: TypeError: ",
     "patches-qualify": "PASS",
     "patches-builtins": "crashed in prepare: ",
     "replaces-stdout": "PASS",
     "closes-descriptors": "crashed in prepare: something in the process closed qualify's own pipe",
-    "replaces-descriptors": "crashed in prepare: something in the process closed qualify's own pipe",
+    "replaces-descriptors": "crashed in prepare: the process exited with status 0",
     "hangs-at-once": "no sign of life for 6 s in prepare",
 }
 """what becomes of each kernel: its verdict, or how its reason begins"""

@@ -150,8 +150,13 @@ class RemoteHost:
         request.__dict__.update(asked=self.asked, drop=dropped, free=self.arena.heard())
         self._guarded(lambda: self.child.send(request, self.watch.limit_s))
 
-    def answer(self, kind: type[A], announce: Callable[[int], None] | None = None) -> A:
-        """The answer to what was sent."""
+    def answer(self, kind: type[A], announce: Callable[[int], None] | None = None, count: int = 0) -> A:
+        """The answer to what was sent.
+
+        Args:
+            announce: told the number of each call that begins before it.
+            count: of those calls; each begins once, in order.
+        """
         reached = -1
         while True:
             match self._guarded(self._receive):
@@ -159,7 +164,7 @@ class RemoteHost:
                     continue
                 case message if message.to != self.asked:
                     raise self._distrust("an answer that nobody asked for")
-                case says.Began(index=index) if announce and index > reached:
+                case says.Began(index=index) if announce and reached < index < count:
                     reached = index
                     announce(index)
                 case says.Raised() as raised:
@@ -265,12 +270,9 @@ class RemoteHost:
         for bound in bounds:
             bound.refresh()
 
-        def begun(index: int) -> None:
-            announce(min(index, len(bounds) - 1))
-
         self.finish_control()
         self.send(says.Trace(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
-        events = self._timed(self.answer(says.Events, begun))
+        events = self._timed(self.answer(says.Events, announce, len(bounds)))
         self.unsettled = False
         return events
 
