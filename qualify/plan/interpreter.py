@@ -73,14 +73,14 @@ def find_interpreters(environments: Mapping[str, str]) -> dict[str, Interpreter]
 def interpreter(name: str, python: str) -> Interpreter:
     """What an environment has. Raises UsageError where its interpreter is none, or does not answer."""
     answer = ask(name, python)
-    torch = answer["torch"] or {"version": "", "cuda": ""}
+    torch = answer["torch"] or {"version": "", "built_for": ""}
     return Interpreter(
         name=name,
         python=python,
         version=answer["python"],
         platform=answer["platform"],
         torch=torch["version"],
-        cuda=torch["cuda"],
+        cuda=torch["built_for"],
         distributions=answer["distributions"],
     )
 
