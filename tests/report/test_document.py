@@ -47,7 +47,8 @@ def test_every_case_is_there_with_what_was_launched(facts: Any, document: dict[s
 
     assert [record.case.id for record in facts.records] == [case["id"] for case in cases]
     assert ['void <script>alert(1)</script>"&(int)'] == hostile["kernel_launched"]
-    keys = {"id", "outcome", "verdict", "reasons", "environment", "kernel_launched", "findings", "details", "case"}
+    keys = {"id", "outcome", "verdict", "reasons", "environment", "kernel_launched", "identity_asserted"}
+    keys |= {"findings", "details", "case"}
     assert keys == set(hostile)
 
 
