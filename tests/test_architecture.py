@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 import textwrap
 from collections import defaultdict
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from cli_process import environment
 
 from qualify import assets
 from qualify.cards.load import load_kernels
@@ -41,7 +44,7 @@ REGISTRIES = (
     ("qualify.selftest.workloads", "SHAPES"),
     ("qualify.report.questions", "QUESTIONS"),
 )
-BROAD = {"cards/options.py", "cli/entry.py", "run/process/worker.py", "run/execute.py"}
+BROAD = {"cards/options.py", "cli/entry.py", "run/process/worker.py", "run/execute.py", "run/host/serve.py"}
 """modules that may catch any exception: what a kernel, a card's entry or a third party's module raises is a result"""
 
 
@@ -289,6 +292,43 @@ def test_a_list_of_dtypes_is_seen():
     )
     assert [[1, 1], [1], [1], [1]] == [torch_dtypes(ast.parse(text)) for text in texts]
     assert [] == torch_dtypes(ast.parse("a = torch.zeros(3, dtype=torch.bfloat16)"))
+
+
+HOST_LOADS = """
+import importlib, importlib.metadata, io, re, sys
+import torch
+
+def tops():
+    return {name.partition(".")[0] for name in sys.modules} - {"qualify"}
+
+before = tops()
+from qualify.run.host import messages, serve
+imported = tops() - before - set(sys.stdlib_module_names)
+from qualify.facts.adapters import ADAPTERS
+for known in ADAPTERS:
+    importlib.import_module(f"qualify.run.adapters.{known.name}")
+server = serve.Server(io.BytesIO(), [])
+server.start(messages.Start(device="cpu", import_paths=(), memory_bytes=0))
+server.describe(messages.Describe())
+server.control(messages.Control())
+
+def required(name):
+    words = [line for line in importlib.metadata.requires(name) or () if "extra ==" not in line]
+    return {re.match(r"[\\w.-]+", line)[0].lower() for line in words}
+
+own = required("attn-qualify") - required("torch") - {"torch"}
+homes = importlib.metadata.packages_distributions()
+served = {top for top in tops() - before if own & {home.lower() for home in homes.get(top, ())}}
+print(sorted(own)[:1] != [], sorted(imported), sorted(served))
+"""
+
+
+def test_a_host_needs_only_torch() -> None:
+    """Its interpreter may have nothing else: what torch does not load itself, no module of qualify's loads there."""
+    ended = subprocess.run(
+        [sys.executable, "-c", HOST_LOADS], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert "True [] []" == ended.stdout.splitlines()[-1]
 
 
 def kinds_compared(tree: ast.Module) -> list[int]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from qualify.facts.devices import HOST
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, new_file, release, touched
@@ -90,7 +91,7 @@ class Arena:
         self.gone: list[tuple[int, int]] = []
         """slots given back that the host has not heard of"""
         self.shared, self.size = -1, 0
-        if kind == "cpu":
+        if kind == HOST:
             self.shared, self.size = new_file(size), size
             self.segments.append(SharedFile(self.shared, size))
             self.free.append(Free(size))

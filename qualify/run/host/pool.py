@@ -12,6 +12,7 @@ from typing import Protocol
 from packaging.requirements import Requirement
 
 from qualify.cards.kernel import CALL, KernelCard
+from qualify.facts.devices import HOST
 from qualify.run.adapters.interface import Adapter
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host.interface import Host, HostLost, Kernel
@@ -225,7 +226,7 @@ class Pool:
         """Asked once of each host."""
         place = self.places[library_of(card)]
         if place.control is None:
-            (trace,) = read_trace(place.host.control(), count=1, cuda=self.setup.device != "cpu", calls=CALLS)
+            (trace,) = read_trace(place.host.control(), count=1, cuda=self.setup.device != HOST, calls=CALLS)
             place.control = negative_control(trace)
         return place.control
 
@@ -256,8 +257,9 @@ class Pool:
         """Start hosts for cases that each need one of their own, as many as there are cores for; wait for them."""
         together = max(1, min(count, TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
         self.watch.begin(START_TIMEOUT_S)
-        while len(self.spares) < together:
-            self.spares.append(self._spawn(None))
+        with contextlib.suppress(OSError, HostLost):  # fewer do, where the machine has no room for more
+            while len(self.spares) < together:
+                self.spares.append(self._start())
         for spare in self.spares:
             with contextlib.suppress(HostLost):
                 spare.greet()
@@ -271,13 +273,16 @@ class Pool:
         self.places.clear()
         self.spares.clear()
 
-    def _spawn(self, card: KernelCard | None) -> RemoteHost:
-        environment = card.environment if card is not None else ""
-        while self.spares and not environment:
+    def _spawn(self, card: KernelCard) -> RemoteHost:
+        """A host for a card: one that waits, or another."""
+        while self.spares and not card.environment:
             spare = self.spares.pop()
             if spare.lost is None and spare.child.process.poll() is None:
                 return spare
             spare.close()
+        return self._start(card.environment)
+
+    def _start(self, environment: str = "") -> RemoteHost:
         interpreter = self.environments.get(environment)
         host = RemoteHost(self.setup, self.watch, *([interpreter] if interpreter else []))
         host.send_start()

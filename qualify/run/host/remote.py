@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.devices import HOST, DeviceKind
+from qualify.facts.devices import HOST, KINDS, DeviceKind
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
 from qualify.run.host.arena import ALIGNED, Arena, Mirror, Placed, Slot
@@ -527,7 +527,7 @@ class LoadFailed(KernelRaised, ImportError):
 
 
 def _known_device(name: str) -> str:
-    return name if name in {"cpu", "meta"} or (name == "cuda" and torch.cuda.is_available()) else "meta"
+    return name if name == HOST or (name in KINDS and torch.cuda.is_available()) else "meta"
 
 
 def _machine_bytes() -> int:

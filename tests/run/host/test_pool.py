@@ -73,7 +73,7 @@ def test_spares_are_as_many_as_there_are_cores_for(
 ) -> None:
     """At least one, no more than cases that need them, and six at most."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr(Pool, "_spawn", lambda pool, card: Waiting())
+    monkeypatch.setattr(Pool, "_start", lambda pool: Waiting())
     pool.prepare_spares(wanted)
     assert started == len(pool.spares)
     pool.spares.clear()

@@ -39,7 +39,9 @@ from qualify.run.process.messages import (
 
 CARD = make_card()
 CASE = make_case()
-HOSTS = HostLimits(timeout_s=60.0, compile_timeout_s=600.5, memory_bytes=8 << 30)
+HOSTS = HostLimits(
+    timeout_s=60.0, compile_timeout_s=600.5, memory_bytes=8 << 30, environments={"next": "/opt/\udcff/bin/python"}
+)
 NOTE = Finding(check="budget", verdict="note", detail="µ", values={"worst": math.inf})
 RUN = RunSetup(
     device="cpu",
@@ -62,7 +64,7 @@ REQUESTS = [
 ]
 ANSWERS = [
     Ready(),
-    Described(stack=make_stack(), ceilings=CEILINGS),
+    Described(stack=make_stack(), environments={"next": make_stack(torch="2.12")}, ceilings=CEILINGS),
     Unusable(message="no CUDA device"),
     StageBegun(case="", stage="load:fa3"),
     CaseEnded(case=CASE.id, outcome=Crashed(stage="load", error="µ", log="", attempt=1), fresh=True),
