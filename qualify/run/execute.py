@@ -51,11 +51,11 @@ from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
 from qualify.run.process.repeats import failed_to_load
 
-CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 8 << 30}
+CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 """inputs that may be held while a profiler session is filled"""
 BUDGET = "budget"
 """the check without which no number was compared"""
-COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
+COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 2 << 30}
 """footprint of the rotating copies of a timing, at most"""
 
 
@@ -202,7 +202,7 @@ class Session:
         self._announce(request, stage)
         began = time.monotonic()
         try:
-            return step()
+            return self._with_room(step)
         except LibraryRefusal as refusal:
             return Refused(by="library", reasons=(str(refusal),))
         except HostLost as lost:
@@ -213,6 +213,16 @@ class Session:
             return self._crash(request, stage, error)
         finally:
             self.spent[request.case.id] += time.monotonic() - began
+
+    def _with_room(self, step: Callable[[], Any]) -> Any:
+        """The step; once more where the device had no room, after everybody has given back what nobody uses."""
+        if self.processor.short_of_memory():
+            self.hosts.make_room()
+        try:
+            return step()
+        except torch.OutOfMemoryError:
+            self.hosts.make_room()
+        return step()
 
     def _crash(self, request: CaseRequest, stage: str, error: BaseException) -> Crashed:
         first = str(error).strip().splitlines()

@@ -20,12 +20,14 @@ from qualify.facts.devices import HOST
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, new_file, release, touched
-from qualify.run.host.messages import Region, Segment, Spec
+from qualify.run.host.messages import Close, Region, Segment, Spec
 
 ALIGNED = 512
 """bytes at whose multiples copies begin, as those of CUDA's allocator do"""
 SPARSE_BYTES = 32 << 20
 """memory on a CPU from which on only touched pages are copied"""
+KEPT_BYTES = 2 << 30
+"""memory of a device that an arena keeps though it is free"""
 SEGMENT_BYTES = 256 << 20
 """least memory of a device that is asked for at once"""
 
@@ -47,19 +49,22 @@ class Slot:
 
 
 class Free:
-    """The free parts of one segment, first fit."""
+    """The free parts of one segment."""
 
     def __init__(self, size: int) -> None:
-        self.parts = [(0, size)]
+        self.parts = [(0, size)] if size else []
         """(first byte, bytes), in order"""
 
-    def take(self, count: int) -> int | None:
-        """First byte of that many, or None."""
-        for index, (first, size) in enumerate(self.parts):
-            if size >= count:
-                self.parts[index : index + 1] = [(first + count, size - count)] if size > count else []
-                return first
-        return None
+    def smallest(self, count: int) -> int:
+        """Bytes of the smallest part that has so many; 0 where there is none."""
+        return min((size for _, size in self.parts if size >= count), default=0)
+
+    def take(self, count: int) -> int:
+        """First byte of that many, of the smallest part that has them; there is one."""
+        size, first = min((size, first) for first, size in self.parts if size >= count)
+        index = self.parts.index((first, size))
+        self.parts[index : index + 1] = [(first + count, size - count)] if size > count else []
+        return first
 
     def give(self, first: int, count: int) -> None:
         """They are free again; neighbours become one."""
@@ -77,16 +82,19 @@ class Free:
 class Arena:
     """Memory that one host shares."""
 
-    def __init__(self, kind: str, size: int, tell: Callable[[Segment], None]) -> None:
+    def __init__(self, kind: str, size: int, tell: Callable[[Segment], None], untell: Callable[[Close], bool]) -> None:
         """Nothing is allocated yet.
 
         Args:
             kind: of the device.
             size: bytes of the file on a CPU; untouched ones take no memory.
             tell: sends the handle of a new segment to the host.
+            untell: asks the host to close one; False where somebody there still holds a part of it.
         """
         self.tell = tell
-        self.segments: list[SharedFile | DeviceMemory] = []
+        self.untell = untell
+        self.segments: list[SharedFile | DeviceMemory | None] = []
+        """None: given back to the device"""
         self.free: list[Free] = []
         self.gone: list[tuple[int, int]] = []
         """slots given back that the host has not heard of"""
@@ -108,24 +116,46 @@ class Arena:
             torch.OutOfMemoryError: the device has no room.
         """
         room = max(ALIGNED, -(-count // ALIGNED) * ALIGNED)
-        for segment, free in enumerate(self.free):
-            first = free.take(room)
-            if first is not None:
-                return self._slot(segment, first, count, room)
-        if self.shared >= 0:
-            raise torch.OutOfMemoryError("the memory that is shared with a host is full")
-        size = max(SEGMENT_BYTES, room)
+        fitting = [(free.smallest(room), segment) for segment, free in enumerate(self.free) if free.smallest(room)]
+        if not fitting:
+            if self.shared >= 0:
+                raise torch.OutOfMemoryError("the memory that is shared with a host is full")
+            self._extend(max(SEGMENT_BYTES, room))
+            fitting = [(0, len(self.segments) - 1)]
+        segment = min(fitting)[1]
+        return self._slot(segment, self.free[segment].take(room), count, room)
+
+    def _extend(self, size: int) -> None:
+        """One more segment of the device's memory, at the cost of those that are free."""
+        self.trim(KEPT_BYTES)
         try:
             memory, handle = allocate(size)
-        except RuntimeError as error:
-            raise torch.OutOfMemoryError(str(error)) from error
+        except RuntimeError:
+            self.trim(0)
+            torch.cuda.empty_cache()
+            try:
+                memory, handle = allocate(size)
+            except RuntimeError as error:
+                raise torch.OutOfMemoryError(str(error)) from error
         self.segments.append(memory)
         self.free.append(Free(size))
         self.tell(Segment(handle=handle, bytes=size))
-        return self.take(count)
+
+    def trim(self, kept_bytes: int) -> None:
+        """Give segments that are free back to the device, as long as there are more bytes than are to be kept."""
+        for number, memory in enumerate(self.segments):
+            if self.device_bytes <= kept_bytes:
+                return
+            if isinstance(memory, DeviceMemory) and self.free[number].parts == [(0, memory.size)]:
+                self.free[number] = Free(0)
+                if self.untell(Close(segment=number)):
+                    release(memory)
+                    self.segments[number] = None
 
     def _slot(self, segment: int, first: int, count: int, room: int) -> Slot:
-        slot = Slot(segment, first, count, self.segments[segment].bytes(first, max(count, 1))[:count])
+        memory = self.segments[segment]
+        assert memory is not None, "what was given back has no free parts"
+        slot = Slot(segment, first, count, memory.bytes(first, max(count, 1))[:count])
         weakref.finalize(slot, self._give, segment, first, room).atexit = False
         return slot
 

@@ -165,6 +165,11 @@ def release(memory: DeviceMemory) -> None:
     _ask("cuMemFree_v2", ctypes.c_uint64(memory.address))
 
 
+def closed(memory: DeviceMemory) -> None:
+    """No longer see another process's memory."""
+    _ask("cuIpcCloseMemHandle", ctypes.c_uint64(memory.address))
+
+
 def opened(handle: str, size: int) -> DeviceMemory:
     """Another process's memory."""
     torch.zeros(1, device="cuda")

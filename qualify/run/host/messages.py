@@ -54,6 +54,18 @@ class Segment(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Close(Request):
+    """The judge wants a segment back. Numbers: whether nobody here holds a part of it."""
+
+    segment: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveBack(Request):
+    """Free what the allocator keeps. Done."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Load(Request):
     """Load a kernel's library or entry. Done."""
 
@@ -299,6 +311,8 @@ REQUESTS: Mapping[str, type[Request]] = {
         *(
             Start,
             Segment,
+            Close,
+            GiveBack,
             Load,
             Describe,
             Control,

@@ -19,7 +19,7 @@ from qualify.run.host.interface import Host, HostLost, Kernel
 from qualify.run.host.local import LocalHost, LocalKernel
 from qualify.run.host.messages import Described
 from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, RemoteKernel, Watch
-from qualify.run.machine.device import Processor
+from qualify.run.machine.device import Processor, processor_of
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.measure.witness import negative_control
 from qualify.run.process.tree import end_strays
@@ -69,6 +69,10 @@ class Hosts(Protocol):
         """Whatever is left of where the kernel of a card lived ends."""
         ...
 
+    def make_room(self) -> None:
+        """Give back the memory of the device that nobody uses."""
+        ...
+
     def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
         """A script of a failure (qualify.run.repro.script); empty where the adapter's function has no source."""
         ...
@@ -106,6 +110,10 @@ class LocalHosts:
 
     def lost(self, card: KernelCard) -> None:
         """It is this process."""
+
+    def make_room(self) -> None:
+        """Of this process."""
+        self.processor.give_back()
 
     def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
         """By the adapter that is here."""
@@ -239,6 +247,14 @@ class Pool:
         place = self.places.pop(library_of(card), None)
         if place is not None:
             self._end(place.host)
+
+    def make_room(self) -> None:
+        """Of all hosts; this process gives back its own last, because it holds parts of theirs."""
+        for place in self.places.values():
+            if place.host.alive and place.host.started:
+                with contextlib.suppress(HostLost):
+                    place.host.make_room()
+        processor_of(self.setup.device).give_back()
 
     def _end(self, host: RemoteHost) -> None:
         """End a host, and what it started and left behind."""

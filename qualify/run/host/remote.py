@@ -83,7 +83,7 @@ class RemoteHost:
         self.lost: HostLost | None = None
         self.used = False
         """whether a case has run in it"""
-        self.arena = Arena(setup.device, _machine_bytes(), self._tell)
+        self.arena = Arena(setup.device, _machine_bytes(), self._tell, self._untell)
         self.mirror = Mirror(self.arena, self.settle)
         self.results: Slot | None = None
         program = Program(
@@ -332,6 +332,15 @@ class RemoteHost:
 
     def _tell(self, segment: says.Segment) -> None:
         self.ask(segment, says.Done)
+
+    def _untell(self, segment: says.Close) -> bool:
+        return self.ask_numbers(segment) == (1.0,)
+
+    def make_room(self) -> None:
+        """Give back what is free of the device's memory, here and there."""
+        self.mirror.sweep()
+        self.ask(says.GiveBack(), says.Done)
+        self.arena.trim(0)
 
 
 class Native:

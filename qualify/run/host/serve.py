@@ -29,7 +29,7 @@ from qualify.run.adapters.registry import create_adapter
 from qualify.run.host import messages as says
 from qualify.run.host.interface import Effort, Place
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel
-from qualify.run.host.memory import DeviceMemory, SharedFile, opened, typed
+from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import dispatch_environment, distributions, started_with, system
 from qualify.run.machine.stack import mapped_binaries
@@ -38,6 +38,8 @@ from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim
 
 LOG_KEPT = 4000
+MOST_HELD = 256
+"""inputs that are gone before it is asked again who still holds them"""
 SPIN_S = 3e-4
 """how long to look for a request before sleeping until it comes"""
 TEXT_KEPT = 2000
@@ -54,7 +56,7 @@ def main() -> None:
         if descriptor >= 0:
             # What a library starts must not hold the pipe open after this process has gone.
             os.set_inheritable(descriptor, False)
-    segments: list[SharedFile | DeviceMemory] = [SharedFile(shared, size)] if shared >= 0 else []
+    segments: list[SharedFile | DeviceMemory | None] = [SharedFile(shared, size)] if shared >= 0 else []
     with os.fdopen(own_in, "rb") as requests, os.fdopen(own_out, "wb") as answers:
         Server(answers, segments).serve(requests)
     # A library's exit handlers may hang or crash on a context that a kernel has broken; nothing is left to do.
@@ -64,7 +66,7 @@ def main() -> None:
 class Server:
     """Answers requests one after another."""
 
-    def __init__(self, answers: IO[bytes], segments: list[SharedFile | DeviceMemory]) -> None:
+    def __init__(self, answers: IO[bytes], segments: list[SharedFile | DeviceMemory | None]) -> None:
         self.answers = answers
         self.processor = processor_of(HOST)
         self.segments = segments
@@ -73,14 +75,15 @@ class Server:
         """prepared calls, results and replays by number"""
         self.inputs: dict[tuple[int, int], dict[says.Spec, Tensor]] = {}
         """tensors by what they are views of: the same one as long as the judge has it"""
-        self.held: list[StorageWeakRef] = []
-        """inputs that the judge has no more"""
-        self.sizes: dict[Any, int] = {}
+        self.held: dict[Any, tuple[StorageWeakRef, int, int]] = {}
+        """inputs that the judge has no more, with segment and bytes"""
         self.asked = 0
         """number of the present request"""
         self.methods: Mapping[type[says.Request], Answering] = {
             says.Start: self.start,
             says.Segment: self.segment,
+            says.Close: self.close,
+            says.GiveBack: self.give_back,
             says.Load: self.load,
             says.Describe: self.describe,
             says.Control: self.control,
@@ -132,8 +135,13 @@ class Server:
         """An input is gone; whoever still holds it keeps memory."""
         for spec, tensor in self.inputs.pop((segment, first), {}).items():
             weak = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-            self.sizes[weak.cdata] = spec[2]
-            self.held.append(weak)
+            self.held[weak.cdata] = weak, segment, spec[2]
+        if len(self.held) > MOST_HELD:
+            self._note_held()
+
+    def _note_held(self) -> None:
+        """Forget the inputs that nobody holds any more."""
+        self.held = {key: known for key, known in self.held.items() if not known[0].expired()}  # type: ignore[no-untyped-call]
 
     def start(self, request: says.Start) -> says.Answer:
         """Take the device."""
@@ -148,6 +156,22 @@ class Server:
     def segment(self, request: says.Segment) -> says.Answer:
         """Open the judge's memory."""
         self.segments.append(opened(request.handle, request.bytes))
+        return says.Done()
+
+    def close(self, request: says.Close) -> says.Answer:
+        """Give the judge's memory back, unless a kernel still holds a part of it."""
+        self._note_held()
+        memory = self.segments[request.segment]
+        if request.segment in {segment for _, segment, _ in self.held.values()} or not isinstance(memory, DeviceMemory):
+            return says.Numbers(values=(0.0,))
+        self.processor.synchronize()
+        self.segments[request.segment] = None
+        closed(memory)
+        return says.Numbers(values=(1.0,))
+
+    def give_back(self, _: says.GiveBack) -> says.Answer:
+        """To the driver."""
+        self.processor.give_back()
         return says.Done()
 
     def load(self, request: says.Load) -> says.Answer:
@@ -254,8 +278,8 @@ class Server:
     def memory(self, request: says.Memory) -> says.Answer:
         """What is in use here."""
         used = LocalKernel(_NoAdapter(), self.processor).in_use(collect=request.collect)
-        self.held = [weak for weak in self.held if not weak.expired()]  # type: ignore[no-untyped-call]
-        kept = sum(self.sizes[weak.cdata] for weak in self.held)
+        self._note_held()
+        kept = sum(count for _, _, count in self.held.values())
         return says.Numbers(values=(*used, kept, float(self.processor.counts_bytes())))
 
     def wait(self, _: says.Wait) -> says.Answer:
@@ -296,9 +320,14 @@ class Server:
             same = next((tensor for other, tensor in known.items() if other[2] == count), None)
             flat = flats.get((segment, first, count)) if same is None else same
             if flat is None:
-                flat = flats[segment, first, count] = self.segments[segment].bytes(first, count)
+                flat = flats[segment, first, count] = self._segment(segment).bytes(first, count)
             known[spec] = typed(flat, begin, getattr(torch, dtype), spec[5], spec[6])
         return known[spec]
+
+    def _segment(self, number: int) -> SharedFile | DeviceMemory:
+        memory = self.segments[number]
+        assert memory is not None, "the judge uses no memory that it has taken back"
+        return memory
 
     def _returned(self, returned: Any, region: says.Region) -> says.Returned:
         """Copy tensors into the region, and say what they are."""
@@ -317,7 +346,7 @@ class Server:
             if value.device.type == self.processor.kind and at + count <= size and value.layout == torch.strided:
                 if count:
                     flat = value.detach().contiguous().view(-1).view(torch.uint8)
-                    self.segments[segment].bytes(first + at, count).copy_(flat)
+                    self._segment(segment).bytes(first + at, count).copy_(flat)
                 part = replace(part, offset=at)
                 at += -(-count // ALIGNED) * ALIGNED
             parts.append(part)

@@ -24,6 +24,8 @@ SPIN_CYCLES_PER_US = 2_000
 ALLOCATION = 64 << 10
 """bytes of a tensor that the C library must notice"""
 TRIES = 3
+LITTLE = 0.3
+"""share of a device's memory that is little to have free"""
 CHAIN_LENGTH = 256
 EXP_CHAIN = """
 template <typename T> T chain(T x) {
@@ -124,6 +126,10 @@ class Processor(ABC):
 
     def give_back(self) -> None:  # noqa: B027 - where no allocator keeps memory there is nothing to do
         """Free what the allocator keeps."""
+
+    def short_of_memory(self) -> bool:
+        """Whether little of its memory is free, so that others on it may find no room."""
+        return False
 
     def healthy(self) -> bool:
         """Whether it still computes; raises whatever a lost context raises."""
@@ -245,6 +251,11 @@ class Cuda(Processor):
     def give_back(self) -> None:
         """To the driver, for other processes on the same card."""
         torch.cuda.empty_cache()
+
+    def short_of_memory(self) -> bool:
+        """As the driver tells: what the allocators of other processes keep counts too."""
+        free, total = torch.cuda.mem_get_info(self.device)
+        return free < LITTLE * total
 
     def healthy(self) -> bool:
         """One synchronize and a tiny computation."""
