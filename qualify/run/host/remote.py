@@ -181,6 +181,10 @@ class RemoteHost:
             raise self._distrust("numbers that measure nothing")
         return values
 
+    def drop(self, number: int) -> None:
+        """Nobody needs that prepared call, result or graph any more; the host hears of it with the next question."""
+        self.dropped.append(number)
+
     def settle(self) -> None:
         """Wait until what it was asked to launch is done."""
         if self.unsettled:
@@ -348,7 +352,7 @@ class Native:
 
     def __init__(self, host: RemoteHost) -> None:
         self.number = next(host.numbers)
-        weakref.finalize(self, host.dropped.append, self.number).atexit = False
+        weakref.finalize(self, host.drop, self.number).atexit = False
 
 
 class RemoteKernel:
@@ -433,7 +437,7 @@ class RemoteBound:
         asked = says.Prepare(kernel=kernel.name, place=kernel.place, number=self.number, call=placed.data)
         self.host.ask(asked, says.Done)
         self.host.unsettled = True
-        weakref.finalize(self, self.host.dropped.append, self.number).atexit = False
+        weakref.finalize(self, self.host.drop, self.number).atexit = False
 
     def refresh(self) -> None:
         """Let its inputs hold what the judge's hold."""
