@@ -212,7 +212,7 @@ class Wait(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class FromHost:
     """What a host says."""
 
     to: int = 0
@@ -220,12 +220,12 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done(Said):
+class Done(FromHost):
     """It is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Began(Said):
+class Began(FromHost):
     """The call of that place in the list is launched next."""
 
     index: int
@@ -246,7 +246,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Returned(Said):
+class Returned(FromHost):
     """What a kernel returned: one tensor, or several parts."""
 
     several: bool
@@ -254,7 +254,7 @@ class Returned(Said):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised(Said):
+class Raised(FromHost):
     """An exception of the kernel or its library."""
 
     kind: Literal["refusal", "import", "memory", "other"]
@@ -265,21 +265,21 @@ class Raised(Said):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers(Said):
+class Numbers(FromHost):
     """Some numbers, in the order that the request names."""
 
     values: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Events(Said):
+class Events(FromHost):
     """Events of a profiler session, as Chrome's trace format has them."""
 
     events: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Said):
+class Sampled(FromHost):
     """What a clock said."""
 
     samples_us: tuple[float, ...]
@@ -288,7 +288,7 @@ class Sampled(Said):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described(Said):
+class Described(FromHost):
     """The software of the host, files that matter and are mapped, and the variables that steer dispatch."""
 
     components: tuple[tuple[ComponentKind, str, str, str], ...]
@@ -298,7 +298,7 @@ class Described(Said):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script(Said):
+class Script(FromHost):
     """A script that calls the kernel."""
 
     text: str
