@@ -40,8 +40,6 @@ class Start(Request):
 
     device: str
     import_paths: tuple[str, ...]
-    memory_bytes: int
-    """of its own, on top of what is mapped at its start; 0 = no limit"""
 
 
 @dataclass(frozen=True, kw_only=True)

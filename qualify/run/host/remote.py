@@ -112,8 +112,7 @@ class RemoteHost:
 
     def send_start(self) -> None:
         """Ask for the device, without waiting for the answer: hosts start side by side."""
-        limit = self.setup.memory_bytes if self.setup.device == HOST else 0
-        start = says.Start(device=self.setup.device, import_paths=self.setup.import_paths, memory_bytes=limit)
+        start = says.Start(device=self.setup.device, import_paths=self.setup.import_paths)
         self._guarded(lambda: self.child.send(start, START_TIMEOUT_S))
 
     def greet(self) -> None:

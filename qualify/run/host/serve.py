@@ -139,10 +139,10 @@ class Server:
         """Take the device."""
         sys.path += request.import_paths
         self.processor = processor_of(request.device)
-        self.processor.describe()
+        described = self.processor.describe()
         self.host = LocalHost(self.processor)
-        if request.memory_bytes:
-            _limit_memory(request.memory_bytes)
+        if described.kind == HOST:
+            _limit_memory(described.memory_bytes)
         return says.Done()
 
     def segment(self, request: says.Segment) -> says.Answer:
