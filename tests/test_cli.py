@@ -196,7 +196,7 @@ def test_kernels_lists_own_cards_too(tmp_path: Path) -> None:
     assert (0, "") == (text.code, text.err)
     assert [item["kernel"] for item in data] == [line.split()[0] for line in text.out.splitlines()]
     by_name = {item["kernel"]: item for item in data}
-    assert {"kernel", "available", "reasons", "version", "claims"} == set(by_name["correct"])
+    assert {"kernel", "available", "environment", "reasons", "version", "claims"} == set(by_name["correct"])
     assert (True, [], "third_party:correct") == tuple(
         by_name["correct"][key] for key in ("available", "reasons", "version")
     )

@@ -70,6 +70,7 @@ def cliffs(
     from qualify.facts.dtypes import Dtype
     from qualify.fleet.cliffs import base_workload, find_maps
     from qualify.fleet.probe import find_host
+    from qualify.plan.interpreter import check_interpreter
     from qualify.report.cliffs import write_cliffs
     from qualify.report.files import check_folder
 
@@ -79,6 +80,8 @@ def cliffs(
     if kernel not in known:
         raise UsageError(f"no kernel is called {kernel!r}{meant(kernel, known)}; `qualify kernels` lists them")
     card = known[kernel].card
+    if card.environment:
+        check_interpreter(card.environment, environments[card.environment])
     if dtype not in card.claims.dtypes:
         raise UsageError(f"--dtype {dtype}: {kernel} claims {', '.join(card.claims.dtypes)}")
     base = base_workload(dtype=codec.from_data(Dtype, dtype), phase=phase.value, seqlen=seqlen, page_size=page_size)

@@ -25,7 +25,7 @@ from qualify.facts.typed import Typed
 from qualify.fleet.minimise import TRIALS, Shrunk, Smaller, minimise
 from qualify.fleet.probe import available_memory, find_host
 from qualify.fleet.trials import Bench
-from qualify.plan.interpreter import interpreter
+from qualify.plan.interpreter import check_interpreter
 from qualify.plan.workloads import workload_refusals
 from qualify.run.process.messages import HostLimits, TrialEnded, TrialSetup
 from qualify.run.repro import rerun
@@ -144,8 +144,7 @@ def _usable_python(environment: str, interpreters: Mapping[str, str]) -> str:
     if not environment:
         return ""
     python = interpreters[environment]
-    if reasons := interpreter(environment, python).refusals():
-        raise UsageError(f"--environment {environment}={python}: {'; '.join(reasons)}")
+    check_interpreter(environment, python)
     return python
 
 

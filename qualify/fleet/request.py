@@ -15,7 +15,7 @@ from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet.probe import find_host
 from qualify.plan.host import Host, gpu_kernels
-from qualify.plan.interpreter import find_interpreters
+from qualify.plan.interpreter import check_interpreter
 from qualify.plan.plan import Plan, Selection, make_plan
 
 NAMED = 3
@@ -111,9 +111,8 @@ def _used(matrix: LoadedMatrix, plan: Plan) -> dict[str, str]:
     """The interpreters that cases of the plan run in. One that can run nothing at all was meant to be another one."""
     names = dict.fromkeys(case.environment for case in (*plan.cases, *(case for case, _ in plan.refused)))
     found = {name: matrix.environments[name] for name in names if name}
-    for name, one in find_interpreters(found).items():
-        if reasons := one.refusals():
-            raise UsageError(f"--environment {name}={one.python}: {'; '.join(reasons)}. `qualify doctor` checks it.")
+    for name, python in found.items():
+        check_interpreter(name, python)
     return found
 
 

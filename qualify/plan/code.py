@@ -30,7 +30,7 @@ import qualify
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.facts.code import Code
 from qualify.plan.digests import digests_of
-from qualify.plan.sites import Installed, OtherSite, Site, Standing, ThisSite
+from qualify.plan.sites import CodeSite, Installed, OtherSite, Standing, ThisSite
 
 SUFFIXES = (
     *(".py", ".pyx", ".so", ".pyd", ".dylib", ".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp", ".inl"),
@@ -88,7 +88,7 @@ class CodeHere:
         whole = {name: one.code(digests) for name, one in distributions.items()}
         return {kernel: None if one is None else one.code(digests, whole) for kernel, one in found.items()}
 
-    def _site(self, environment: str, cards: list[KernelCard]) -> Site:
+    def _site(self, environment: str, cards: list[KernelCard]) -> CodeSite:
         if not environment or not cards:
             return ThisSite()
         names = dict.fromkeys(name for card in cards for name in map(_name, card.shipped_by))
@@ -131,7 +131,7 @@ class _Distribution:
         return {self.title: hashlib.sha256(promised.encode()).hexdigest()} | other
 
 
-def _sources(card: KernelCard, folders: Sequence[str], site: Site) -> _Sources | None:
+def _sources(card: KernelCard, folders: Sequence[str], site: CodeSite) -> _Sources | None:
     """What the kernel's code consists of; None where it is not here."""
     sources = _Sources(shipped=[name for name in map(_name, card.shipped_by) if site.installed(name)])
     if card.adapter == CALL:
@@ -209,7 +209,7 @@ def _adapter_files(adapter: str) -> dict[str, str]:
     return found
 
 
-def _recorded(name: str, site: Site) -> _Distribution:
+def _recorded(name: str, site: CodeSite) -> _Distribution:
     """What the installed distribution promises; files outside of its folder and its own description do not count."""
     distribution = site.installed(name)
     assert distribution is not None

@@ -69,18 +69,24 @@ def find_interpreters(environments: Mapping[str, str]) -> dict[str, Interpreter]
     return {name: interpreter(name, python) for name, python in environments.items()}
 
 
+def check_interpreter(name: str, python: str) -> None:
+    """Raises UsageError where no kernel can run in an environment: whoever named it meant another interpreter."""
+    if reasons := interpreter(name, python).refusals():
+        raise UsageError(f"--environment {name}={python}: {'; '.join(reasons)}. `qualify doctor` checks it.")
+
+
 @cache
 def interpreter(name: str, python: str) -> Interpreter:
     """What an environment has. Raises UsageError where its interpreter is none, or does not answer."""
     answer = ask(name, python)
-    torch = answer["torch"] or {"version": "", "cuda": ""}
+    torch = answer["torch"] or {"version": "", "built_for": ""}
     return Interpreter(
         name=name,
         python=python,
         version=answer["python"],
         platform=answer["platform"],
         torch=torch["version"],
-        cuda=torch["cuda"],
+        cuda=torch["built_for"],
         distributions=answer["distributions"],
     )
 

@@ -91,8 +91,8 @@ def torch() -> dict[str, str] | None:
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     version, cuda = VERSION.search(text), CUDA.search(text)
     if version is None:
-        return {"version": "".join(one["version"] for one in records("torch")), "cuda": "?"}
-    return {"version": version.group(1), "cuda": cuda.group(1) or "" if cuda else "?"}
+        return {"version": "".join(one["version"] for one in records("torch")), "built_for": "?"}
+    return {"version": version.group(1), "built_for": cuda.group(1) or "" if cuda else "?"}
 
 
 if __name__ == "__main__":

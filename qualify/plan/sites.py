@@ -37,7 +37,7 @@ class Standing:
     """folders of a package; None for a module"""
 
 
-class Site(Protocol):
+class CodeSite(Protocol):
     """An interpreter's installed code."""
 
     def installed(self, name: str) -> Installed | None:

@@ -14,7 +14,6 @@ What may be called what:
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import quantiles
@@ -62,7 +61,6 @@ def compare(before: Side, after: Side) -> Comparison:
     worst: dict[str, Bucket] = dict.fromkeys([*old, *new], "none")
     for change in (*verdicts, *kernels, *numbers, *times):
         worst[change.id] = min(worst[change.id], change.bucket, key=BUCKETS.index)
-    counts = Counter(worst.values())
     return Comparison(
         before=before.run,
         after=after.run,
@@ -71,7 +69,7 @@ def compare(before: Side, after: Side) -> Comparison:
         kernels=kernels,
         numbers=numbers,
         times=times,
-        cases={bucket: counts[bucket] for bucket in BUCKETS},
+        cases={bucket: list(worst.values()).count(bucket) for bucket in BUCKETS},
         caveats=tuple(_caveats(before, after)),
     )
 

@@ -12,9 +12,11 @@ import pytest
 import stored_runs as stored
 from builders import make_evidence, make_witness
 from cli_process import call, write_cards
+from environments import make_environment, share_torch
 
 from qualify import __version__
 from qualify.facts.case import Case
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted, TimedOut, findings_of
 from qualify.facts.run import Record, Run
 from qualify.fleet.local import new_run
@@ -57,7 +59,7 @@ def beginning(request: Request, **changes: Any) -> Run:
 def taken(matrix: Path, store: Store, *, stack: Any = None, level: Any = "smoke") -> list[Record]:
     """What a run that begins now takes over."""
     request = request_of(matrix, level=level)
-    return settled_before(request, store, beginning(request), stack or stored.make_stack())
+    return settled_before(request, store, beginning(request), {"": stack or stored.make_stack()})
 
 
 def names(records: list[Record]) -> list[str]:
@@ -75,6 +77,23 @@ def test_a_settled_pass_is_taken_over_with_its_origin(matrix: Path, store: Store
         assert origin is not None
         assert (before.id, before.started_at) == (origin.run, origin.began_at)
         assert "note" == findings_of(record.outcome)[-1].verdict
+
+
+def test_evidence_of_an_environment_is_taken_over_on_its_stack(matrix: Path, store: Store, tmp_path: Path) -> None:
+    """Where its stack is the same; nothing where it is another one, or not known."""
+    python = str(make_environment(tmp_path / "env"))
+    share_torch(tmp_path / "env")
+    here, there = stored.make_stack(), stored.make_stack(triton="3.7.0")
+    environments = {"next": Environment(python=python, stack=there)}
+    stored.store_run(store, matrix, environments=environments, **OWN)
+    request = make_request(Asked(matrix=str(matrix), device="cpu", environments={"next": python}))
+    run = beginning(request)
+    assert {"next": Environment(python=python)} == run.environments
+    counts = [
+        len(settled_before(request, store, run, stacks))
+        for stacks in ({"": here, "next": there}, {"": here}, {"": here, "next": here})
+    ]
+    assert [8, 4, 4] == counts
 
 
 UNSETTLED: dict[str, Outcome] = {
@@ -144,7 +163,7 @@ def took_over(matrix: Path, store: Store, age: timedelta) -> tuple[Run, Run]:
     before = stored.store_run(store, matrix, age=age, **OWN)
     request = request_of(matrix)
     run = beginning(request, state="completed", stack=stored.make_stack())
-    records = settled_before(request, store, run, stored.make_stack())
+    records = settled_before(request, store, run, {"": stored.make_stack()})
     store.begin(run)
     store.add_cases(run.id, request.plan.cases)
     store.add(run.id, records)
@@ -177,7 +196,7 @@ def test_a_chain_keeps_its_first_origin(matrix: Path, store: Store) -> None:
     notes = [finding for finding in findings_of(again[0].outcome) if finding.check == "reused"]
     assert 1 == len(notes)
     later = replace(beginning(request_of(matrix)), started_at=NOW + timedelta(hours=5))
-    assert [] == settled_before(request_of(matrix), store, later, stored.make_stack())
+    assert [] == settled_before(request_of(matrix), store, later, {"": stored.make_stack()})
     assert run.started_at > before.started_at
 
 
