@@ -20,7 +20,7 @@ from qualify.facts.devices import HOST
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, new_file, release, touched
-from qualify.run.host.messages import Region, Segment, Spec
+from qualify.run.host.messages import OpenMemory, Region, Spec
 
 ALIGNED = 512
 """bytes at whose multiples copies begin, as those of CUDA's allocator do"""
@@ -77,7 +77,7 @@ class Free:
 class Arena:
     """Memory that one host shares."""
 
-    def __init__(self, kind: str, size: int, tell: Callable[[Segment], None]) -> None:
+    def __init__(self, kind: str, size: int, tell: Callable[[OpenMemory], None]) -> None:
         """Nothing is allocated yet.
 
         Args:
@@ -121,7 +121,7 @@ class Arena:
             raise torch.OutOfMemoryError(str(error)) from error
         self.segments.append(memory)
         self.free.append(Free(size))
-        self.tell(Segment(handle=handle, bytes=size))
+        self.tell(OpenMemory(handle=handle, bytes=size))
         return self.take(count)
 
     def _slot(self, segment: int, first: int, count: int, room: int) -> Slot:

@@ -24,7 +24,7 @@ from qualify.facts.devices import HOST, KINDS, DeviceKind
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
 from qualify.run.host.arena import ALIGNED, Arena, Mirror, Placed, Slot
-from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Place, Samples
+from qualify.run.host.interface import Bound, CallPlace, Effort, HostLost, KernelRaised, Samples
 from qualify.run.process.child import Child, Gone, Program
 from qualify.run.process.messages import decode_line
 from qualify.run.repro.script import Claim
@@ -120,13 +120,13 @@ class RemoteHost:
         if not self.started:
             stage, self.watch = self.watch, Watch()
             try:
-                self.answer(says.Done)
+                self.answer(says.Accepted)
             finally:
                 self.watch = stage
             self.started = True
             self.watch.begin(self.watch.limit_s)  # the stage did not take this time
 
-    def ask(self, request: says.Request, kind: type[A]) -> A:
+    def ask(self, request: says.HostRequest, kind: type[A]) -> A:
         """One question and its answer.
 
         Raises:
@@ -137,7 +137,7 @@ class RemoteHost:
         self.send(request)
         return self.answer(kind)
 
-    def send(self, request: says.Request) -> None:
+    def send(self, request: says.HostRequest) -> None:
         """One question, with what nobody needs any more."""
         dropped, self.dropped = tuple(self.dropped), []
         self.asked += 1
@@ -163,7 +163,7 @@ class RemoteHost:
                 case message:
                     raise self._lose(self.child.unexpected(message))
 
-    def ask_numbers(self, request: says.Request, least: int = 1) -> tuple[float | None, ...]:
+    def ask_numbers(self, request: says.HostRequest, least: int = 1) -> tuple[float | None, ...]:
         """One question whose answer is at least so many numbers, each of them 0 or more."""
         values = self.ask(request, says.Numbers).values
         if len(values) < least or not all(value is None or _is_amount(value) for value in values):
@@ -195,7 +195,7 @@ class RemoteHost:
         self.unsettled = False
         return tuple(parts) if answer.several else parts[0]
 
-    def _part(self, part: says.Part, room: Slot) -> Any:
+    def _part(self, part: says.ReturnedPart, room: Slot) -> Any:
         if part.kind == "NoneType":
             return None
         dtype = getattr(torch, part.dtype, None) if part.dtype else None
@@ -222,7 +222,7 @@ class RemoteHost:
             load = says.Load(
                 kernel=card.kernel, adapter=card.adapter, entry=card.entry or "", options=dict(card.options)
             )
-            self.ask(load, says.Done)
+            self.ask(load, says.Accepted)
             self.kernels[card.kernel] = RemoteKernel(self, card.kernel)
         return self.kernels[card.kernel]
 
@@ -246,10 +246,10 @@ class RemoteHost:
         assert self.controlled is not None, "it was asked for"
         return self.controlled
 
-    def describe(self) -> says.Described:
+    def describe(self) -> says.HostSoftware:
         """Its software."""
         self.greet()
-        return self.ask(says.Describe(), says.Described)
+        return self.ask(says.Describe(), says.HostSoftware)
 
     def trace(
         self, calls: Sequence[Bound], announce: Callable[[int], None], *, times: int, memory: bool
@@ -263,7 +263,7 @@ class RemoteHost:
             announce(min(index, len(bounds) - 1))
 
         self.finish_control()
-        self.send(says.Trace(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
+        self.send(says.TraceCalls(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
         events = self._timed(self.answer(says.Events, begun))
         self.unsettled = False
         return events
@@ -280,7 +280,7 @@ class RemoteHost:
         for bound in bounds:
             bound.refresh()
         native = Native(self)
-        asked = says.Sample(numbers=tuple(bound.number for bound in bounds), native=native.number, **asdict(effort))
+        asked = says.TimeCalls(numbers=tuple(bound.number for bound in bounds), native=native.number, **asdict(effort))
         told = self.ask(asked, says.Sampled)
         self.unsettled = False
         measured = all(map(_is_amount, (*told.samples_us, told.host_us)))
@@ -322,8 +322,8 @@ class RemoteHost:
         """End it because of what it said; returns the HostLost to raise."""
         return self._lose(self.child.distrust(what))
 
-    def _tell(self, segment: says.Segment) -> None:
-        self.ask(segment, says.Done)
+    def _tell(self, segment: says.OpenMemory) -> None:
+        self.ask(segment, says.Accepted)
 
 
 class Native:
@@ -353,13 +353,13 @@ class RemoteKernel:
         with _disable_current_modes():
             host = self.host
             placed, room = host.mirror.place(call), host.room(call)
-            asked = says.Run(kernel=self.name, place=self.place, call=placed.data, region=room.region)
+            asked = says.RunOnce(kernel=self.name, place=self.place, call=placed.data, region=room.region)
             return host.returned(host.ask(asked, says.Returned), room)
 
     @contextmanager
-    def at(self, place: Place) -> Iterator[None]:
+    def at(self, place: CallPlace) -> Iterator[None]:
         """Calls within are made from there."""
-        usual = Place()
+        usual = CallPlace()
         before = self.place
         self.place = {
             item.name: getattr(place, item.name)
@@ -414,7 +414,7 @@ class RemoteBound:
         self.placed = placed
         self.number = next(self.host.numbers)
         asked = says.Prepare(kernel=kernel.name, place=kernel.place, number=self.number, call=placed.data)
-        self.host.ask(asked, says.Done)
+        self.host.ask(asked, says.Accepted)
         self.host.unsettled = True
         weakref.finalize(self, self.host.dropped.append, self.number).atexit = False
 
@@ -427,7 +427,9 @@ class RemoteBound:
         """There; it may still compute."""
         self.refresh()
         native = Native(self.host)
-        self.host.ask(says.Launch(number=self.number, place=self.kernel.place, native=native.number), says.Done)
+        self.host.ask(
+            says.LaunchBound(number=self.number, place=self.kernel.place, native=native.number), says.Accepted
+        )
         self.host.unsettled = True
         return native
 
@@ -435,7 +437,9 @@ class RemoteBound:
         """A copy of it here."""
         with _disable_current_modes():
             room = self.host.room(self.call)
-            asked = says.Result(number=self.number, place=self.kernel.place, native=native.number, region=room.region)
+            asked = says.FetchResult(
+                number=self.number, place=self.kernel.place, native=native.number, region=room.region
+            )
             return self.host.returned(self.host.ask(asked, says.Returned), room)
 
     def host_us(self) -> float:
@@ -458,11 +462,11 @@ class RemoteBound:
         asked = says.Capture(
             number=self.number, place=self.kernel.place, warm_up=warm_up, graph=graph.number, native=native.number
         )
-        self.host.ask(asked, says.Done)
+        self.host.ask(asked, says.Accepted)
 
         def replay() -> None:
             self.refresh()
-            self.host.ask(says.Replay(graph=graph.number), says.Done)
+            self.host.ask(says.ReplayGraph(graph=graph.number), says.Accepted)
             self.host.unsettled = True
 
         return replay, native
