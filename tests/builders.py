@@ -40,7 +40,7 @@ from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.interface import Subject
 from qualify.run.host.local import local
 from qualify.run.inputs.tensors import make_inputs
-from qualify.run.machine.device import Cpu
+from qualify.run.machine.device import processor_of
 from qualify.run.measure.tracing import Trace, read_trace, record
 
 CPU = torch.device("cpu")
@@ -461,6 +461,10 @@ def _row(
     }
 
 
-def trace_on_cpu(launches: Sequence[Callable[[], Any]], announce: Callable[[int], None] | None = None) -> list[Trace]:
+def traces(
+    launches: Sequence[Callable[[], Any]], kind: str = "cpu", announce: Callable[[int], None] | None = None
+) -> list[Trace]:
     """What one profiler session of some callables says of each."""
-    return read_trace(record(launches, Cpu(), announce), count=len(launches), cuda=False)
+    processor = processor_of(kind)
+    events = record(launches, processor, announce)
+    return read_trace(events, count=len(launches), cuda=processor.activity is not None)

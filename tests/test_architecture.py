@@ -308,7 +308,7 @@ from qualify.facts.adapters import ADAPTERS
 for known in ADAPTERS:
     importlib.import_module(f"qualify.run.adapters.{known.name}")
 server = serve.Server(io.BytesIO(), [])
-server.start(messages.Start(device="cpu", import_paths=(), memory_bytes=0))
+server.start(messages.Start(device="cpu", import_paths=()))
 server.describe(messages.Describe())
 server.control(messages.Control())
 

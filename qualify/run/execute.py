@@ -40,7 +40,7 @@ from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.interface import ContractBreach, Subject, changed, difference
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import GoldenOf, golden
-from qualify.run.host.interface import Bound, Host, HostLost, Kernel, KernelRaised
+from qualify.run.host.interface import Bound, HostLost, Kernel, KernelHost, KernelRaised
 from qualify.run.host.pool import Hosts
 from qualify.run.inputs.tensors import Inputs, clone, make_inputs
 from qualify.run.machine.device import processor_of
@@ -79,7 +79,7 @@ class Running:
     request: CaseRequest
     card: KernelCard
     kernel: Kernel
-    host: Host
+    host: KernelHost
     inputs: Inputs
     bound: Bound
     native: Any
@@ -95,7 +95,7 @@ class Running:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class Settled:
     """A case has an outcome."""
 
     case: str
@@ -154,7 +154,7 @@ class Session:
         self.spared: set[str] = set()
         """cases that began anew because somebody killed their host"""
 
-    def run(self, requests: Iterable[CaseRequest]) -> Iterator[Ended]:
+    def run(self, requests: Iterable[CaseRequest]) -> Iterator[Settled]:
         """Outcomes of a chunk, one after another; raises SickContext after the outcome that caused it.
 
         The loss of a host is the outcome of the case that ran in it; others that were prepared there begin anew.
@@ -170,7 +170,7 @@ class Session:
                     _join(batch, running)
                     held += running.inputs.bytes
                 else:
-                    yield Ended(case=request.case.id, outcome=outcome, fresh=fresh)
+                    yield Settled(case=request.case.id, outcome=outcome, fresh=fresh)
                 self._ask_health(request)
                 if request.alone:
                     break
@@ -255,7 +255,7 @@ class Session:
             fresh=fresh,
         )
 
-    def _finish(self, batch: list[Running]) -> Iterator[Ended]:
+    def _finish(self, batch: list[Running]) -> Iterator[Settled]:
         """Witness, checks and timing of prepared cases, which leave the batch and the device's memory one by one."""
         failed = self._witness(batch)
         while batch:
@@ -274,7 +274,7 @@ class Session:
             if outcome is None and self.timed:
                 outcome = self._guarded(request, "timing", partial(self._time, running))
             outcome = self._outcome(running) if outcome is None else outcome
-            yield Ended(case=request.case.id, outcome=self._still_healthy(running, outcome), fresh=running.fresh)
+            yield Settled(case=request.case.id, outcome=self._still_healthy(running, outcome), fresh=running.fresh)
             self._ask_health(request)
 
     def _spares(self, running: Running) -> bool:

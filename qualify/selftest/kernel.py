@@ -8,7 +8,7 @@ from typing import Any
 from qualify.run.adapters.interface import AttentionCall
 from qualify.selftest.correct import VARIANTS
 from qualify.selftest.faults.registry import FAULTS
-from qualify.selftest.specimen import Fault, Kernel, Variant
+from qualify.selftest.specimen import Fault, Simulated, Variant
 
 
 def attend(call: AttentionCall, *, specimen: str) -> Any:
@@ -28,5 +28,5 @@ def specimen_named(name: str) -> Fault | Variant:
 
 
 @lru_cache(maxsize=8)
-def _kernel(name: str) -> Kernel:
+def _kernel(name: str) -> Simulated:
     return specimen_named(name).make()

@@ -10,7 +10,7 @@ from qualify.facts.selftest import FaultClass
 from qualify.run.adapters.interface import AttentionCall
 
 
-class Kernel(Protocol):
+class Simulated(Protocol):
     """An attention kernel with the state that a process would keep."""
 
     def launch(self, call: AttentionCall) -> Any:
@@ -29,7 +29,7 @@ class Fault:
     """threads that describe the defect, or the check that it is there to try"""
     does: str
     """what it does wrong, in one line"""
-    make: Callable[[], Kernel]
+    make: Callable[[], Simulated]
     equivalent: str = ""
     """the proof that its results cannot be told from correct ones; such a fault does not count"""
 
@@ -41,6 +41,6 @@ class Variant:
     name: str
     does: str
     """how it differs, in one line"""
-    make: Callable[[], Kernel]
+    make: Callable[[], Simulated]
     lse_rel: float | None = 1e-5
     """accuracy of the LSE that its card claims; None where it claims none"""

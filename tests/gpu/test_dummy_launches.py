@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from builders import traces
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -20,7 +21,6 @@ from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
 from qualify.run.measure.capacity import need_of
 from qualify.run.measure.ceilings import measure_ceilings
-from qualify.run.measure.tracing import trace
 from qualify.run.measure.witness import decide
 
 pytestmark = pytest.mark.gpu
@@ -91,7 +91,7 @@ def test_a_dummy_call_beside_einsum_proves_nothing(ceilings: Ceilings, may: str,
         products(call)
 
     launch()
-    (found,) = trace([launch], torch.device("cuda", 0))
+    (found,) = traces([launch], "cuda")
     need = need_of(workload, ceilings, units()) if may == PRODUCTS else None
     seen = decide(found, [FLASH], [may], need=need)
     assert "unproven" == seen.state
@@ -108,7 +108,7 @@ def test_the_whole_call_is_proven(ceilings: Ceilings, rows: int) -> None:
         flash(call, rows, 16)
 
     launch()
-    (found,) = trace([launch], torch.device("cuda", 0))
+    (found,) = traces([launch], "cuda")
     seen = decide(found, [FLASH], ["at::native::"], need=need_of(workload, ceilings, units()))
     assert ("proven", "") == (seen.state, seen.reason)
 
@@ -138,7 +138,7 @@ def test_no_shipped_kernel_is_doubted(
             prepared.launch()
         except LibraryRefusal:
             continue
-        (found,) = trace([prepared.launch], torch.device("cuda", 0))
+        (found,) = traces([prepared.launch], "cuda")
         need = need_of(case.workload, ceilings, units())
         without = decide(found, rules.must_match, rules.may_match)
         seen = decide(found, rules.must_match, rules.may_match, need=need)

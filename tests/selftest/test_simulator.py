@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import alter, trace_on_cpu
+from builders import alter, traces
 from torch.profiler import profile
 
 from qualify.facts.case import Workload
@@ -65,7 +65,7 @@ def test_correct_kernels_equal_the_golden_result(variant, number):
 def test_a_profiler_sees_the_kernel_and_nothing_within():
     """As it sees any kernel; the memory that a call takes it sees too, and after it operators again."""
     call = make_call(SHAPES[0][1])
-    (seen,) = trace_on_cpu([lambda: Simulator().launch(call)])
+    (seen,) = traces([lambda: Simulator().launch(call)])
     assert "" == seen.defect
     assert [[RANGE]] * 3 == [[launch.name for launch in launches] for launches in seen.calls]
     assert (seen.peak_bytes or 0) > call.q.numel() * call.q.element_size()

@@ -16,7 +16,7 @@ from qualify.facts.case import Level
 from qualify.facts.outcome import Finding, FindingVerdict
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, unsteady
-from qualify.run.host.interface import Place
+from qualify.run.host.interface import CallPlace
 from qualify.run.inputs.parts import one_sequence, only
 
 SEQUENCES = 4
@@ -39,9 +39,9 @@ class Repeat(Shipped):
         if cold:
             return [cold]
         times = TIMES[subject.level]
-        load = Place(loaded=True) if subject.level == "full" and subject.processor.streams else None
+        load = CallPlace(loaded=True) if subject.level == "full" and subject.processor.streams else None
         for number in range(1, times):
-            with subject.kernel.at(load if load and number >= times // 2 else Place()):
+            with subject.kernel.at(load if load and number >= times // 2 else CallPlace()):
                 found = difference(subject, first, subject.run(call))
             if found:
                 claimed = subject.card.claims.deterministic

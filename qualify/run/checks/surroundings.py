@@ -30,7 +30,7 @@ from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
 from qualify.run.checks.size_limits import layout_of
-from qualify.run.host.interface import Place
+from qualify.run.host.interface import CallPlace
 
 OTHERS = 66
 """other shapes: host code that keeps plans often keeps 64"""
@@ -87,13 +87,13 @@ class Surroundings(Shipped):
         wrong = beyond_budget(subject, call, after)
         return failing(self.name, f"{name}: {wrong.detail}", dict(wrong.values) | {"where": name}) if wrong else None
 
-    def _from(self, subject: Subject, call: AttentionCall, place: Place) -> Result:
+    def _from(self, subject: Subject, call: AttentionCall, place: CallPlace) -> Result:
         """The call from a place, or, from the usual one, after many others.
 
         Raises:
             LibraryRefusal: the kernel keeps tensors of inference mode, and PyTorch lets nobody write to them outside.
         """
-        if place == Place():
+        if place == CallPlace():
             return _after_others(subject, call)
         try:
             with subject.kernel.at(place):
@@ -122,15 +122,15 @@ class Surroundings(Shipped):
         return unsteady(subject, inputs.call) or failing(self.name, detail, {"where": "stream", **found})
 
 
-def places(subject: Subject) -> Iterator[tuple[str, Place]]:
+def places(subject: Subject) -> Iterator[tuple[str, CallPlace]]:
     """(where, the same as a place); the usual place stands for a call after many others."""
-    yield ("outside" if torch.is_inference_mode_enabled() else "in") + " inference mode", Place(turned=True)
-    yield "from another thread", Place(thread=True)
+    yield ("outside" if torch.is_inference_mode_enabled() else "in") + " inference mode", CallPlace(turned=True)
+    yield "from another thread", CallPlace(thread=True)
     if subject.device.type == HOST:
         for count in COUNTS:
-            yield f"with {count} threads", Place(threads=count)
+            yield f"with {count} threads", CallPlace(threads=count)
     if subject.card.jit != "shapes":  # each would be compiled
-        yield f"after {OTHERS} other lengths", Place()
+        yield f"after {OTHERS} other lengths", CallPlace()
 
 
 def _after_others(subject: Subject, call: AttentionCall) -> Result:

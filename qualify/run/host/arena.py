@@ -20,7 +20,7 @@ from qualify.facts.devices import HOST
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, new_file, release, touched
-from qualify.run.host.messages import Close, Region, Segment, Spec
+from qualify.run.host.messages import CloseMemory, OpenMemory, Region, Spec
 
 ALIGNED = 512
 """bytes at whose multiples copies begin, as those of CUDA's allocator do"""
@@ -82,7 +82,9 @@ class Free:
 class Arena:
     """Memory that one host shares."""
 
-    def __init__(self, kind: str, size: int, tell: Callable[[Segment], None], untell: Callable[[Close], bool]) -> None:
+    def __init__(
+        self, kind: str, size: int, tell: Callable[[OpenMemory], None], untell: Callable[[CloseMemory], bool]
+    ) -> None:
         """Nothing is allocated yet.
 
         Args:
@@ -139,7 +141,7 @@ class Arena:
                 raise torch.OutOfMemoryError(str(error)) from error
         self.segments.append(memory)
         self.free.append(Free(size))
-        self.tell(Segment(handle=handle, bytes=size))
+        self.tell(OpenMemory(handle=handle, bytes=size))
 
     def trim(self, kept_bytes: int) -> None:
         """Give segments that are free back to the device, as long as there are more bytes than are to be kept."""
@@ -148,7 +150,7 @@ class Arena:
                 return
             if isinstance(memory, DeviceMemory) and self.free[number].parts == [(0, memory.size)]:
                 self.free[number] = Free(0)
-                if self.untell(Close(segment=number)):
+                if self.untell(CloseMemory(segment=number)):
                     release(memory)
                     self.segments[number] = None
 

@@ -13,7 +13,7 @@ from qualify.run.adapters.interface import AttentionCall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class CallPlace:
     """From where in its process a kernel is called."""
 
     turned: bool = False
@@ -129,7 +129,7 @@ class Kernel(Protocol):
         """
         ...
 
-    def at(self, place: Place) -> AbstractContextManager[None]:
+    def at(self, place: CallPlace) -> AbstractContextManager[None]:
         """Calls within are made from there."""
         ...
 
@@ -150,7 +150,7 @@ class Kernel(Protocol):
         ...
 
 
-class Host(Protocol):
+class KernelHost(Protocol):
     """Where kernels live together."""
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.host.interface import Bound, Effort, Place, Samples
+from qualify.run.host.interface import Bound, CallPlace, Effort, Samples
 from qualify.run.machine.device import Processor, processor_of
 from qualify.run.measure import tracing
 
@@ -31,7 +31,7 @@ class LocalKernel:
     def __init__(self, adapter: Adapter, processor: Processor) -> None:
         self.adapter = adapter
         self.processor = processor
-        self.place = Place()
+        self.place = CallPlace()
 
     def prepare(self, call: AttentionCall) -> LocalBound:
         """As the adapter does it."""
@@ -48,7 +48,7 @@ class LocalKernel:
         return self.do(called)
 
     @contextmanager
-    def at(self, place: Place) -> Iterator[None]:
+    def at(self, place: CallPlace) -> Iterator[None]:
         """Calls within are made from there."""
         before, self.place = self.place, place
         try:

@@ -1,9 +1,9 @@
 """The messages between a judge and a host: dataclasses of plain data, each a line of JSON.
 
-A host answers each request with one message: Done, Returned, Numbers, Events or Sampled as the request says, or Raised.
-Before the answer to a Trace it says Began once for each call. All of them have the number of the request: what comes
-late, or unasked, answers nothing. Everything here needs the standard library only, because
-a host may be another Python in which nothing is installed but torch and the library.
+A host answers each request with one message: Accepted, Returned, Numbers, Events or Sampled as the request says, or
+Raised. Before the answer to TraceCalls it says Began once for each call. All of them have the number of the request:
+what comes late, or unasked, answers nothing. Everything here needs the standard library only, because a host may be
+another Python in which nothing is installed but torch and the library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Region = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class HostRequest:
     """What a judge asks."""
 
     asked: int = 0
@@ -35,18 +35,16 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start(Request):
-    """The first message. Done."""
+class Start(HostRequest):
+    """The first message. Accepted."""
 
     device: str
     import_paths: tuple[str, ...]
-    memory_bytes: int
-    """of its own, on top of what is mapped at its start; 0 = no limit"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Segment(Request):
-    """Memory of the device that the judge shares. Done."""
+class OpenMemory(HostRequest):
+    """Memory of the device that the judge shares. Accepted."""
 
     handle: str
     """CUDA's inter-process handle in hexadecimal digits"""
@@ -54,20 +52,20 @@ class Segment(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Close(Request):
+class CloseMemory(HostRequest):
     """The judge wants a segment back. Numbers: whether nobody here holds a part of it."""
 
     segment: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiveBack(Request):
-    """Free what the allocator keeps. Done."""
+class GiveBack(HostRequest):
+    """Free what the allocator keeps. Accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load(Request):
-    """Load a kernel's library or entry. Done."""
+class Load(HostRequest):
+    """Load a kernel's library or entry. Accepted."""
 
     kernel: str
     adapter: str
@@ -76,17 +74,17 @@ class Load(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Describe(Request):
-    """Describe the software. Described."""
+class Describe(HostRequest):
+    """Describe the software. HostSoftware."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Control(Request):
+class Control(HostRequest):
     """Trace PyTorch's math path, the witness's negative control. Events."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfKernel(Request):
+class OfKernel(HostRequest):
     """Something of a loaded kernel."""
 
     kernel: str
@@ -96,7 +94,7 @@ class OfKernel(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Prepare(OfKernel):
-    """Prepare a call. Done."""
+    """Prepare a call. Accepted."""
 
     number: int
     """that the prepared call gets"""
@@ -104,7 +102,7 @@ class Prepare(OfKernel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(OfKernel):
+class RunOnce(OfKernel):
     """Prepare, launch, result, in dirty memory. Returned."""
 
     call: Mapping[str, Any]
@@ -125,7 +123,7 @@ class Render(OfKernel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfCall(Request):
+class OfCall(HostRequest):
     """Something of a prepared call."""
 
     number: int
@@ -133,15 +131,15 @@ class OfCall(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch(OfCall):
-    """Launch. Done."""
+class LaunchBound(OfCall):
+    """Launch. Accepted."""
 
     native: int
     """number that what it returns gets"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result(OfCall):
+class FetchResult(OfCall):
     """The contract's form of what a launch returned. Returned."""
 
     native: int
@@ -157,7 +155,7 @@ class Measure(OfCall):
 
 @dataclass(frozen=True, kw_only=True)
 class Capture(OfCall):
-    """Capture a launch. Done."""
+    """Capture a launch. Accepted."""
 
     warm_up: int
     graph: int
@@ -165,8 +163,8 @@ class Capture(OfCall):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(Request):
-    """Replay a graph. Done."""
+class ReplayGraph(HostRequest):
+    """Replay a graph. Accepted."""
 
     graph: int
 
@@ -180,7 +178,7 @@ class Behind(OfCall):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(Request):
+class TraceCalls(HostRequest):
     """Launch calls under the profiler. Began for each, Events."""
 
     numbers: tuple[int, ...]
@@ -189,7 +187,7 @@ class Trace(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(Request):
+class TimeCalls(HostRequest):
     """Time launches of calls in turn. Sampled."""
 
     numbers: tuple[int, ...]
@@ -200,19 +198,19 @@ class Sample(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory(Request):
+class Memory(HostRequest):
     """Numbers: bytes in use by each counter, of inputs that are gone and still held, and whether they are counted."""
 
     collect: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait(Request):
+class Wait(HostRequest):
     """Wait for everything that was launched, and say whether the device computes. Numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromHost:
+class HostAnswer:
     """What a host says."""
 
     to: int = 0
@@ -220,19 +218,19 @@ class FromHost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done(FromHost):
+class Accepted(HostAnswer):
     """It is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Began(FromHost):
+class Began(HostAnswer):
     """The call of that place in the list is launched next."""
 
     index: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ReturnedPart:
     """One part of what a kernel returned."""
 
     kind: str
@@ -246,15 +244,15 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Returned(FromHost):
+class Returned(HostAnswer):
     """What a kernel returned: one tensor, or several parts."""
 
     several: bool
-    parts: tuple[Part, ...]
+    parts: tuple[ReturnedPart, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Raised(FromHost):
+class Raised(HostAnswer):
     """An exception of the kernel or its library."""
 
     kind: Literal["refusal", "import", "memory", "other"]
@@ -265,21 +263,21 @@ class Raised(FromHost):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Numbers(FromHost):
+class Numbers(HostAnswer):
     """Some numbers, in the order that the request names."""
 
     values: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Events(FromHost):
+class Events(HostAnswer):
     """Events of a profiler session, as Chrome's trace format has them."""
 
     events: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(FromHost):
+class Sampled(HostAnswer):
     """What a clock said."""
 
     samples_us: tuple[float, ...]
@@ -288,7 +286,7 @@ class Sampled(FromHost):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Described(FromHost):
+class HostSoftware(HostAnswer):
     """The software of the host, files that matter and are mapped, and the variables that steer dispatch."""
 
     components: tuple[tuple[ComponentKind, str, str, str], ...]
@@ -298,52 +296,53 @@ class Described(FromHost):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script(FromHost):
+class Script(HostAnswer):
     """A script that calls the kernel."""
 
     text: str
     """empty where its function has no source to give"""
 
 
-REQUESTS: Mapping[str, type[Request]] = {
+REQUESTS: Mapping[str, type[HostRequest]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(
             Start,
-            Segment,
-            Close,
+            OpenMemory,
+            CloseMemory,
             GiveBack,
             Load,
             Describe,
             Control,
             Prepare,
-            Run,
+            RunOnce,
             Render,
-            Launch,
-            Result,
+            LaunchBound,
+            FetchResult,
             Measure,
             Capture,
-            Replay,
+            ReplayGraph,
             Behind,
         ),
-        *(Trace, Sample, Memory, Wait),
+        *(TraceCalls, TimeCalls, Memory, Wait),
     )
 }
-Answer = Done | Began | Returned | Raised | Numbers | Events | Sampled | Described | Script
+Answer = Accepted | Began | Returned | Raised | Numbers | Events | Sampled | HostSoftware | Script
 ANSWERS: Mapping[str, type[Answer]] = {
-    kind.__name__.lower(): kind for kind in (Done, Began, Returned, Raised, Numbers, Events, Sampled, Described, Script)
+    kind.__name__.lower(): kind
+    for kind in (Accepted, Began, Returned, Raised, Numbers, Events, Sampled, HostSoftware, Script)
 }
 
 
-def encode(message: Request | Answer) -> bytes:
+def encode(message: HostRequest | Answer) -> bytes:
     """The message as a line."""
     data = {item.name: getattr(message, item.name) for item in fields(message)}
     data["event"] = type(message).__name__.lower()
-    text = json.dumps(data, separators=(",", ":"), default=asdict, ensure_ascii=isinstance(message, Request))
+    text = json.dumps(data, separators=(",", ":"), default=asdict, ensure_ascii=isinstance(message, HostRequest))
     return text.encode("utf-8", "replace") + b"\n"
 
 
-def decode_request(line: bytes) -> Request:
+def decode_request(line: bytes) -> HostRequest:
     """What the judge sent; lists where it had tuples."""
     data = json.loads(line)
     return REQUESTS[data.pop("event")](**data)

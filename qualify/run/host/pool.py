@@ -15,9 +15,9 @@ from qualify.cards.kernel import CALL, KernelCard
 from qualify.facts.devices import HOST
 from qualify.run.adapters.interface import Adapter
 from qualify.run.adapters.registry import create_adapter
-from qualify.run.host.interface import Host, HostLost, Kernel
+from qualify.run.host.interface import HostLost, Kernel, KernelHost
 from qualify.run.host.local import LocalHost, LocalKernel
-from qualify.run.host.messages import Described
+from qualify.run.host.messages import HostSoftware
 from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, RemoteKernel, Watch
 from qualify.run.machine.device import Processor, processor_of
 from qualify.run.measure.tracing import CALLS, read_trace
@@ -49,7 +49,7 @@ class Hosts(Protocol):
         """
         ...
 
-    def host(self, card: KernelCard) -> Host:
+    def host(self, card: KernelCard) -> KernelHost:
         """Where the kernel of a card lives."""
         ...
 
@@ -93,7 +93,7 @@ class LocalHosts:
             self.adapters[card.kernel] = create_adapter(card)
         return LocalKernel(self.adapters[card.kernel], self.processor)
 
-    def host(self, card: KernelCard) -> Host:
+    def host(self, card: KernelCard) -> KernelHost:
         """This process."""
         return self.here
 
@@ -178,9 +178,9 @@ class Pool:
                 with contextlib.suppress(Exception):
                     place.host.load(card)
 
-    def described(self) -> dict[str, list[Described]]:
+    def described(self) -> dict[str, list[HostSoftware]]:
         """What the hosts of other environments say of their software, by environment."""
-        found: dict[str, list[Described]] = defaultdict(list)
+        found: dict[str, list[HostSoftware]] = defaultdict(list)
         for library, place in self.places.items():
             environment = library.partition("/")[0]
             if environment and place.host.alive:

@@ -24,7 +24,7 @@ from qualify.facts.devices import HOST, KINDS, DeviceKind
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
 from qualify.run.host.arena import ALIGNED, Arena, Mirror, Placed, Slot
-from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Place, Samples
+from qualify.run.host.interface import Bound, CallPlace, Effort, HostLost, KernelRaised, Samples
 from qualify.run.process.child import Child, Gone, Program
 from qualify.run.process.messages import decode_line
 from qualify.run.repro.script import Claim
@@ -117,8 +117,7 @@ class RemoteHost:
 
     def send_start(self) -> None:
         """Ask for the device, without waiting for the answer: hosts start side by side."""
-        limit = self.setup.memory_bytes if self.setup.device == HOST else 0
-        start = says.Start(device=self.setup.device, import_paths=self.setup.import_paths, memory_bytes=limit)
+        start = says.Start(device=self.setup.device, import_paths=self.setup.import_paths)
         self._guarded(lambda: self.child.send(start, START_TIMEOUT_S))
 
     def greet(self) -> None:
@@ -126,13 +125,13 @@ class RemoteHost:
         if not self.started:
             stage, self.watch = self.watch, Watch()
             try:
-                self.answer(says.Done)
+                self.answer(says.Accepted)
             finally:
                 self.watch = stage
             self.started = True
             self.watch.begin(self.watch.limit_s)  # the stage did not take this time
 
-    def ask(self, request: says.Request, kind: type[A]) -> A:
+    def ask(self, request: says.HostRequest, kind: type[A]) -> A:
         """One question and its answer.
 
         Raises:
@@ -143,7 +142,7 @@ class RemoteHost:
         self.send(request)
         return self.answer(kind)
 
-    def send(self, request: says.Request) -> None:
+    def send(self, request: says.HostRequest) -> None:
         """One question, with what nobody needs any more."""
         dropped, self.dropped = tuple(self.dropped), []
         self.asked += 1
@@ -174,7 +173,7 @@ class RemoteHost:
                 case message:
                     raise self._lose(self.child.unexpected(message))
 
-    def ask_numbers(self, request: says.Request, least: int = 1) -> tuple[float | None, ...]:
+    def ask_numbers(self, request: says.HostRequest, least: int = 1) -> tuple[float | None, ...]:
         """One question whose answer is at least so many numbers, each of them 0 or more."""
         values = self.ask(request, says.Numbers).values
         if len(values) < least or not all(value is None or _is_amount(value) for value in values):
@@ -210,7 +209,7 @@ class RemoteHost:
         self.unsettled = False
         return tuple(parts) if answer.several else parts[0]
 
-    def _part(self, part: says.Part, room: Slot) -> Any:
+    def _part(self, part: says.ReturnedPart, room: Slot) -> Any:
         if part.kind == "NoneType":
             return None
         dtype = getattr(torch, part.dtype, None) if part.dtype else None
@@ -237,7 +236,7 @@ class RemoteHost:
             load = says.Load(
                 kernel=card.kernel, adapter=card.adapter, entry=card.entry or "", options=dict(card.options)
             )
-            self.ask(load, says.Done)
+            self.ask(load, says.Accepted)
             self.kernels[card.kernel] = RemoteKernel(self, card.kernel)
         return self.kernels[card.kernel]
 
@@ -261,10 +260,10 @@ class RemoteHost:
         assert self.controlled is not None, "it was asked for"
         return self.controlled
 
-    def describe(self) -> says.Described:
+    def describe(self) -> says.HostSoftware:
         """Its software."""
         self.greet()
-        return self.ask(says.Describe(), says.Described)
+        return self.ask(says.Describe(), says.HostSoftware)
 
     def trace(
         self, calls: Sequence[Bound], announce: Callable[[int], None], *, times: int, memory: bool
@@ -275,7 +274,7 @@ class RemoteHost:
             bound.refresh()
 
         self.finish_control()
-        self.send(says.Trace(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
+        self.send(says.TraceCalls(numbers=tuple(bound.number for bound in bounds), times=times, memory=memory))
         events = self._timed(self.answer(says.Events, announce, len(bounds)))
         self.unsettled = False
         return events
@@ -292,7 +291,7 @@ class RemoteHost:
         for bound in bounds:
             bound.refresh()
         native = Native(self)
-        asked = says.Sample(numbers=tuple(bound.number for bound in bounds), native=native.number, **asdict(effort))
+        asked = says.TimeCalls(numbers=tuple(bound.number for bound in bounds), native=native.number, **asdict(effort))
         told = self.ask(asked, says.Sampled)
         self.unsettled = False
         measured = all(map(_is_amount, (*told.samples_us, told.host_us)))
@@ -334,16 +333,16 @@ class RemoteHost:
         """End it because of what it said; returns the HostLost to raise."""
         return self._lose(self.child.distrust(what))
 
-    def _tell(self, segment: says.Segment) -> None:
-        self.ask(segment, says.Done)
+    def _tell(self, segment: says.OpenMemory) -> None:
+        self.ask(segment, says.Accepted)
 
-    def _untell(self, segment: says.Close) -> bool:
+    def _untell(self, segment: says.CloseMemory) -> bool:
         return self.ask_numbers(segment) == (1.0,)
 
     def make_room(self) -> None:
         """Give back what is free of the device's memory, here and there."""
         self.mirror.sweep()
-        self.ask(says.GiveBack(), says.Done)
+        self.ask(says.GiveBack(), says.Accepted)
         self.arena.trim(0)
 
 
@@ -374,13 +373,13 @@ class RemoteKernel:
         with _disable_current_modes():
             host = self.host
             placed, room = host.mirror.place(call), host.room(call)
-            asked = says.Run(kernel=self.name, place=self.place, call=placed.data, region=room.region)
+            asked = says.RunOnce(kernel=self.name, place=self.place, call=placed.data, region=room.region)
             return host.returned(host.ask(asked, says.Returned), room)
 
     @contextmanager
-    def at(self, place: Place) -> Iterator[None]:
+    def at(self, place: CallPlace) -> Iterator[None]:
         """Calls within are made from there."""
-        usual = Place()
+        usual = CallPlace()
         before = self.place
         self.place = {
             item.name: getattr(place, item.name)
@@ -435,7 +434,7 @@ class RemoteBound:
         self.placed = placed
         self.number = next(self.host.numbers)
         asked = says.Prepare(kernel=kernel.name, place=kernel.place, number=self.number, call=placed.data)
-        self.host.ask(asked, says.Done)
+        self.host.ask(asked, says.Accepted)
         self.host.unsettled = True
         weakref.finalize(self, self.host.drop, self.number).atexit = False
 
@@ -448,7 +447,9 @@ class RemoteBound:
         """There; it may still compute."""
         self.refresh()
         native = Native(self.host)
-        self.host.ask(says.Launch(number=self.number, place=self.kernel.place, native=native.number), says.Done)
+        self.host.ask(
+            says.LaunchBound(number=self.number, place=self.kernel.place, native=native.number), says.Accepted
+        )
         self.host.unsettled = True
         return native
 
@@ -456,7 +457,9 @@ class RemoteBound:
         """A copy of it here."""
         with _disable_current_modes():
             room = self.host.room(self.call)
-            asked = says.Result(number=self.number, place=self.kernel.place, native=native.number, region=room.region)
+            asked = says.FetchResult(
+                number=self.number, place=self.kernel.place, native=native.number, region=room.region
+            )
             return self.host.returned(self.host.ask(asked, says.Returned), room)
 
     def host_us(self) -> float:
@@ -479,11 +482,11 @@ class RemoteBound:
         asked = says.Capture(
             number=self.number, place=self.kernel.place, warm_up=warm_up, graph=graph.number, native=native.number
         )
-        self.host.ask(asked, says.Done)
+        self.host.ask(asked, says.Accepted)
 
         def replay() -> None:
             self.refresh()
-            self.host.ask(says.Replay(graph=graph.number), says.Done)
+            self.host.ask(says.ReplayGraph(graph=graph.number), says.Accepted)
             self.host.unsettled = True
 
         return replay, native

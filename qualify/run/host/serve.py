@@ -27,7 +27,7 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host import messages as says
-from qualify.run.host.interface import Effort, Place
+from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
 from qualify.run.machine.device import processor_of
@@ -79,25 +79,25 @@ class Server:
         """inputs that the judge has no more, with segment and bytes"""
         self.asked = 0
         """number of the present request"""
-        self.methods: Mapping[type[says.Request], Answering] = {
+        self.methods: Mapping[type[says.HostRequest], Answering] = {
             says.Start: self.start,
-            says.Segment: self.segment,
-            says.Close: self.close,
+            says.OpenMemory: self.segment,
+            says.CloseMemory: self.close,
             says.GiveBack: self.give_back,
             says.Load: self.load,
             says.Describe: self.describe,
             says.Control: self.control,
             says.Prepare: self.prepare,
-            says.Run: self.run,
+            says.RunOnce: self.run,
             says.Render: self.render,
-            says.Launch: self.launch,
-            says.Result: self.result,
+            says.LaunchBound: self.launch,
+            says.FetchResult: self.result,
             says.Measure: self.measure,
             says.Capture: self.capture,
-            says.Replay: self.replay,
+            says.ReplayGraph: self.replay,
             says.Behind: self.behind,
-            says.Trace: self.trace,
-            says.Sample: self.sample,
+            says.TraceCalls: self.trace,
+            says.TimeCalls: self.sample,
             says.Memory: self.memory,
             says.Wait: self.wait,
         }
@@ -147,18 +147,18 @@ class Server:
         """Take the device."""
         sys.path += request.import_paths
         self.processor = processor_of(request.device)
-        self.processor.describe()
+        described = self.processor.describe()
         self.host = LocalHost(self.processor)
-        if request.memory_bytes:
-            _limit_memory(request.memory_bytes)
-        return says.Done()
+        if described.kind == HOST:
+            _limit_memory(described.memory_bytes)
+        return says.Accepted()
 
-    def segment(self, request: says.Segment) -> says.Answer:
+    def segment(self, request: says.OpenMemory) -> says.Answer:
         """Open the judge's memory."""
         self.segments.append(opened(request.handle, request.bytes))
-        return says.Done()
+        return says.Accepted()
 
-    def close(self, request: says.Close) -> says.Answer:
+    def close(self, request: says.CloseMemory) -> says.Answer:
         """Give the judge's memory back, unless a kernel still holds a part of it."""
         self._note_held()
         memory = self.segments[request.segment]
@@ -172,19 +172,19 @@ class Server:
     def give_back(self, _: says.GiveBack) -> says.Answer:
         """To the driver."""
         self.processor.give_back()
-        return says.Done()
+        return says.Accepted()
 
     def load(self, request: says.Load) -> says.Answer:
         """Import the library or the entry."""
         adapter = create_adapter(request)
         self.kernels[request.kernel] = LocalKernel(adapter, self.processor)
-        return says.Done()
+        return says.Accepted()
 
     def describe(self, _: says.Describe) -> says.Answer:
         """This process's software, once its libraries are loaded."""
         described = self.processor.describe()
         found = [*system(), *self.processor.runtimes(described), *distributions()]
-        return says.Described(
+        return says.HostSoftware(
             components=tuple((part.kind, part.name, part.version, part.digest) for part in found),
             binaries=tuple(map(str, mapped_binaries())),
             environment=dispatch_environment(started_with()),
@@ -207,9 +207,9 @@ class Server:
         """Keep the prepared call."""
         kernel = self._kernel(request)
         self.kept[request.number] = kernel.prepare(self._call(request.call))
-        return says.Done()
+        return says.Accepted()
 
-    def run(self, request: says.Run) -> says.Answer:
+    def run(self, request: says.RunOnce) -> says.Answer:
         """One whole call."""
         kernel = self._kernel(request)
         return self._returned(kernel.run(self._call(request.call)), request.region)
@@ -229,12 +229,12 @@ class Server:
         )
         return says.Script(text=text)
 
-    def launch(self, request: says.Launch) -> says.Answer:
+    def launch(self, request: says.LaunchBound) -> says.Answer:
         """Keep what it returns."""
         self.kept[request.native] = self._bound(request).launch()
-        return says.Done()
+        return says.Accepted()
 
-    def result(self, request: says.Result) -> says.Answer:
+    def result(self, request: says.FetchResult) -> says.Answer:
         """Copy it into shared memory."""
         return self._returned(self._bound(request).result(self.kept[request.native]), request.region)
 
@@ -246,12 +246,12 @@ class Server:
         """Keep the graph's replay, and what the captured launch returned."""
         replay, native = self._bound(request).capture(request.warm_up)
         self.kept[request.graph], self.kept[request.native] = replay, native
-        return says.Done()
+        return says.Accepted()
 
-    def replay(self, request: says.Replay) -> says.Answer:
+    def replay(self, request: says.ReplayGraph) -> says.Answer:
         """Launch the graph."""
         self.kept[request.graph]()
-        return says.Done()
+        return says.Accepted()
 
     def behind(self, request: says.Behind) -> says.Answer:
         """With copies of what the judge has placed beside."""
@@ -259,7 +259,7 @@ class Server:
         pairs = [(self._tensor(into, {}), self._tensor(values, {})) for into, values in request.replaced]
         return self._returned(bound.behind(pairs), request.region)
 
-    def trace(self, request: says.Trace) -> says.Answer:
+    def trace(self, request: says.TraceCalls) -> says.Answer:
         """One profiler session."""
         bounds = [self.kept[number] for number in request.numbers]
 
@@ -268,7 +268,7 @@ class Server:
 
         return says.Events(events=tuple(self.host.trace(bounds, announce, times=request.times, memory=request.memory)))
 
-    def sample(self, request: says.Sample) -> says.Answer:
+    def sample(self, request: says.TimeCalls) -> says.Answer:
         """Times, and keep what the last copy's last launch returned."""
         bounds = [self.kept[number] for number in request.numbers]
         effort = Effort(blocks=request.blocks, block_us=request.block_us, launches=request.launches)
@@ -289,12 +289,12 @@ class Server:
 
     def _kernel(self, request: says.OfKernel) -> LocalKernel:
         kernel = self.kernels[request.kernel]
-        kernel.place = Place(**request.place)
+        kernel.place = CallPlace(**request.place)
         return kernel
 
     def _bound(self, request: says.OfCall) -> LocalBound:
         bound: LocalBound = self.kept[request.number]
-        bound.kernel.place = Place(**request.place)
+        bound.kernel.place = CallPlace(**request.place)
         return bound
 
     def _call(self, data: Mapping[str, Any]) -> AttentionCall:
@@ -336,9 +336,9 @@ class Server:
         segment, first, size = region
         for value in returned if several else [returned]:
             if not isinstance(value, Tensor):
-                parts.append(says.Part(kind=type(value).__name__[:80]))
+                parts.append(says.ReturnedPart(kind=type(value).__name__[:80]))
                 continue
-            part = says.Part(
+            part = says.ReturnedPart(
                 kind="Tensor", dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape),
                 device=value.device.type,
             )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from qualify.facts.stack import Component, Device, Stack
-from qualify.run.host.messages import Described
+from qualify.run.host.messages import HostSoftware
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import (
     BINARY,
@@ -34,7 +34,7 @@ def describe_stack(device: Device, hash_cache: Path, binaries: Iterable[str] = (
     return Stack(device=device, components=tuple(components), environment=dispatch_environment(started_with()))
 
 
-def stack_of(device: Device, told: Sequence[Described], hash_cache: Path) -> Stack:
+def stack_of(device: Device, told: Sequence[HostSoftware], hash_cache: Path) -> Stack:
     """The fingerprint of another environment, as its hosts describe it; the files are hashed by this process."""
     components = {
         (kind, name, version, digest): Component(kind=kind, name=name, version=version, digest=digest)

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_flatten
 
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.host.interface import Bound, Kernel, Place
+from qualify.run.host.interface import Bound, CallPlace, Kernel
 
 WRITTEN_OUT = 64
 """elements up to which a literal is a list of numbers; longer ones are compressed bytes"""
@@ -264,7 +264,7 @@ class RecordingKernel:
         self.recorder.gave(number, pair)
         return pair
 
-    def at(self, place: Place) -> AbstractContextManager[None]:
+    def at(self, place: CallPlace) -> AbstractContextManager[None]:
         """A script has one place: what is recorded is called from there."""
         return self.kernel.at(place)
 

@@ -15,6 +15,7 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.heads import Heads, wrong_head
+from qualify.run.host.local import local
 
 
 def heads(
@@ -219,7 +220,7 @@ def test_a_group_that_another_case_asked_does_not_end_the_question() -> None:
 
     first = make_subject(OnlyOne(), card=make_card(jit="never"), level="full")
     assert "pass" == Heads().run(first)[0].verdict
-    (finding,) = Heads().run(replace(first, adapter=TiledTorch()))
+    (finding,) = Heads().run(replace(first, kernel=local(TiledTorch())))
     assert finding.detail.endswith(
         "groups of 3, 5, 6, 7, 8, 12, 16, 24, 71; groups of 1 were right when another case asked"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CEILINGS, CPU, make_call, make_launch, make_workload
+from builders import CEILINGS, make_call, make_launch, make_workload, traces
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -18,7 +18,7 @@ from qualify.facts.stack import Ceilings
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.measure.capacity import Need, need_of
-from qualify.run.measure.tracing import Trace, trace
+from qualify.run.measure.tracing import Trace
 from qualify.run.measure.witness import decide
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -53,7 +53,7 @@ def products(call: AttentionCall) -> torch.Tensor:
 
 def on_cpu(launch: Callable[[], Any], **workload: Any) -> tuple[str, str]:
     """State and reason for a real call on the CPU."""
-    (found,) = trace([launch], CPU)
+    (found,) = traces([launch])
     seen = decide(found, [FLASH], [ATEN], need=need_of(make_workload(**workload), CEILINGS, 2))
     return seen.state, seen.reason
 
@@ -113,7 +113,7 @@ def test_no_shipped_kernel_of_a_cpu_is_doubted(kernel: str) -> None:
             prepared = adapter.prepare(make_call(**changes))
         except LibraryRefusal:
             continue
-        (found,) = trace([prepared.launch], CPU)
+        (found,) = traces([prepared.launch])
         rules, need = card.witness, need_of(make_workload(**changes), CEILINGS, 2)
         seen = decide(found, rules.must_match, rules.may_match, need=need)
         unwitnessed = found.defect or not any(make_workload(**changes).seqlens_q)

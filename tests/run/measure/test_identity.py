@@ -11,6 +11,8 @@ from builders import CEILINGS, make_card, make_case, make_workload
 from qualify.facts.outcome import Evidence, evidence_of
 from qualify.facts.stack import Device
 from qualify.run.execute import Session
+from qualify.run.host.pool import LocalHosts
+from qualify.run.machine.device import Cpu
 from qualify.run.process.messages import CaseRequest
 
 FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -113,13 +115,13 @@ def examined(entry: str, **rules: Any) -> Evidence:
         cards={"own": card},
         level="smoke",
         reference="fp64",
-        control="",
+        hosts=LocalHosts(Cpu()),
         announce=lambda case, stage: None,
         timed=False,
     )
-    ((_, outcome),) = session.run([CaseRequest(case=make_case("own", workload=make_workload()), attempt=1)])
-    found = evidence_of(outcome)
-    assert found is not None, outcome
+    (settled,) = session.run([CaseRequest(case=make_case("own", workload=make_workload()), attempt=1)])
+    found = evidence_of(settled.outcome)
+    assert found is not None, settled.outcome
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_call, make_card, make_launch, trace_on_cpu
+from builders import make_call, make_card, make_launch, traces
 from cli_process import environment
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -394,7 +394,7 @@ def test_real_calls_on_the_cpu_are_told_apart() -> None:
     announced: list[int] = []
     prepared = create({}).prepare(make_call(seqlens_q=(300,)))
     calls = [sdpa(SDPBackend.FLASH_ATTENTION), sdpa(SDPBackend.MATH), prepared.launch]
-    found = trace_on_cpu(calls, announced.append)
+    found = traces(calls, announce=announced.append)
     assert [0, 1, 2] == announced
     assert ["", "", ""] == [each.defect for each in found]
     cards = [
@@ -413,7 +413,7 @@ def test_real_calls_on_the_cpu_are_told_apart() -> None:
 def test_a_call_that_is_no_attention_is_unproven_or_substituted() -> None:
     """A matrix product and a copy do not pass for attention."""
     a = torch.randn(64, 64)
-    product, copy = trace_on_cpu([lambda: torch.softmax(a @ a, -1) @ a, a.clone])
+    product, copy = traces([lambda: torch.softmax(a @ a, -1) @ a, a.clone])
     must = ["aten::_scaled_dot_product_flash_attention_for_cpu"]
     assert ["substituted", "unproven"] == [decide(each, must, []).state for each in (product, copy)]
 
@@ -422,7 +422,7 @@ def test_calls_that_differ_on_the_cpu_are_a_defect() -> None:
     """A kernel that takes another path in its third call is not believed."""
     turn = iter(range(3))
     flash, math_path = sdpa(SDPBackend.FLASH_ATTENTION), sdpa(SDPBackend.MATH)
-    (found,) = trace_on_cpu([lambda: math_path() if next(turn) == 2 else flash()])
+    (found,) = traces([lambda: math_path() if next(turn) == 2 else flash()])
     assert "the 3 traced calls launched different kernels" == found.defect
 
 
@@ -433,7 +433,7 @@ def test_peak_memory_on_the_cpu_is_that_of_the_call() -> None:
         one = torch.zeros(1 << 18)
         return one + torch.ones(1 << 18).sum()
 
-    (found,) = trace_on_cpu([call])
+    (found,) = traces([call])
     assert found.peak_bytes is not None
     assert 2 << 20 <= found.peak_bytes < (2 << 20) + 4096
 
@@ -453,7 +453,7 @@ def test_a_trace_does_not_load_the_compiler() -> None:
     """A host does not pay for what it does not use."""
     program = (
         "import io, sys; from qualify.run.host import messages, serve; server = serve.Server(io.BytesIO(), []); "
-        "server.start(messages.Start(device='cpu', import_paths=(), memory_bytes=0)); "
+        "server.start(messages.Start(device='cpu', import_paths=())); "
         "assert server.control(messages.Control()).events; "
         "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
