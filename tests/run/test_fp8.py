@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_call, make_card, make_subject, make_workload
+from builders import make_card, make_workload
 from faults import Edited, EightBit, changed
+from subjects import CPU, make_call, make_subject
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall

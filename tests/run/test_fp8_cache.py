@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_call, make_card, make_subject, make_workload
+from builders import make_card, make_workload
 from faults import Edited, changed
+from subjects import CPU, make_call, make_subject
 from torch import Tensor
 
 from qualify.cards.load import load_kernels

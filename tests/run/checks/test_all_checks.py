@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_card, make_subject
+from builders import make_card
 from faults import Dense
+from subjects import make_subject
 
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS

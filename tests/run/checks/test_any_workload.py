@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_subject, make_workload, sees
+from builders import make_workload, sees
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from subjects import CPU, make_subject
 
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.census import Labelling

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_call, make_launch
+from builders import make_launch
 from cli_process import environment
+from subjects import CPU, make_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.outcome import Launch

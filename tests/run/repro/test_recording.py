@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_subject
+from subjects import CPU, make_subject
 from torch import Tensor
 
 from qualify.masks import Mask

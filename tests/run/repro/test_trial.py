@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_card, make_case, make_subject, make_workload
+from builders import make_card, make_case, make_workload
+from subjects import make_subject
 
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.process.messages import TrialEnded, TrialRequest
