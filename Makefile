@@ -1,6 +1,6 @@
 # Everything a developer types. `make run` and `make test` work on a fresh machine with Python >= 3.11.
 PYTHON ?= python3
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 MATRIX ?= smoke
 TORCH ?= 2.13.0
 BASE ?= main
@@ -20,8 +20,8 @@ help: ## list what can be made
 run: $(RUN) ## install what a run needs, run the smoke matrix, print the verdict and the report's path
 	$(BIN)/qualify run $(MATRIX) $(ARGS)
 
-test: check ## install, check, and run all tests that need no GPU, in one process more than there are cores (some wait)
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+test: check ## install, check, and run all tests that need no GPU, in two processes more than there are cores (some wait)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(DEV) ## within a minute: check, and run the tests nearest to what changed since this branch left BASE
 	@end=$$(($$(date +%s) + 45)); \

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +89,67 @@ def command(*arguments: object) -> list[str]:
 
 
 def call(*arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float = 240) -> Ended:
-    """Runs one command to its end. No command may show a traceback."""
-    ended = subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env=env or environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert "Traceback" not in ended.stderr + ended.stdout, ended.stderr + ended.stdout
-    assert "internal error" not in ended.stderr, ended.stderr
-    return Ended(code=ended.returncode, out=ended.stdout, err=ended.stderr)
+    """Runs one command to its end. No command may show a traceback.
+
+    With an environment of its own it starts as users start it; else the server forks it.
+    """
+    if env is None:
+        ended = server().run(list(map(str, arguments)), cwd, timeout_s)
+    else:
+        done = subprocess.run(
+            command(*arguments), cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        ended = Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+    assert "Traceback" not in ended.err + ended.out, ended.err + ended.out
+    assert "internal error" not in ended.err, ended.err
+    return ended
+
+
+class Server:
+    """The Python of cli_server.py."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("cli_server.py"))],
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self.stop)
+
+    def run(self, arguments: list[str], cwd: Path, timeout_s: float) -> Ended:
+        """One command to its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer, and was killed.
+        """
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+            asked = {"arguments": arguments, "cwd": str(cwd), "env": environment(), "out": out.name, "err": err.name}
+            print(json.dumps(asked), file=self.process.stdin, flush=True)
+            child = int(self.process.stdout.readline())
+            late = threading.Event()
+            limit = threading.Timer(timeout_s, lambda: (late.set(), os.kill(child, signal.SIGKILL)))
+            limit.start()
+            code = int(self.process.stdout.readline())
+            limit.cancel()
+            if late.is_set():
+                raise subprocess.TimeoutExpired(arguments, timeout_s, out.read(), err.read())
+            return Ended(code=code, out=out.read(), err=err.read())
+
+    def stop(self) -> None:
+        """It ends when nobody can ask it any more."""
+        with self.process:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+
+
+@cache
+def server() -> Server:
+    """One for each process of tests, started when it is first asked."""
+    return Server()
 
 
 def write_cards(folder: Path, *functions: str) -> Path:
