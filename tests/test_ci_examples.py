@@ -6,12 +6,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import environment, write_cards
+from cli_process import environment, write_cards, write_program
 from junitparser import JUnitXml
 from ruamel.yaml import YAML
 
@@ -25,10 +24,6 @@ models:
 phases: {prefill: {seqlen: [8]}}
 dtypes: [fp32]
 kernels: [KERNEL]
-"""
-QUALIFY = f"""\
-#!/bin/sh
-exec "{sys.executable}" -m qualify "$@"
 """
 PIP = """\
 #!/bin/sh
@@ -66,11 +61,9 @@ def place(tmp_path: Path) -> Path:
     """A checkout with a matrix, and commands on the PATH: this qualify, and a pip that installs nothing."""
     (tmp_path / "matrices").mkdir()
     (tmp_path / "matrices" / "serving.yaml").write_text(MATRIX.replace("KERNEL", "tiled-torch"))
-    (tmp_path / "bin").mkdir()
-    for name, text in (("qualify", QUALIFY), ("pip", PIP)):
-        script = tmp_path / "bin" / name
-        script.write_text(text)
-        script.chmod(0o755)
+    pip = write_program(tmp_path / "bin").with_name("pip")
+    pip.write_text(PIP)
+    pip.chmod(0o755)
     return tmp_path
 
 
