@@ -23,12 +23,15 @@ run: $(RUN) ## install what a run needs, run the smoke matrix, print the verdict
 test: check ## install, check, and run all tests that need no GPU, in two processes more than there are cores (some wait)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# All lines are expanded before the first one runs, so the tests end so long after the start. The line with MAKE is one
+# of its own, because `make --dry-run` runs lines that hold that word.
 quick: $(DEV) ## within a minute: check, and run the tests nearest to what changed since this branch left BASE
-	@end=$$(($$(date +%s) + 45)); \
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && \
-	$(MAKE) --no-print-directory --jobs $(WORKERS) types layers && \
-	nearby=$$($(BIN)/python tests/nearby.py --base $(BASE)) && \
-	if [ -n "$$nearby" ]; then $(BIN)/pytest -q -n 2 --dist load --maxschedchunk 1 --until $$end $$nearby $(ARGS); \
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers
+	@nearby=$$($(BIN)/python tests/nearby.py --base $(BASE)) && \
+	if [ -n "$$nearby" ]; then \
+	  $(BIN)/pytest -q -n 2 --dist load --maxschedchunk 1 --until $(shell expr $$(date +%s) + 45) $$nearby $(ARGS); \
 	else echo "No test can reach what changed since $(BASE)."; fi
 
 check: $(DEV) ## lint, format, types, layers, generated documents

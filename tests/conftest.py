@@ -37,12 +37,18 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=2, help="random moments of a run at which it is ended by SIGKILL")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """A process that runs tests does not know how they are handed out."""
+    node.workerinput["longest_first"] = node.config.getoption("dist") == "loadfile"
+
+
 def pytest_collection_modifyitems(config, items):
     """Without ``--gpu``, tests of CUDA kernels are skipped with that reason; in a hurry those that take long.
 
     Where files are handed out to several processes, the longest come first, so that all end at about the same time.
     """
-    if config.getoption("dist", "no") == "loadfile":
+    if getattr(config, "workerinput", {}).get("longest_first"):
         place = {path: number for number, path in enumerate(LONGEST)}
         items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
     for item in items:
