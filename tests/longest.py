@@ -7,6 +7,7 @@ LONGEST = (
     "tests/run/checks/test_all_checks.py",
     "tests/fleet/test_repro.py",
     "tests/fleet/test_interrupts.py",
+    "tests/test_docs.py",
     "tests/test_ci_examples.py",
     "tests/canary/test_queues.py",
     "tests/fleet/test_third_party_deaths.py",
