@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +59,18 @@ policy: {{timeout_s: {timeout_s}, compile_timeout_s: {timeout_s}}}
 STEERING = {"QUALIFY_DB", "QUALIFY_TRACEBACK", "NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"}
 
 
+PROGRAM = """\
+#!{python} -SE
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as asking:
+    asking.connect({socket!r})
+    asked = dict(arguments=sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ))
+    socket.send_fds(asking, [json.dumps(asked).encode() + b"\\n"], [0, 1, 2])
+    _, code = map(int, asking.makefile().read().split())
+sys.exit(code if code >= 0 else 128 - code)
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ended:
     """How a command ended."""
@@ -84,19 +103,84 @@ def command(*arguments: object) -> list[str]:
 
 
 def call(*arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float = 240) -> Ended:
-    """Runs one command to its end. No command may show a traceback."""
-    ended = subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env=env or environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-    assert "Traceback" not in ended.stderr + ended.stdout, ended.stderr + ended.stdout
-    assert "internal error" not in ended.stderr, ended.stderr
-    return Ended(code=ended.returncode, out=ended.stdout, err=ended.stderr)
+    """Runs one command to its end. No command may show a traceback.
+
+    With an environment of its own it starts as users start it; else the server forks it.
+    """
+    if env is None:
+        ended = server().run(list(map(str, arguments)), cwd, timeout_s)
+    else:
+        done = subprocess.run(
+            command(*arguments), cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        ended = Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+    assert "Traceback" not in ended.err + ended.out, ended.err + ended.out
+    assert "internal error" not in ended.err, ended.err
+    return ended
+
+
+class Server:
+    """The Python of cli_server.py."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="qualify-cli-"))
+        self.socket = str(self.folder / "socket")
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(Path(__file__).with_name("cli_server.py")), self.socket],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        atexit.register(self.stop)
+        assert self.process.stdout is not None
+        assert "ready\n" == self.process.stdout.readline()
+
+    def run(self, arguments: list[str], cwd: Path, timeout_s: float) -> Ended:
+        """One command to its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer, and was killed.
+        """
+        with ExitStack() as stack:
+            out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
+            nothing = stack.enter_context(Path(os.devnull).open())
+            asking = stack.enter_context(socket.socket(socket.AF_UNIX))
+            asking.connect(self.socket)
+            asked = {"arguments": arguments, "cwd": str(cwd), "env": environment()}
+            streams = [stream.fileno() for stream in (nothing, out, err)]
+            socket.send_fds(asking, [json.dumps(asked).encode() + b"\n"], streams)
+            answer = stack.enter_context(asking.makefile())
+            child, late = int(answer.readline()), threading.Event()
+            limit = threading.Timer(timeout_s, lambda: (late.set(), os.kill(child, signal.SIGKILL)))
+            limit.start()
+            code = int(answer.readline())
+            limit.cancel()
+            for stream in (out, err):
+                stream.seek(0)
+            if late.is_set():
+                raise subprocess.TimeoutExpired(arguments, timeout_s, out.read(), err.read())
+            return Ended(code=code, out=out.read(), err=err.read())
+
+    def stop(self) -> None:
+        """It ends with the tests."""
+        with self.process:
+            self.process.terminate()
+        shutil.rmtree(self.folder)
+
+
+@cache
+def server() -> Server:
+    """One for each process of tests, started when it is first asked."""
+    return Server()
+
+
+def write_program(folder: Path) -> Path:
+    """A program ``qualify`` in a folder for the PATH of a shell; the server runs what it is asked."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "qualify"
+    program.write_text(PROGRAM.format(python=sys.executable, socket=server().socket))
+    program.chmod(0o755)
+    return program
 
 
 def write_cards(folder: Path, *functions: str) -> Path:

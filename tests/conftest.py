@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import sys
 import tempfile
 import time
 import uuid
@@ -14,12 +15,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from longest import LONGEST
 from sqlalchemy import create_engine, make_url, text
 
 from qualify.store.store import Store
 
-# The tests start hundreds of processes: without bytecode on disk each would compile qualify again.
+# The tests start hundreds of processes: without bytecode on disk each would compile qualify again, and each process
+# that runs tests would rewrite their assertions again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# Several processes run tests side by side: more threads in each would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser):
@@ -31,8 +37,20 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=2, help="random moments of a run at which it is ended by SIGKILL")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """A process that runs tests does not know how they are handed out."""
+    node.workerinput["longest_first"] = node.config.getoption("dist") == "loadfile"
+
+
 def pytest_collection_modifyitems(config, items):
-    """Without ``--gpu``, tests of CUDA kernels are skipped with that reason; in a hurry those that take long."""
+    """Without ``--gpu``, tests of CUDA kernels are skipped with that reason; in a hurry those that take long.
+
+    Where files are handed out to several processes, the longest come first, so that all end at about the same time.
+    """
+    if getattr(config, "workerinput", {}).get("longest_first"):
+        place = {path: number for number, path in enumerate(LONGEST)}
+        items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(LONGEST)))
     for item in items:
         if "gpu" in item.keywords and not config.getoption("--gpu"):
             item.add_marker(pytest.mark.skip(reason="needs --gpu and a CUDA device"))

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import textwrap
 from collections import defaultdict
+from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from cli_process import environment
+from longest import LONGEST
 
 from qualify import assets
 from qualify.cards.load import load_kernels
@@ -26,7 +29,6 @@ from qualify.run.machine.device import PROCESSORS
 from qualify.run.repro.claims import PROOFS
 
 ROOT = Path(__file__).resolve().parent.parent
-MODULES = sorted((ROOT / "qualify").rglob("*.py"))
 REGISTRIES = (
     ("qualify.assets", "FOLDERS"),
     ("qualify.units", "UNITS"),
@@ -51,6 +53,17 @@ BROAD = {"cards/options.py", "cli/entry.py", "run/process/worker.py", "run/execu
 def name_of(path: Path) -> str:
     """The module's path within the package."""
     return path.relative_to(ROOT / "qualify").as_posix()
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, parsed once."""
+    return {name_of(path): ast.parse(path.read_text()) for path in sorted((ROOT / "qualify").rglob("*.py"))}
+
+
+def found_in_all(look: Callable[[ast.Module], list[Any]], but: Collection[str] = ()) -> list[str]:
+    """What a look at each module finds, as module:what; some are left out."""
+    return [f"{name}:{what}" for name, tree in modules().items() if name not in but for what in look(tree)]
 
 
 def public_without_docstring(body: list[ast.stmt], prefix: str = "") -> list[str]:
@@ -140,23 +153,26 @@ def test_no_code_in_folders_of_cards(folder):
     assert [] == sorted((ROOT / folder).rglob("*.py"))
 
 
+def test_the_longest_files_of_tests_are_there():
+    """Those that are handed out first."""
+    assert [] == [path for path in LONGEST if not (ROOT / path).is_file()]
+
+
 def test_every_folder_of_cards_exists():
     """What the package looks for is there."""
     assert list(assets.FOLDERS) == [folder for folder in assets.FOLDERS if (ROOT / folder).is_dir()]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_docstrings(path):
+def test_docstrings():
     """Every module, and every public class, function and method, says what it is."""
-    tree = ast.parse(path.read_text())
-    assert ast.get_docstring(tree), f"{name_of(path)} has no docstring"
-    assert [] == public_without_docstring(tree.body)
+    assert len(modules()) > 200
+    assert [] == [name for name, tree in modules().items() if not ast.get_docstring(tree)]
+    assert [] == found_in_all(lambda tree: public_without_docstring(tree.body))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_no_code_in_strings(path):
+def test_no_code_in_strings():
     """What a script holds is the source of real functions, which linters read and tests run."""
-    assert [] == code_in_strings(ast.parse(path.read_text()))
+    assert [] == found_in_all(code_in_strings)
 
 
 def test_code_in_a_string_is_seen():
@@ -169,10 +185,10 @@ def test_code_in_a_string_is_seen():
 def test_every_class_has_a_name_of_its_own():
     """So that a name in a message, a signature or a search means one thing."""
     places = defaultdict(list)
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                places[node.name].append(name_of(path))
+                places[node.name].append(name)
     assert len(places) > 300
     assert {} == {name: found for name, found in places.items() if len(found) > 1}
 
@@ -180,22 +196,20 @@ def test_every_class_has_a_name_of_its_own():
 def test_no_function_exists_twice():
     """Equal bodies have one home."""
     homes: dict[str, list[str]] = {}
-    for path in MODULES:
-        for body, name in bodies(ast.parse(path.read_text())):
-            homes.setdefault(body, []).append(f"{name_of(path)}:{name}")
+    for module, tree in modules().items():
+        for body, name in bodies(tree):
+            homes.setdefault(body, []).append(f"{module}:{name}")
     assert [] == [places for places in homes.values() if len(places) > 1]
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if name_of(path) not in BROAD], ids=name_of)
-def test_no_broad_except(path):
+def test_no_broad_except():
     """Only the places that turn an exception into a result catch every exception."""
-    assert [] == broad_handlers(ast.parse(path.read_text()))
+    assert [] == found_in_all(broad_handlers, but=BROAD)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_every_check_answers_alike(path):
+def test_every_check_answers_alike():
     """Nobody treats a check by its class: what one has to say goes the way of all others."""
-    assert [] == asks_for_a_check(ast.parse(path.read_text()))
+    assert [] == found_in_all(asks_for_a_check)
 
 
 def test_scripts_know_no_check():
@@ -229,9 +243,7 @@ def test_every_card_has_an_adapter():
 
 def test_every_finding_that_fails_is_known():
     """What a module of a run calls a failure is a word that waivers and incidents take."""
-    named = {
-        name for path in (ROOT / "qualify" / "run").rglob("*.py") for name in failing_names(ast.parse(path.read_text()))
-    }
+    named = {name for path, tree in modules().items() if path.startswith("run/") for name in failing_names(tree)}
     assert {"contract", "lse", "empty_row", "timing", "history"} <= named
     assert set() == {name for name in named if isinstance(name, str)} - set(FINDINGS)
 
@@ -274,12 +286,11 @@ def torch_dtypes(tree: ast.AST) -> list[int]:
     return [part.lineno for part in said if isinstance(part, ast.Attribute) and names.fullmatch(ast.unparse(part))]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_dtypes_have_one_home(path):
+def test_dtypes_have_one_home():
     """Elsewhere a module reads the table of formats: another dtype is an addition. A planted fault has its own."""
-    home = name_of(path) == "run/inputs/formats.py" or name_of(path).startswith("selftest/faults/")
-    found = [] if home else torch_dtypes(ast.parse(path.read_text()))
-    assert not found, f"{path}:{found}"
+    homes = ("run/inputs/formats.py", "selftest/faults/")
+    found = {path: torch_dtypes(tree) for path, tree in modules().items() if not path.startswith(homes)}
+    assert {} == {path: lines for path, lines in found.items() if lines}
 
 
 def test_a_list_of_dtypes_is_seen():
@@ -343,13 +354,11 @@ def kinds_compared(tree: ast.Module) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_kinds_of_device_have_one_home(path):
+def test_kinds_of_device_have_one_home():
     """Elsewhere a module asks the processor, or reads the table of kinds: another kind is an addition."""
     homes = {"facts/devices.py", "run/machine/device.py"}
     labels = {"report/context.py"}  # versions of the stack, of which one is called cuda
-    found = [] if name_of(path) in homes | labels else kinds_compared(ast.parse(path.read_text()))
-    assert not found, f"{path}:{found}"
+    assert [] == found_in_all(kinds_compared, but=homes | labels)
 
 
 def test_every_kind_of_device_has_a_processor():

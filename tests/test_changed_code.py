@@ -53,8 +53,9 @@ def test_unchanged_code_keeps_its_evidence(folder: Path) -> None:
     assert 0 == call("gate", "--cards", "mykernels", "--db", "evidence.db", cwd=folder).code
 
 
-@pytest.mark.parametrize("more", [HERE, ()])
-@pytest.mark.parametrize("name", ["third_party.py", "helper.py", "new.cu"])
+@pytest.mark.parametrize(
+    ("name", "more"), [("third_party.py", HERE), ("helper.py", HERE), ("new.cu", HERE), ("helper.py", ())]
+)
 def test_a_changed_function_is_not_qualified(folder: Path, name: str, more: tuple[str, ...]) -> None:
     """Its module, a module beside it, a source that was not there: exit 5, with kernel, file and what to type."""
     (folder / "mykernels" / name).write_text(BROKEN)
@@ -63,7 +64,7 @@ def test_a_changed_function_is_not_qualified(folder: Path, name: str, more: tupl
     assert f"its code changed since: {name} (run " in ended.out
     assert "2 of 4 cases have no evidence that counts; the newest run that does not count: correct: its" in ended.out
     assert "make fresh evidence on that stack: qualify run " in ended.out
-    reasons = {case["id"]: case["reasons"] for case in gate(folder, *more, "--json").data["cases"]}
+    reasons = {case["id"]: case["reasons"] for case in gate(folder, "--json").data["cases"]}
     stale = {name for name, reasons in reasons.items() if any("its code changed" in reason for reason in reasons)}
     assert {name for name in reasons if name.endswith("/correct")} == stale
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Ended, call, environment, write_cards, write_matrix
+from cli_process import Ended, call, environment, write_cards, write_matrix, write_program
 from stored_runs import MATRIX, NOW, make_stack, store_run, write_waivers
 from typer.testing import CliRunner
 
@@ -26,11 +25,7 @@ PRINTED = re.compile(rf"qualify (?:{'|'.join(OPTIONS)}) .*")
 
 def paste(line: str, folder: Path, **variables: str) -> Ended:
     """A printed line in a real shell, in which ``qualify`` is this interpreter's."""
-    bin_folder = folder / "bin"
-    bin_folder.mkdir(exist_ok=True)
-    program = bin_folder / "qualify"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m qualify "$@"\n')
-    program.chmod(0o755)
+    bin_folder = write_program(folder / "bin").parent
     env = environment(**variables)
     env["PATH"] = f"{bin_folder}:{env['PATH']}"
     ended = subprocess.run(

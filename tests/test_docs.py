@@ -6,8 +6,6 @@ files (a block after ``<!-- file: PATH -->``), as it stands or in the cheap vari
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shlex
 import subprocess
@@ -15,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_process import Ended, call, environment
 
 from generating.documents import documents
 from qualify import errors
@@ -75,7 +74,7 @@ def variant(command: str) -> list[str]:
         words += ["--no-wait"]
     if words[1] == "run" and words[2] in matrix_names():
         words = ["qualify", "plan", words[2]]
-    return [sys.executable, "-m", "qualify", *words[1:]]
+    return words
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +94,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def execute(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def execute(words: list[str], folder: Path) -> Ended:
     """Run a command in a folder, with the checkout importable."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    environment.pop("QUALIFY_DB", None)
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if words[0] == "qualify":
+        return call(*words[1:], cwd=folder)
+    done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
 def test_generated_parts():
@@ -113,23 +113,23 @@ def test_every_command_runs(block, workplace):
     """The commands that a document shows do what it says on this machine, or their cheap variants do."""
     for command in block:
         done = execute(variant(command), workplace)
-        assert done.returncode in COMPLETE, f"{command}\n{done.stdout}{done.stderr}"
+        assert done.code in COMPLETE, f"{command}\n{done.out}{done.err}"
 
 
 def test_own_kernel_is_qualified_and_its_fault_is_found(workplace, tmp_path):
     """The README's kernel passes; with the mask in the wrong corner, chunked fails and the census says why."""
-    command = ["run", "my-matrix.yaml", "--cards", "mykernels", "--db", str(tmp_path / "e.db"), "--json"]
-    right = execute([sys.executable, "-m", "qualify", *command], workplace)
-    assert 0 == right.returncode, right.stdout + right.stderr
-    assert 3 == json.loads(right.stdout)["counts"]["verdicts"]["PASS"]
+    command = ["qualify", "run", "my-matrix.yaml", "--cards", "mykernels", "--db", str(tmp_path / "e.db"), "--json"]
+    right = execute(command, workplace)
+    assert 0 == right.code, right.out + right.err
+    assert 3 == right.data["counts"]["verdicts"]["PASS"]
     source = (workplace / "mykernels" / "my_attention.py").read_text()
     faulty = tmp_path / "mykernels"
     faulty.mkdir()
     (faulty / "my_attention.py").write_text(source.replace("mask.tril(k.shape[2] - q.shape[2])", "mask.tril()"))
     (faulty / "my-attention.yaml").write_text((workplace / "mykernels" / "my-attention.yaml").read_text())
-    command[3] = str(faulty)
-    wrong = execute([sys.executable, "-m", "qualify", *command], workplace)
-    verdicts = {case["id"].split("/")[1]: case for case in json.loads(wrong.stdout)["cases"]}
+    command[4] = str(faulty)
+    wrong = execute(command, workplace)
+    verdicts = {case["id"].split("/")[1]: case for case in wrong.data["cases"]}
     assert {"prefill": "PASS", "chunked": "FAIL", "varlen": "PASS"} == {
         phase: case["verdict"] for phase, case in verdicts.items()
     }
@@ -177,9 +177,9 @@ def test_environment_variables():
 @pytest.mark.parametrize("command", ["plan smoke", "kernels", "doctor"])
 def test_json_fields(command, tmp_path):
     """Every field that a command prints stands in its row of the reference."""
-    done = execute([sys.executable, "-m", "qualify", *command.split(), "--json"], tmp_path)
+    done = execute(["qualify", *command.split(), "--json"], tmp_path)
     name = command.split()[0]
     row = next(line for line in (ROOT / "docs/reference.md").read_text().splitlines() if f"| `{name} --json`" in line)
-    printed = json.loads(done.stdout)
+    printed = done.data
     assert f"qualify.{name}/1" == printed.pop("schema")
     assert [] == [field for field in printed if f"`{field}" not in row]

@@ -17,7 +17,12 @@ from qualify.web.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = YAML(typ="safe").load((ROOT / "deploy/prometheus/rules.yml").read_text())["groups"][0]["rules"]
-TESTS = YAML(typ="safe").load((ROOT / "deploy/prometheus/rules_test.yml").read_text())["tests"]
+RULE_TESTS = ("rules_test.yml", "rules_days_test.yml")
+TESTS = [
+    test
+    for name in RULE_TESTS
+    for test in YAML(typ="safe").load((ROOT / "deploy/prometheus" / name).read_text())["tests"]
+]
 DASHBOARD = json.loads((ROOT / "deploy/grafana/qualify.json").read_text())
 NAME = re.compile(r"\bqualify_[a-z_]+")
 
@@ -70,6 +75,6 @@ def test_promtool():
     """The rules fire when they should, and not before; the configuration is valid."""
     promtool = shutil.which("promtool") or pytest.skip("no promtool on the PATH: apt-get install prometheus")
     folder = ROOT / "deploy" / "prometheus"
-    for command in (["check", "config", "prometheus.yml"], ["test", "rules", "rules_test.yml"]):
+    for command in (["check", "config", "prometheus.yml"], ["test", "rules", *RULE_TESTS]):
         done = subprocess.run([promtool, *command], cwd=folder, capture_output=True, text=True, check=False)
         assert 0 == done.returncode, done.stdout + done.stderr

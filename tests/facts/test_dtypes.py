@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
-from builders import make_call
+from subjects import make_call
 
 from qualify.facts.accuracy import ORDER
 from qualify.facts.dtypes import DTYPES, FORMATS, Dtype, Format

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from builders import traces
+from subjects import traces
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_call, make_subject, make_workload
+from builders import make_workload
+from subjects import CPU, make_call, make_subject
 
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Workload

@@ -106,24 +106,25 @@ class _DLTensor(ctypes.Structure):
     )
 
 
+_DESCRIBED: dict[tuple[int, int], Any] = {}
+"""what DLPack was told, by address and bytes; torch reads it once more when a tensor ends, however late that is"""
+
+
 class DeviceMemory:
     """Memory of a GPU, by its address in this process."""
 
     def __init__(self, address: int, size: int) -> None:
         self.address = address
         self.size = size
-        self._described: dict[tuple[int, int], Any] = {}
-        """what DLPack was told; torch keeps the address of it"""
 
     def bytes(self, first: int, count: int) -> Tensor:
         """(count,) uint8, a storage of its own over that part."""
-        if (first, count) not in self._described:
+        address = self.address + first
+        if (address, count) not in _DESCRIBED:
             shape = (ctypes.c_int64 * 1)(count)
-            known = _DLTensor(
-                data=self.address + first, device_type=CUDA, ndim=1, code=UNSIGNED, bits=8, lanes=1, shape=shape
-            )
-            self._described[first, count] = known, shape
-        known, _ = self._described[first, count]
+            known = _DLTensor(data=address, device_type=CUDA, ndim=1, code=UNSIGNED, bits=8, lanes=1, shape=shape)
+            _DESCRIBED[address, count] = known, shape
+        known, _ = _DESCRIBED[address, count]
         new_capsule = ctypes.pythonapi.PyCapsule_New
         new_capsule.restype, new_capsule.argtypes = (
             ctypes.py_object,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_call
+from subjects import make_call
 from torch import Tensor
 
 from qualify.run.adapters.flash_attn import FlashAttn2

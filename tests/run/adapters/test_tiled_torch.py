@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import exact, make_call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from subjects import exact, make_call
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall

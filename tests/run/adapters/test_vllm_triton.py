@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import make_call
+from subjects import make_call
 from torch import Tensor
 
 from qualify.run.adapters.interface import LibraryRefusal

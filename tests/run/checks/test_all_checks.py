@@ -6,20 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_card, make_subject
+from builders import make_card
 from faults import Dense
+from subjects import make_subject
 
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
 
-LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim_v": 512, "latent": True}
+LATENT: dict[str, Any] = {"heads_kv": 1, "head_dim": 96, "head_dim_v": 64, "latent": True}
+DEEPSEEK = LATENT | {"head_dim": 576, "head_dim_v": 512}
+"""costs seconds at full level, so it has one query"""
 WORKLOADS: list[dict[str, Any]] = [
     {"seqlens_q": (200,)},
     {"seqlens_q": (200,), "dtype": "fp16"},
     {"seqlens_q": (200,), "dtype": "fp32"},
     {"seqlens_q": (100,), "causal": False},
     {"seqlens_q": (200,), "window": (31, 0)},
-    {"seqlens_q": (100,), "softcap": 50.0, "head_dim": 256, "scale": 1 / 16},
+    {"seqlens_q": (100,), "softcap": 50.0, "head_dim": 256, "heads_q": 4, "scale": 1 / 16},
     {"seqlens_q": (200,), "sinks": True, "window": (127, 0)},
     {"seqlens_q": (1, 17, 100, 3, 0, 64)},
     {"seqlens_q": (64,), "seqlens_k": (300,)},
@@ -31,9 +34,9 @@ WORKLOADS: list[dict[str, Any]] = [
     {"seqlens_q": (1,), "seqlens_k": (1,)},
     {"seqlens_q": (100,), "head_dim_v": 32},
     {"seqlens_q": (64,), "seqlens_k": (70,), "heads_kv": 8, "head_dim": 192, "head_dim_v": 128},
-    {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "heads_kv": 1, "head_dim": 576, "head_dim_v": 512, "scale": 192**-0.5},
-    {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "page_size": 64, "head_dim": 576, "scale": 192**-0.5} | LATENT,
-    {"seqlens_q": (5, 5), "seqlens_k": (70, 133), "page_size": 16, "head_dim": 576, "dtype": "fp16"} | LATENT,
+    {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "heads_kv": 1, "head_dim": 160, "head_dim_v": 128, "scale": 96**-0.5},
+    {"seqlens_q": (1, 1), "seqlens_k": (70, 33), "page_size": 64, "scale": 192**-0.5} | DEEPSEEK,
+    {"seqlens_q": (5, 5), "seqlens_k": (70, 133), "page_size": 16, "dtype": "fp16"} | LATENT,
     {"seqlens_q": (200,), "chunk": 64},
     {"seqlens_q": (90, 5), "seqlens_k": (150, 130), "chunk": 64},
     {"seqlens_q": (1, 1, 1), "seqlens_k": (130, 64, 129), "chunk": 64, "page_size": 16},

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_subject, make_workload, sees
+from builders import make_workload, sees
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from subjects import CPU, make_subject
 
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.census import Labelling
@@ -46,11 +47,31 @@ def workload_of(drawn: dict[str, Any]) -> dict[str, Any]:
     return {**drawn, **seqlens, "heads_q": heads_kv * group}
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-@given(drawn=WORKLOADS, seed=st.integers(0, 2**20), tiles=st.sampled_from([(16, 32), (48, 17), (256, 512)]))
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+DRAWN = {"drawn": WORKLOADS, "seed": st.integers(0, 2**20), "tiles": st.sampled_from([(16, 32), (48, 17), (256, 512)])}
+OWN_SHAPES = {"size_limits", "long_context"}
+"""checks whose calls have thousands of keys whatever is drawn: a third of a second each"""
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(**DRAWN)
+@pytest.mark.parametrize(
+    "check", [check for check in CHECKS if check.name not in OWN_SHAPES], ids=lambda check: check.name
+)
 def test_no_check_alarms_on_a_correct_kernel(check: Any, drawn: dict[str, Any], seed: int, tiles: Any) -> None:
     """Batches with empty sequences, more queries than keys, any heads, dimensions, mask, pages and dtype."""
+    alarms_on_nothing(check, drawn, seed, tiles)
+
+
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@given(**DRAWN)
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.name in OWN_SHAPES], ids=lambda check: check.name)
+def test_no_check_of_long_calls_alarms_either(check: Any, drawn: dict[str, Any], seed: int, tiles: Any) -> None:
+    """Of the drawn workload they only take heads, dimensions, mask, pages and dtype, so few draws tell."""
+    alarms_on_nothing(check, drawn, seed, tiles)
+
+
+def alarms_on_nothing(check: Any, drawn: dict[str, Any], seed: int, tiles: tuple[int, int]) -> None:
+    """The check does not apply, or passes."""
     adapter = TiledTorch(tile_q=tiles[0], tile_k=tiles[1])
     subject = make_subject(adapter, seed=seed, **workload_of(dict(drawn)))
     if check.skips(subject):

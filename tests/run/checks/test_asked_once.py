@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import make_subject
 from faults import Edited
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding

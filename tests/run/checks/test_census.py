@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import make_card
 from faults import Dense, Edited, changed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding

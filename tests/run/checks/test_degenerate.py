@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import make_card
 from faults import Edited, changed
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding

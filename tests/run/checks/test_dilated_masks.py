@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, alter, make_card, make_subject, make_workload, sees
+from builders import alter, make_card, make_workload, sees
 from faults import Dense, changed
+from subjects import CPU, make_subject
 from torch import Tensor
 
 from qualify.facts.case import Workload

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject, make_workload
+from builders import make_card, make_workload
+from subjects import make_subject
 
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.checks.graph import Graph

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from builders import make_card, make_subject
+from builders import make_card
 from faults import Dense
+from subjects import make_subject
 
 from qualify.run.checks.growth import Growth
 

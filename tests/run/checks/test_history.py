@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import alter, make_card, make_subject
+from builders import alter, make_card
 from faults import Edited
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding

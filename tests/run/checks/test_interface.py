@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import make_card
 from faults import Edited
 from hypothesis import given
 from hypothesis import strategies as st
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall

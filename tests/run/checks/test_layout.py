@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_subject
 from faults import Edited
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding

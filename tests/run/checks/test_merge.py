@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 import pytest
-from builders import make_card, make_subject
+from builders import make_card
 from faults import Edited
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding

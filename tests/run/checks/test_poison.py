@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_card, make_subject, make_workload, sees
+from builders import make_card, make_workload, sees
 from faults import Dense, Edited
+from subjects import CPU, make_subject
 from torch import Tensor
 
 from qualify.facts.outcome import Finding

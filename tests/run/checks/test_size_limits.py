@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_card, make_subject
+from builders import make_card
+from subjects import make_subject
 from torch import Tensor
 
 from qualify.facts.devices import Scale

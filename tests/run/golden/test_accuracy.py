@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_call
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from subjects import make_call
 from torch import Tensor
 
 from qualify.facts.accuracy import CLASSES, E_LIMIT, R_LIMIT, class_named

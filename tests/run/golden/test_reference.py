@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from builders import BOUNDS, Exact, exact, make_call, make_card, make_subject
+from builders import make_card
 from faults import Edited
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from subjects import BOUNDS, Exact, exact, make_call, make_subject
 from torch.profiler import ProfilerActivity, profile
 
 from qualify.run.adapters.interface import AttentionCall

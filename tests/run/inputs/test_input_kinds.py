@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_call, make_workload
+from builders import make_workload
+from subjects import CPU, make_call
 
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.golden.reference import Golden, golden

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CPU, make_workload
+from builders import make_workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from subjects import CPU
 from torch import Tensor
 
 from qualify.facts.case import Workload

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from builders import CEILINGS, make_call, make_launch, make_workload, traces
+from builders import CEILINGS, make_launch, make_workload
+from subjects import make_call, traces
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 

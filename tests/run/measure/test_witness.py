@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_call, make_card, make_launch, traces
+from builders import make_card, make_launch
 from cli_process import environment
+from subjects import make_call, traces
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.outcome import Launch

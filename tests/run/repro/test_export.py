@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_call
+from subjects import make_call
 
 from qualify.facts import adapters as declared
 from qualify.run.adapters.flash_attn import FlashAttn2

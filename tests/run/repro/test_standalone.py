@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import make_call
+from subjects import make_call
 
 from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_card, make_case, make_subject, make_workload
+from builders import make_card, make_case, make_workload
+from fresh_python import Nursery, nursery
+from subjects import make_subject
 
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host.pool import LocalHosts
@@ -33,8 +36,15 @@ def trial(function: str, check: str, finding: str = "", level: str = "smoke", **
     return Trial(asked, subject, LocalHosts(Cpu(), {card.kernel: adapter})).run()
 
 
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Nursery]:
+    """What runs a script in a fresh Python, for many of them."""
+    with nursery() as made:
+        yield made
+
+
 def run_script(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """A fresh Python without the checkout."""
+    """A Python of its own, started as users start it, without the checkout."""
     path = tmp_path / "repro.py"
     path.write_text(script)
     return subprocess.run(
@@ -66,17 +76,17 @@ def run_script(script: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
         ("lse_to_base_2", "merge", "merge", FP32 | PAGED),
     ],
 )
-def test_a_script_shows_the_failure(function, check, finding, workload, tmp_path) -> None:
+def test_a_script_shows_the_failure(function, check, finding, workload, fresh: Nursery, tmp_path) -> None:
     """It prints the value beside the expected one and exits 1; with a corrected kernel it exits 0."""
     ended = trial(function, check, finding, **workload)
     assert f"finding:{finding}" == ended.ended, ended
     script = ended.script
     assert "import qualify" not in script
     assert "from qualify" not in script
-    shown = run_script(script, tmp_path)
+    shown = fresh.run(script, tmp_path)
     assert (1, "WRONG") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
     assert "sequence " in shown.stdout
-    fixed = run_script(script.replace(f"wrong_kernels:{function}'", "wrong_kernels:correct'"), tmp_path)
+    fixed = fresh.run(script.replace(f"wrong_kernels:{function}'", "wrong_kernels:correct'"), tmp_path)
     assert (0, "right") == (fixed.returncode, fixed.stdout.splitlines()[-1]), fixed.stdout + fixed.stderr
 
 

@@ -1,0 +1,192 @@
+"""Calls and subjects made of tensors, and attention written out row by row: what needs torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from builders import PATTERN_WORDS, make_card, make_workload, sees
+from torch import Tensor
+
+from qualify.cards.kernel import KernelCard
+from qualify.run.adapters.interface import Adapter, AttentionCall
+from qualify.run.adapters.tiled_torch import TiledTorch
+from qualify.run.checks.interface import Subject
+from qualify.run.host.local import local
+from qualify.run.inputs.tensors import make_inputs
+from qualify.run.machine.device import processor_of
+from qualify.run.measure.tracing import Trace, read_trace, record
+
+CPU = torch.device("cpu")
+
+
+def make_subject(
+    adapter: Any = None,
+    *,
+    card: KernelCard | None = None,
+    level: Any = "smoke",
+    reference: torch.dtype = torch.float64,
+    seed: int = 1,
+    kind: type[Subject] = Subject,
+    **workload: Any,
+) -> Subject:
+    """The given adapter, or a correct one, on the usual workload with changes."""
+    return kind(
+        workload=make_workload(**workload),
+        card=card or make_card(),
+        kernel=local(adapter or TiledTorch()),
+        device=CPU,
+        level=level,
+        reference=reference,
+        seed=seed,
+    )
+
+
+def on_gpu(subject: Subject, adapter: Adapter) -> Subject:
+    """The same question to an adapter's kernel on the first GPU."""
+    return replace(subject, device=torch.device("cuda", 0), kernel=local(adapter, "cuda"))
+
+
+def make_call(*, kind: Any = "normal", seed: int = 1, **workload: Any) -> AttentionCall:
+    """Random inputs of the usual workload with changes; in fp8 with unequal descale factors."""
+    return make_inputs(make_workload(**workload), kind=kind, seed=seed, device=CPU, descaled=True).call
+
+
+BOUNDS = ("score_bound", "product_bound", "value_bound")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """Attention row by row: what a golden result must hold, in the order of the packed queries."""
+
+    sequence: Tensor
+    S: Tensor
+    T: Tensor
+    gain: Tensor
+    """Σ p² (v·o)², (total_q, heads_q)"""
+
+    out: Tensor
+    A: Tensor
+    Q: Tensor
+    U: Tensor
+    lse: Tensor
+    """(total_q, heads_q)"""
+    row_max: Tensor
+    score_bound: Tensor
+    """|q| · max |k| · scale, over all keys of the sequence"""
+    product_bound: Tensor
+    """√head_dim · |q|∞ · max |k|∞ · scale"""
+    value_bound: Tensor
+    """max |v|∞"""
+    keys: Tensor
+
+
+def keys_of(call: AttentionCall) -> list[list[tuple[int, ...]]]:
+    """Where each key of each sequence is stored: (row,) in a packed tensor, (page, slot) in a paged one."""
+    if call.cu_seqlens_k is not None:
+        bounds = call.cu_seqlens_k.tolist()
+        return [[(row,) for row in range(*pair)] for pair in pairwise(bounds)]
+    assert call.block_table is not None
+    assert call.seqused_k is not None
+    size = call.k.shape[1]
+    return [
+        [(int(pages[key // size]), key % size) for key in range(length)]
+        for pages, length in zip(call.block_table, call.seqused_k.tolist(), strict=True)
+    ]
+
+
+def _descaled(tensor: Tensor, descale: Tensor | None, sequence: int, head: int) -> Tensor:
+    return tensor.double() if descale is None else tensor.double() * float(descale[sequence, head])
+
+
+def exact(call: AttentionCall) -> Exact:
+    """The call in float64, one row of one head at a time."""
+    heads, group = call.q.shape[1], call.q.shape[1] // call.k.shape[-2]
+    bounds, stored = call.cu_seqlens_q.tolist(), keys_of(call)
+    spans = [] if call.bidirectional_spans is None else call.bidirectional_spans.tolist()
+    sizes = {word: call.mask.size for word, pattern in PATTERN_WORDS.items() if pattern == call.mask.pattern}
+    rows: list[dict[str, Any]] = []
+    for index, places in enumerate(stored):
+        seqlen_q, seqlen_k = bounds[index + 1] - bounds[index], len(places)
+        for i in range(seqlen_q):
+            own = [span[1:] for span in spans if span[0] == index]
+            position = i + seqlen_k - seqlen_q
+            seen = [
+                j
+                for j in range(seqlen_k)
+                if sees(i, j, seqlen_q, seqlen_k, call.causal, call.window, **sizes)
+                or any(begin <= position < end and begin <= j < end for begin, end in own)
+            ]
+            for head in range(heads):
+                row = bounds[index] + i
+                values = _row(call, index, row, head, head // group, [places[j] for j in seen])
+                largest = _bounds(call, index, row, head, head // group, places)
+                rows.append(values | dict(zip(BOUNDS, largest, strict=True)))
+
+    def gathered(name: str, *shape: int) -> Tensor:
+        values = [torch.as_tensor(row[name], dtype=torch.float64) for row in rows]
+        return torch.stack(values).view(-1, heads, *shape)
+
+    dim = call.v.shape[-1]
+    wide = {name: gathered(name, dim) for name in ("out", "A", "Q", "U", "S", "T")}
+    narrow = {name: gathered(name) for name in ("lse", "row_max", "gain", *BOUNDS)}
+    whole = {name: gathered(name)[:, 0].long() for name in ("keys", "sequence")}
+    return Exact(**wide, **narrow, **whole)
+
+
+def _bounds(
+    call: AttentionCall, sequence: int, row: int, head: int, kv_head: int, places: list[tuple[int, ...]]
+) -> tuple[float, float, float]:
+    """What no score of a query, no product of elements (√head_dim times) and no value of its sequence can exceed."""
+    query = _descaled(call.q[row, head], call.q_descale, sequence, kv_head) * call.scale
+    keys = [_descaled(call.k[(*place, kv_head)], call.k_descale, sequence, kv_head) for place in places]
+    values = [_descaled(call.v[(*place, kv_head)], call.v_descale, sequence, kv_head) for place in places]
+    longest = max((float(key.norm()) for key in keys), default=0.0)
+    largest_k, largest_v = (max((float(each.abs().max()) for each in rows), default=0.0) for rows in (keys, values))
+    products = len(query) ** 0.5 * float(query.abs().max()) * largest_k
+    return float(query.norm()) * longest, products, largest_v
+
+
+def _row(
+    call: AttentionCall, sequence: int, row: int, head: int, kv_head: int, places: list[tuple[int, ...]]
+) -> dict[str, Any]:
+    """One query of one head against the keys that it sees."""
+    nothing = torch.zeros(call.v.shape[-1], dtype=torch.float64)
+    if not places:
+        empty = dict.fromkeys(("out", "A", "Q", "U", "S", "T"), nothing)
+        return empty | {"lse": -math.inf, "row_max": -math.inf, "keys": 0, "gain": 0.0, "sequence": sequence}
+    k = _descaled(torch.stack([call.k[(*place, kv_head)] for place in places]), call.k_descale, sequence, kv_head)
+    v = _descaled(torch.stack([call.v[(*place, kv_head)] for place in places]), call.v_descale, sequence, kv_head)
+    scores = call.scale * (k @ _descaled(call.q[row, head], call.q_descale, sequence, kv_head))
+    if call.softcap:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
+    logits = scores if call.sinks is None else torch.cat([scores, call.sinks[head : head + 1].double()])
+    lse = torch.logsumexp(logits, 0)
+    p = torch.exp(scores - lse)
+    out = p @ v
+    return {
+        "sequence": sequence,
+        "S": sum(p[j] * scores[j].abs() * (v[j].abs() + out.abs()) for j in range(len(places))),
+        "T": sum((p[j] * scores[j] * (v[j] - out)) ** 2 for j in range(len(places))),
+        "gain": sum((p[j] * (v[j] @ out)) ** 2 for j in range(len(places))),
+        "out": out,
+        "A": p @ v.abs(),
+        "Q": p.square() @ v.square(),
+        "U": v.abs().sum(0),
+        "lse": lse,
+        "row_max": logits.max(),
+        "keys": len(places),
+    }
+
+
+def traces(
+    launches: Sequence[Callable[[], Any]], kind: str = "cpu", announce: Callable[[int], None] | None = None
+) -> list[Trace]:
+    """What one profiler session of some callables says of each."""
+    processor = processor_of(kind)
+    events = record(launches, processor, announce)
+    return read_trace(events, count=len(launches), cuda=processor.activity is not None)
