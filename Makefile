@@ -43,7 +43,7 @@ types: $(DEV)
 	$(BIN)/mypy
 
 layers: $(DEV)
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 documents: $(DEV)
 	$(BIN)/python docs/generate.py --check

@@ -151,6 +151,8 @@ class Pool:
         self.environments = environments or {}
         self.places: dict[str, _Place] = {}
         """by library, those used last at the end"""
+        self.owed = 0
+        """cases that are still to come and each need a host of their own"""
         self.spares: list[RemoteHost] = []
         """started, and nothing loaded"""
 
@@ -270,15 +272,25 @@ class Pool:
         return kernel.render(title=title, text=text, program=program, claim=claim)
 
     def prepare_spares(self, count: int) -> None:
-        """Start hosts for cases that each need one of their own, as many as there are cores for; wait for them."""
-        together = max(1, min(count, TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
+        """Start hosts for so many cases that each need one of their own, as many together as there are cores for.
+
+        It waits until they are up and have made their negative controls: no start disturbs a measurement.
+        """
+        self.owed = count
+        self._refill()
+
+    def _refill(self) -> None:
+        together = max(1, min(self.owed, TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
+        limit_s = self.watch.limit_s
         self.watch.begin(START_TIMEOUT_S)
         with contextlib.suppress(OSError, HostLost):  # fewer do, where the machine has no room for more
             while len(self.spares) < together:
                 self.spares.append(self._start())
-        for spare in self.spares:
-            with contextlib.suppress(HostLost):
-                spare.greet()
+        for step in ("greet", "begin_control", "finish_control"):
+            for spare in self.spares:
+                with contextlib.suppress(HostLost):
+                    getattr(spare, step)()
+        self.watch.begin(limit_s)
 
     def close(self) -> None:
         """End them all."""
@@ -291,7 +303,10 @@ class Pool:
 
     def _spawn(self, card: KernelCard) -> RemoteHost:
         """A host for a card: one that waits, or another."""
+        if self.owed > 1 and not self.spares and not card.environment:
+            self._refill()
         while self.spares and not card.environment:
+            self.owed = max(0, self.owed - 1)
             spare = self.spares.pop()
             if spare.lost is None and spare.child.process.poll() is None:
                 return spare
