@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from builders import make_card
 from cli_process import THIRD_PARTY
+from subjects import make_call
 
 from qualify.cards.kernel import KernelCard
+from qualify.run.host import messages as says
 from qualify.run.host.pool import Pool
-from qualify.run.host.remote import HostSetup, RemoteHost, Watch
+from qualify.run.host.remote import HostSetup, RemoteHost, RemoteKernel, Watch
 
 
 @pytest.fixture
@@ -113,3 +115,15 @@ def test_kernels_of_one_library_share_a_host_and_third_parties_do_not(pool: Pool
         pool.kernel(card)
     assert pid_of(pool, one) == pid_of(pool, other)
     assert 3 == len({pid_of(pool, card) for card in (one, own, another)})
+
+
+def test_a_host_forgets_what_the_judge_has_dropped(pool: Pool) -> None:
+    """Prepared calls, results and inputs: it holds none of them once nobody here does."""
+    kernel = pool.kernel(make_card())
+    assert isinstance(kernel, RemoteKernel)
+    for seed in range(4):
+        bound = kernel.prepare(make_call(seed=seed))
+        bound.result(bound.launch())
+    del bound
+    kernel.host.mirror.sweep()
+    assert 0 == kernel.host.ask_numbers(says.Memory(collect=True))[-2]
