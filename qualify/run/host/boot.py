@@ -1,5 +1,6 @@
 """Starts a host in whatever Python runs this file: qualify is taken from here, whatever else is installed there."""
 
+import gc
 import importlib.util
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ def main() -> None:
     assert spec.loader is not None, "a file with this suffix has a loader"
     sys.modules["qualify"] = package = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
+    gc.disable()  # torch makes a million objects while it is imported, and none of them is garbage
     from qualify.run.host.serve import main as serve  # noqa: PLC0415 - only now it is this qualify's
 
+    gc.enable()
     serve()
 
 

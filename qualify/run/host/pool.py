@@ -18,7 +18,8 @@ from qualify.run.adapters.registry import create_adapter
 from qualify.run.host.interface import HostLost, Kernel, KernelHost
 from qualify.run.host.local import LocalHost, LocalKernel
 from qualify.run.host.messages import HostSoftware
-from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, RemoteKernel, Watch
+from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, Watch
+from qualify.run.host.remote_kernel import RemoteKernel
 from qualify.run.machine.device import Processor, processor_of
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.measure.witness import negative_control
@@ -218,7 +219,8 @@ class Pool:
                 self._end(self.places.pop(next(iter(self.places))).host)
             place = _Place(host=self._spawn(card))
         self.places[library] = place
-        return place.host.load(card)
+        place.host.load(card)
+        return RemoteKernel(place.host, card.kernel)
 
     def host(self, card: KernelCard) -> RemoteHost:
         """Of its library."""

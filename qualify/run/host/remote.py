@@ -1,4 +1,4 @@
-"""The judge's side of a host process: a kernel that lives there, asked as if it lived here."""
+"""The judge's side of a host process: its life, what it is asked, and what comes back."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.devices import HOST, KINDS, DeviceKind
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
-from qualify.run.host.arena import ALIGNED, Arena, Mirror, Placed, Slot
-from qualify.run.host.interface import Bound, CallPlace, Effort, HostLost, KernelRaised, Samples
+from qualify.run.host.arena import ALIGNED, Arena, Mirror, Slot
+from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Samples
 from qualify.run.process.child import Child, Gone, Program
 from qualify.run.process.messages import decode_line
-from qualify.run.repro.script import Claim
 
 BOOT = Path(__file__).with_name("boot.py")
 SPIN_S = 3e-4
@@ -62,6 +58,16 @@ class Watch:
         self.limit_s = limit_s
 
 
+class Placeable(Protocol):
+    """A prepared call of this host, as it needs it."""
+
+    number: int
+
+    def refresh(self) -> None:
+        """Let its inputs hold what the judge's hold."""
+        ...
+
+
 class RemoteHost:
     """One host process."""
 
@@ -77,7 +83,8 @@ class RemoteHost:
         self.asked = 0
         """number of the latest request"""
         self.dropped: list[int] = []
-        self.kernels: dict[str, RemoteKernel] = {}
+        self.loaded: set[str] = set()
+        """kernels"""
         self.unsettled = False
         """whether it may still compute what it was asked to launch"""
         self.lost: HostLost | None = None
@@ -229,16 +236,15 @@ class RemoteHost:
         except (RuntimeError, OverflowError) as error:
             raise self._distrust("a result that no tensor can be") from error
 
-    def load(self, card: KernelCard) -> RemoteKernel:
-        """Load a card's library or entry."""
+    def load(self, card: KernelCard) -> None:
+        """Load a card's library or entry, unless it is there."""
         self.greet()
-        if card.kernel not in self.kernels:
+        if card.kernel not in self.loaded:
             load = says.Load(
                 kernel=card.kernel, adapter=card.adapter, entry=card.entry or "", options=dict(card.options)
             )
             self.ask(load, says.Accepted)
-            self.kernels[card.kernel] = RemoteKernel(self, card.kernel)
-        return self.kernels[card.kernel]
+            self.loaded.add(card.kernel)
 
     def begin_control(self) -> None:
         """Ask for the witness's negative control, and go on: the first profiler session of a process takes seconds."""
@@ -269,7 +275,7 @@ class RemoteHost:
         self, calls: Sequence[Bound], announce: Callable[[int], None], *, times: int, memory: bool
     ) -> list[dict[str, Any]]:
         """By its profiler."""
-        bounds = [_remote(call) for call in calls]
+        bounds = [cast("Placeable", call) for call in calls]
         for bound in bounds:
             bound.refresh()
 
@@ -287,7 +293,7 @@ class RemoteHost:
 
     def sample(self, calls: Sequence[Bound], effort: Effort) -> tuple[Samples, Any]:
         """By its clock, or the device's."""
-        bounds = [_remote(call) for call in calls]
+        bounds = [cast("Placeable", call) for call in calls]
         for bound in bounds:
             bound.refresh()
         native = Native(self)
@@ -354,164 +360,6 @@ class Native:
         weakref.finalize(self, host.drop, self.number).atexit = False
 
 
-class RemoteKernel:
-    """A kernel in a host process."""
-
-    def __init__(self, host: RemoteHost, name: str) -> None:
-        self.host = host
-        self.name = name
-        self.place: dict[str, Any] = {}
-
-    def prepare(self, call: AttentionCall) -> RemoteBound:
-        """There."""
-        with _disable_current_modes():
-            placed = self.host.mirror.place(call)
-            return RemoteBound(self, call, placed)
-
-    def run(self, call: AttentionCall) -> Any:
-        """There, and a copy of the result here."""
-        with _disable_current_modes():
-            host = self.host
-            placed, room = host.mirror.place(call), host.room(call)
-            asked = says.RunOnce(kernel=self.name, place=self.place, call=placed.data, region=room.region)
-            return host.returned(host.ask(asked, says.Returned), room)
-
-    @contextmanager
-    def at(self, place: CallPlace) -> Iterator[None]:
-        """Calls within are made from there."""
-        usual = CallPlace()
-        before = self.place
-        self.place = {
-            item.name: getattr(place, item.name)
-            for item in fields(place)
-            if getattr(place, item.name) != getattr(usual, item.name)
-        }
-        try:
-            yield
-        finally:
-            self.place = before
-
-    def read_back(self, call: AttentionCall) -> None:
-        """From the shared copies."""
-        with _disable_current_modes():
-            self.host.settle()
-            self.host.mirror.read_back(call)
-
-    def render(self, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
-        """A script of a failure, by the adapter there."""
-        asked = says.Render(
-            kernel=self.name,
-            title=title,
-            text=text,
-            program=tuple(program),
-            shows=claim.shows.__name__,
-            given=claim.given,
-            values=claim.values,
-        )
-        return self.host.ask(asked, says.Script).text
-
-    def in_use(self, *, collect: bool) -> tuple[int, ...]:
-        """There: in its allocator, with inputs that are gone here and still held there; on a GPU also outside of it."""
-        self.host.mirror.sweep()
-        *used, kept, _ = self.host.ask_numbers(says.Memory(collect=collect), least=3)
-        counters = [int(value or 0) for value in used]
-        if len(counters) > 1:
-            counters[1] -= self.host.arena.device_bytes + torch.cuda.memory_reserved()
-        return counters[0] + int(kept or 0), *counters[1:]
-
-    def counts_bytes(self) -> bool:
-        """As its processor says."""
-        return bool(self.host.ask_numbers(says.Memory(collect=False), least=3)[-1])
-
-
-class RemoteBound:
-    """A prepared call of a kernel in a host process."""
-
-    def __init__(self, kernel: RemoteKernel, call: AttentionCall, placed: Placed) -> None:
-        self.kernel = kernel
-        self.host = kernel.host
-        self.call = call
-        self.placed = placed
-        self.number = next(self.host.numbers)
-        asked = says.Prepare(kernel=kernel.name, place=kernel.place, number=self.number, call=placed.data)
-        self.host.ask(asked, says.Accepted)
-        self.host.unsettled = True
-        weakref.finalize(self, self.host.drop, self.number).atexit = False
-
-    def refresh(self) -> None:
-        """Let its inputs hold what the judge's hold."""
-        with _disable_current_modes():
-            self.host.mirror.refresh(self.placed)
-
-    def launch(self) -> Native:
-        """There; it may still compute."""
-        self.refresh()
-        native = Native(self.host)
-        self.host.ask(
-            says.LaunchBound(number=self.number, place=self.kernel.place, native=native.number), says.Accepted
-        )
-        self.host.unsettled = True
-        return native
-
-    def result(self, native: Native) -> Any:
-        """A copy of it here."""
-        with _disable_current_modes():
-            room = self.host.room(self.call)
-            asked = says.FetchResult(
-                number=self.number, place=self.kernel.place, native=native.number, region=room.region
-            )
-            return self.host.returned(self.host.ask(asked, says.Returned), room)
-
-    def host_us(self) -> float:
-        """By its clock."""
-        return self._measured("host_us") or 0.0
-
-    def peak_bytes(self) -> int | None:
-        """By its allocator."""
-        told = self._measured("peak_bytes")
-        return None if told is None else int(told)
-
-    def traced_peak_bytes(self) -> int:
-        """By its profiler."""
-        return int(self._measured("traced_peak_bytes") or 0)
-
-    def capture(self, warm_up: int) -> tuple[Callable[[], None], Any]:
-        """There; a replay sees what the inputs hold here."""
-        self.refresh()
-        graph, native = Native(self.host), Native(self.host)
-        asked = says.Capture(
-            number=self.number, place=self.kernel.place, warm_up=warm_up, graph=graph.number, native=native.number
-        )
-        self.host.ask(asked, says.Accepted)
-
-        def replay() -> None:
-            self.refresh()
-            self.host.ask(says.ReplayGraph(graph=graph.number), says.Accepted)
-            self.host.unsettled = True
-
-        return replay, native
-
-    def behind(self, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:
-        """There; the inputs hold the new values here too."""
-        self.refresh()
-        with _disable_current_modes():
-            mirror, room = self.host.mirror, self.host.room(self.call)
-            specs = [(mirror.spec(into), mirror.spec(values)) for into, values in replaced]
-            pairs = tuple((into[0], values[0]) for into, values in specs)
-            asked = says.Behind(number=self.number, place=self.kernel.place, replaced=pairs, region=room.region)
-            returned = self.host.returned(self.host.ask(asked, says.Returned), room)
-        for into, values in replaced:
-            into.copy_(values)
-        return returned
-
-    def _measured(self, what: Any) -> float | None:
-        self.refresh()
-        asked = says.Measure(number=self.number, place=self.kernel.place, what=what)
-        value = self.host.ask_numbers(asked)[0]
-        self.host.unsettled = True
-        return value
-
-
 def _is_amount(value: object) -> bool:
     """Whether it is a number from 0 on."""
     return _is_finite(value) and value >= 0
@@ -519,11 +367,6 @@ def _is_amount(value: object) -> bool:
 
 def _is_finite(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _remote(call: Bound) -> RemoteBound:
-    assert isinstance(call, RemoteBound), "a host is asked about its own calls"
-    return call
 
 
 def _exception(raised: says.Raised) -> Exception:

@@ -6,6 +6,7 @@ they are stands in qualify.run.process.messages, and those to hosts in qualify.r
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -63,6 +64,7 @@ def main() -> None:
     follow_parent(parent)
     adopt_orphans()
     keep_to_itself()
+    gc.disable()  # torch makes a million objects while it is imported, and none of them is garbage
     for descriptor in (own_in, own_out):
         # A host must not hold the pipe open after this process has gone, nor write to it.
         os.set_inheritable(descriptor, False)
@@ -92,6 +94,7 @@ def _pool(setup: RunSetup | CompileSetup | TrialSetup) -> Any:
     from qualify.run.host.pool import Pool
     from qualify.run.host.remote import HostSetup, Watch
 
+    gc.enable()  # what this process imports is there
     hosts = HostSetup(device=setup.device, import_paths=setup.import_paths, memory_bytes=setup.hosts.memory_bytes)
     return Pool(hosts, Watch(), dict(setup.hosts.environments))
 

@@ -15,7 +15,8 @@ from subjects import make_call
 from qualify.cards.kernel import KernelCard
 from qualify.run.host import messages as says
 from qualify.run.host.pool import Pool
-from qualify.run.host.remote import HostSetup, RemoteHost, RemoteKernel, Watch
+from qualify.run.host.remote import HostSetup, RemoteHost, Watch
+from qualify.run.host.remote_kernel import RemoteKernel
 
 
 @pytest.fixture
