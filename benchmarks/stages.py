@@ -2,6 +2,7 @@
 
     python benchmarks/stages.py                                                    a few cases of smoke on the CPU
     python benchmarks/stages.py --matrix hopper --kernel 'flash-attn-[23]' --cases 24 --device cuda    docs/kernels.md
+    ... --here                                                          with the kernels in the judge's own process
 
 Cases are taken evenly from those of the matrix with at most 4,096 keys; the first of each kernel, dtype and layout is
 run once before, so that neither loading nor what a kernel is asked once for a judge is counted. Each stage ends where
@@ -22,13 +23,15 @@ from qualify.facts.outcome import findings_of
 from qualify.fleet.probe import available_memory
 from qualify.plan.plan import make_plan
 from qualify.run.execute import Session
-from qualify.run.host.pool import Pool
+from qualify.run.host.pool import Hosts, LocalHosts, Pool
 from qualify.run.host.remote import HostSetup, Watch
+from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
 from qualify.run.measure.ceilings import measure_ceilings
 from qualify.run.process.messages import CaseRequest
 
 MOST_KEYS = 4096
+CALLS, CALLS_S = 60, 120.0
 
 
 def cases_of(arguments: argparse.Namespace) -> list[Case]:
@@ -56,6 +59,20 @@ class Stages:
         self.now = (case, stage, at)
 
 
+def call_ms(hosts: Hosts, case: Case, kind: str) -> float:
+    """Median milliseconds to make a call, and to have its result here."""
+    hosts.begin(CALLS_S)
+    processor, kernel = processor_of(kind), hosts.kernel(load_kernels()[case.kernel].card)
+    call = make_inputs(case.workload, kind="normal", seed=0, device=processor.device, descaled=True).call
+    took = []
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        kernel.run(call)
+        processor.synchronize()
+        took.append(time.perf_counter() - began)
+    return median(took) * 1e3
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -65,19 +82,21 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--level", choices=("smoke", "full"), default="full")
     parser.add_argument("--cases", type=int, default=4)
+    parser.add_argument("--here", action="store_true", help="kernels in this process, as before there were hosts")
     arguments = parser.parse_args()
     cases = cases_of(arguments)
     if not cases:
         parser.error(f"no case of {arguments.matrix} with kernel {arguments.kernel} and id {arguments.select}")
     stages = Stages()
     pool = Pool(HostSetup(device=arguments.device, import_paths=(), memory_bytes=available_memory()), Watch())
+    hosts = LocalHosts(processor_of(arguments.device)) if arguments.here else pool
     session = Session(
         device=processor_of(arguments.device).describe(),
         ceilings=measure_ceilings(processor_of(arguments.device)),
         cards={name: loaded.card for name, loaded in load_kernels().items()},
         level=arguments.level,
         reference="fp64",
-        hosts=pool,
+        hosts=hosts,
         announce=stages.announce,
     )
     first = {(case.kernel, case.workload.dtype, bool(case.workload.page_size)): case for case in reversed(cases)}
@@ -89,6 +108,7 @@ def main() -> None:
         if failed or ended.outcome.outcome != "measured":
             print(f"{ended.case}: {ended.outcome.outcome} {', '.join(failed)}")
     stages.announce("", "")
+    print(f"a call of {cases[0].id}: {call_ms(hosts, cases[0], arguments.device):.2f} ms")
     pool.close()
     totals = {case: sum(spent.values()) for case, spent in stages.spent.items() if case}
     by_stage: defaultdict[str, list[float]] = defaultdict(list)
