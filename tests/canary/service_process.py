@@ -93,14 +93,15 @@ class Place:
         assert found is not None
         return found
 
-    def until(self, fire_id: int, state: str, timeout_s: float = 60) -> Fire:
-        """Waits for a fire to get there; a run counts as running once it has begun."""
+    def until(self, fire_id: int, state: str, timeout_s: float = 60, *, node: str = "") -> Fire:
+        """Waits for a fire to get there, on that node if one is named; a run counts as running once it has begun."""
         with Store.open(self.address) as store:  # one for all looks: to open it costs more than to look
 
             def there() -> bool:
                 fire = store.canaries.fire(fire_id)
                 assert fire is not None
-                return fire.state == state and (state != "running" or fire.run_id is not None)
+                begun = state != "running" or fire.run_id is not None
+                return fire.state == state and begun and node in {"", fire.node}
 
             wait_for(there, f"fire {fire_id} {state}", timeout_s, *self.replicas)
         return self.fire(fire_id)

@@ -164,7 +164,7 @@ def test_a_stopped_leaders_fire_ends(postgres_place: Place) -> None:
     wait_for(lambda: not any(map(alive, family)), "end of the stopped leader's fire", LEASE_S + SPARE_S, first)
     second = place.start("n2")
     second.said("leads with epoch 2")
-    ended = place.until(fire.id, "running")
+    ended = place.until(fire.id, "running", node="n2")
     assert (fire.run_id, "n2") == (ended.run_id, ended.node)
     first.tell(signal.SIGCONT)
     wait_for(lambda: not children(first.process.pid), "no child of the woken leader", 20, first, second)

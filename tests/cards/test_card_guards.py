@@ -63,7 +63,7 @@ def test_tiled_torch_claims_everything() -> None:
         claims.head_dim_v,
     )
     assert (("packed", "paged"), None, None) == (claims.layouts, claims.page_size, claims.batch)
-    assert ("full", "causal", "window", "band", "chunked", "spans") == claims.masks
+    assert ("full", "causal", "window", "band", "chunked", "dilated", "spans") == claims.masks
     assert ("gqa", "softcap", "sinks", "lse", "ragged", "empty", "empty_batch") == claims.features
     assert (True, "bottom_right", "0", "-inf") == (
         claims.deterministic,

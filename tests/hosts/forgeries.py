@@ -244,14 +244,15 @@ def answers_in_advance(call):
     part = {"kind": "Tensor", "dtype": "float32", "shape": [8, 2, 32], "device": "cpu", "offset": 0}
     returned = {"event": "returned", "several": False, "parts": [part]}
     os.write(
-        own_pipe(), lines(*[{"event": "done"}, {"event": "done"}, returned, {"event": "numbers", "values": [1]}] * 8)
+        own_pipe(),
+        lines(*[{"event": "accepted"}, {"event": "accepted"}, returned, {"event": "numbers", "values": [1]}] * 8),
     )
     os._exit(0)
 
 
 def answers_beside(call):
     """One answer more than was asked for, at the first call."""
-    once(lambda: os.write(own_pipe(), lines({"event": "done"})))
+    once(lambda: os.write(own_pipe(), lines({"event": "accepted"})))
     return wrong(call)
 
 
@@ -259,7 +260,7 @@ def leaves_an_answering_child(call):
     if os.fork() == 0:
         os.setsid()
         for _ in range(200):
-            os.write(own_pipe(), lines({"event": "done"}))
+            os.write(own_pipe(), lines({"event": "accepted"}))
             time.sleep(0.05)
         os._exit(0)
     os._exit(0)

@@ -10,6 +10,8 @@ from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Case
 from qualify.plan.plan import Selection, make_plan
 from qualify.run.execute import Session
+from qualify.run.host.pool import LocalHosts
+from qualify.run.machine.device import processor_of
 from qualify.run.process.messages import CaseRequest
 from qualify.selftest import examine, kernel, workloads
 from qualify.selftest.faults import paged_queries
@@ -26,13 +28,13 @@ def said_of(specimen: str, cases: list[Case]) -> list[str]:
         cards={specimen: workloads.card(specimen)},
         level="smoke",
         reference="fp64",
-        control="",
+        hosts=LocalHosts(processor_of(examine._DEVICE.kind)),
         announce=lambda _case, _stage: None,
         timed=False,
         golden_of=examine._goldens(),
     )
     requests = [CaseRequest(case=replace(case, kernel=specimen), attempt=1) for case in cases]
-    return [said.check for _, outcome in session.run(requests) for said in examine.against(outcome)]
+    return [said.check for settled in session.run(requests) for said in examine.against(settled.outcome)]
 
 
 @pytest.mark.parametrize("fault", [fault.name for fault in paged_queries.FAULTS])

@@ -38,7 +38,7 @@ SHAPES = {
     "qualify.export/4": "fb2b973f0f22",
     "qualify.export/5": "52c70f05181c",
     "qualify.export/6": "14438520ef3e",
-    "qualify.export/7": "07030d9c389c",
+    "qualify.export/7": "4cf78f10c610",
 }
 
 
