@@ -1,8 +1,8 @@
 """What a case costs, stage by stage and check by check, in one judge, its hosts alone on the device.
 
     python benchmarks/stages.py                                                    a few cases of smoke on the CPU
-    python benchmarks/stages.py --matrix hopper --kernel 'flash-attn-[23]' --cases 24 --device cuda    docs/kernels.md
-    ... --here                                                          with the kernels in the judge's own process
+    python benchmarks/stages.py --matrix hopper --kernel 'flash-attn-[23]' --cases 24 --device cuda    in hosts
+    ... --here                        with the kernels in the judge's own process, as docs/kernels.md has it
 
 Cases are taken evenly from those of the matrix with at most 4,096 keys; the first of each kernel, dtype and layout is
 run once before, so that neither loading nor what a kernel is asked once for a judge is counted. Each stage ends where

@@ -164,6 +164,13 @@ def empty_sqlite(migrated_sqlite: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def store(empty_sqlite: str) -> Iterator[Store]:
+    """An empty SQLite store, open."""
+    with Store.open(empty_sqlite) as opened:
+        yield opened
+
+
+@pytest.fixture
 def empty_postgres(postgres: str, migrated_postgres: str) -> Iterator[str]:
     """The address of an empty PostgreSQL store."""
     with _database(postgres, migrated_postgres) as address:

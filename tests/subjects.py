@@ -16,6 +16,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.run.adapters.interface import Adapter, AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.interface import Subject
+from qualify.run.checks.registry import CHECKS
 from qualify.run.host.local import local
 from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
@@ -44,6 +45,14 @@ def make_subject(
         reference=reference,
         seed=seed,
     )
+
+
+def verdicts(**subject: Any) -> list[tuple[str, str, str]]:
+    """(check, verdict, detail) of every finding of every check that applies."""
+    made = make_subject(**subject)
+    asked = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
+    found = [finding for check in asked for finding in check.run(made)]
+    return [(finding.check, finding.verdict, finding.detail) for finding in found]
 
 
 def on_gpu(subject: Subject, adapter: Adapter) -> Subject:

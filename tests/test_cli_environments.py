@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import stored_runs
 from cli_process import call, environment
-from environments import make_environment
+from environments import install, make_environment, share_torch
 
 from qualify.facts.environment import Environment
 from qualify.store import Store
@@ -192,3 +192,52 @@ def test_evidence_of_an_environment_counts_with_its_stack(place: Path, pythons: 
     assert 2 == len(gate(place, "--matrix", "two.yaml")[1]["cases"])  # type: ignore[arg-type]
     code, data = gate(place, "--matrix", "two.yaml", *options(pythons, "next"))
     assert (0, 4) == (code, len(data["cases"]))  # type: ignore[arg-type]
+
+
+ATTEND = """\
+import torch
+
+FACTOR = {factor}
+
+def attend(call):
+    bounds, out = call.cu_seqlens_q.tolist(), torch.empty_like(call.q)
+    keys = call.cu_seqlens_k.tolist()
+    for row, (first, last) in enumerate(zip(bounds, bounds[1:])):
+        k, v = (part[keys[row] : keys[row + 1]] for part in (call.k, call.v))
+        i = torch.arange(last - first)[:, None]
+        j = torch.arange(len(k))
+        seen = call.mask.visible(i, j, last - first, len(k))
+        scores = torch.einsum("qhd,khd->hqk", call.q[first:last], k) * call.scale
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1).nan_to_num()
+        out[first:last] = torch.einsum("hqk,khd->qhd", weights, v)
+    return out * FACTOR
+"""
+
+
+def test_an_upgrade_is_two_environments(place: Path, tmp_path: Path) -> None:
+    """The same kernel of two releases in one run: each runs in its own interpreter, and only the wrong one fails.
+
+    A second run takes over what is settled here and there; the function of a third party is always run.
+    """
+    words = []
+    for name, version, factor in (("old", "2.0.0", 1.0), ("next", "2.1.0", 1.2)):
+        folder = tmp_path / name
+        words += ["--environment", f"{name}={make_environment(folder)}"]
+        install(folder, "fake_attn", version, ATTEND.format(factor=factor))
+        share_torch(folder)
+    command = ("run", "two.yaml", "--cards", "cards", "--db", "evidence.db", "--device", "cpu", "--json", *words)
+    ended = call(*command, cwd=place, env=environment(**NO_GPU))
+    assert 1 == ended.code, ended.err
+    verdicts = {item["id"].rpartition("/")[2]: item["verdict"] for item in ended.data["cases"]}
+    assert verdicts == {
+        "fast": "NOT_REQUIRED",
+        "fast@old": "PASS",
+        "fast@next": "FAIL",
+        **dict.fromkeys(("tiled-torch", "tiled-torch@old", "tiled-torch@next"), "PASS"),
+    }
+    with Store.open(str(place / "evidence.db")) as store:
+        run = store.run(ended.data["run"])
+    stacks = {name: run.stack_of(name) for name in ("old", "next")}
+    assert all(stack and "torch" in {part.name for part in stack.components} for stack in stacks.values())
+    again = call(*command, cwd=place, env=environment(**NO_GPU))
+    assert "3 of 6 cases were not run again" in " ".join(again.data["notes"])

@@ -15,10 +15,11 @@ from threading import Thread
 from typing import IO
 
 from qualify.canary.conditions import Monitor
-from qualify.canary.messages import Failed, FromChild, NoMessage, Order, RunBegun, Seen, decode
+from qualify.canary.messages import Failed, FromChild, Order, RunBegun, Seen, decode
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts import codec
 from qualify.facts.canary import Fire
+from qualify.facts.lines import WrongMessage
 
 GRACE_S = 10.0
 """for storing what was measured, after it was asked to stop"""
@@ -112,7 +113,7 @@ class Firing:
         What is no message was printed while Python started, before the child had its stdout for itself.
         """
         for line in stream:
-            with suppress(NoMessage):
+            with suppress(WrongMessage):
                 message = decode(line)
                 self._messages.append(message)
                 if isinstance(message, RunBegun):

@@ -16,14 +16,8 @@ from dataclasses import dataclass
 from qualify.facts import codec
 from qualify.facts.case import Level
 from qualify.facts.comparison import StackChange, Topic
+from qualify.facts.lines import decode_line
 from qualify.facts.run import Verdict
-
-SHOWN = 40
-"""bytes of a wrong line that the reason shows"""
-
-
-class NoMessage(ValueError):
-    """A line that is no message; its text shows where it begins."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,14 +97,5 @@ def encode(message: FromChild) -> bytes:
 
 
 def decode(line: bytes) -> FromChild:
-    """What a child sent, with or without its newline.
-
-    Raises:
-        NoMessage: no JSON, an unknown event, or a field that is missing or of another type.
-    """
-    try:
-        data = json.loads(line)
-        message: FromChild = codec.from_data(TO_PARENT[data.pop("event")], data)
-    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
-        raise NoMessage(f"{line[:SHOWN]!r}") from None
-    return message
+    """What a child sent, with or without its newline; raises WrongMessage."""
+    return decode_line(line, TO_PARENT)

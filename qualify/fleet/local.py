@@ -139,7 +139,9 @@ def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *
             beat.check()
             filing.take(event)
             if reuse and isinstance(event, Started):
-                supervisor.settled = filing.take_over(settled_before(request, store, run, {"": event.stack}))
+                supervisor.settled = filing.take_over(
+                    settled_before(request, store, run, {"": event.stack, **event.environments})
+                )
                 reuse = False
         filing.file()
         store.finish(run.id, "completed", datetime.now(UTC))

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from qualify.errors import DeviceError
 from qualify.facts.case import Case
-from qualify.run.process.child import Child, Gone
+from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone
 from qualify.run.process.messages import Ready, StageBegun, TrialEnded, TrialRequest, TrialSetup, Unusable
-
-START_TIMEOUT_S = 300.0
-WORKER_S = 60.0
-"""that a worker may take beyond the limits of its hosts before it is ended itself"""
 
 
 class Bench:
@@ -22,7 +18,7 @@ class Bench:
             setup: first message to each worker.
         """
         self.setup = setup
-        self.timeout_s = setup.hosts.timeout_s + setup.hosts.compile_timeout_s + WORKER_S
+        self.timeout_s = setup.hosts.timeout_s + setup.hosts.compile_timeout_s + JUDGE_S
         self.memory_bytes = setup.hosts.memory_bytes
         self.child: Child | None = None
 

@@ -11,13 +11,14 @@ import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from qualify.cards.kernel import CALL, KernelCard
+from qualify.cards.kernel import KernelCard
+from qualify.errors import DeviceError
 from qualify.facts.case import Case, Level
 from qualify.facts.devices import HOST, Scale
 from qualify.facts.outcome import (
@@ -28,35 +29,30 @@ from qualify.facts.outcome import (
     Measured,
     Outcome,
     Refused,
-    Statistics,
     Substituted,
     TimedOut,
-    Timing,
-    Witness,
-    evidence_of,
 )
 from qualify.facts.stack import Ceilings, Device
-from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
-from qualify.run.checks.interface import ContractBreach, Subject, changed, difference
+from qualify.run.adapters.interface import LibraryRefusal
+from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import GoldenOf, golden
-from qualify.run.host.interface import Bound, HostLost, Kernel, KernelHost, KernelRaised
+from qualify.run.host.interface import HostLost, Kernel, KernelRaised, out_bytes
 from qualify.run.host.pool import Hosts
-from qualify.run.inputs.tensors import Inputs, clone, make_inputs
+from qualify.run.inputs.tensors import make_inputs
 from qualify.run.machine.device import processor_of
-from qualify.run.measure import timing, witness
+from qualify.run.measure import witness
 from qualify.run.measure.capacity import need_of
-from qualify.run.measure.ceilings import best_of, measure_ceilings
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.process.messages import CaseRequest
 from qualify.run.process.repeats import failed_to_load
+from qualify.run.running import Running, Settled, blame, join, no_room
+from qualify.run.timed import time_case
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 """inputs that may be held while a profiler session is filled"""
 BUDGET = "budget"
 """the check without which no number was compared"""
-COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 2 << 30}
-"""footprint of the rotating copies of a timing, at most"""
 
 
 class SickContext(Exception):
@@ -70,38 +66,6 @@ class Limits:
     stage_s: float = math.inf
     compile_s: float = math.inf
     """of stages in which a library may be compiling"""
-
-
-@dataclass(kw_only=True, slots=True)
-class Running:
-    """A case on its way through the stages."""
-
-    request: CaseRequest
-    card: KernelCard
-    kernel: Kernel
-    host: KernelHost
-    inputs: Inputs
-    bound: Bound
-    native: Any
-    """what the first call returned"""
-    first_call_us: float
-    peak_bytes: int | None
-    fresh: bool
-    """whether no case ran before where its kernel lives"""
-    witness: Witness | None = None
-    findings: list[Finding] = field(default_factory=list)
-    statistics: list[Statistics] = field(default_factory=list)
-    timing: Timing | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settled:
-    """A case has an outcome."""
-
-    case: str
-    outcome: Outcome
-    fresh: bool
-    """whether no case ran before where its kernel lives"""
 
 
 class Session:
@@ -167,7 +131,7 @@ class Session:
                 request = self.waiting.popleft()
                 running, outcome, fresh = self._begin(request)
                 if running is not None:
-                    _join(batch, running)
+                    join(batch, running)
                     held += running.inputs.bytes
                 else:
                     yield Settled(case=request.case.id, outcome=outcome, fresh=fresh)
@@ -203,6 +167,8 @@ class Session:
         began = time.monotonic()
         try:
             return self._with_room(step)
+        except DeviceError:
+            raise  # no process can be started: that is the machine's fault, and no case's
         except LibraryRefusal as refusal:
             return Refused(by="library", reasons=(str(refusal),))
         except HostLost as lost:
@@ -221,6 +187,8 @@ class Session:
         try:
             return step()
         except torch.OutOfMemoryError:
+            if not self.processor.short_of_memory():
+                raise
             self.hosts.make_room()
         return step()
 
@@ -273,8 +241,9 @@ class Session:
                 outcome = self._guarded(request, "checks", partial(self._check, running))
             if outcome is None and self.timed:
                 outcome = self._guarded(request, "timing", partial(self._time, running))
+            outcome = self._lost_context(running, outcome)
             outcome = self._outcome(running) if outcome is None else outcome
-            yield Settled(case=request.case.id, outcome=self._still_healthy(running, outcome), fresh=running.fresh)
+            yield Settled(case=request.case.id, outcome=outcome, fresh=running.fresh)
             self._ask_health(request)
 
     def _spares(self, running: Running) -> bool:
@@ -316,19 +285,22 @@ class Session:
         for running, trace in zip(some, read_trace(events, count=len(some), cuda=self._on_cuda), strict=True):
             rules = running.card.witness
             need = need_of(running.request.case.workload, self.ceilings, self.described.units)
-            running.witness = witness.decide(trace, rules.must_match, rules.may_match, need=need)
+            seen = witness.decide(trace, rules.must_match, rules.may_match, need=need)
+            control = self.hosts.control(running.card) if seen.state == "proven" else ""
+            if control:
+                seen = replace(seen, state="unproven", reason=f"negative control failed: {control}")
+            running.witness = seen
             if running.peak_bytes is None and trace.peak_bytes is not None:
-                running.peak_bytes = max(0, trace.peak_bytes - output_bytes(running.inputs.call))
+                running.peak_bytes = max(0, trace.peak_bytes - out_bytes(running.inputs.call))
 
     @property
     def _on_cuda(self) -> bool:
         return self.processor.activity is not None
 
-    def _check(self, running: Running) -> None:
-        """Ask every check of the level; a breach of the call contract ends the case's checks."""
-        request = running.request
-        case = request.case
-        subject = Subject(
+    def _subject(self, running: Running) -> Subject:
+        """The case as checks see it."""
+        case = running.request.case
+        return Subject(
             workload=case.workload,
             card=running.card,
             kernel=running.kernel,
@@ -341,6 +313,11 @@ class Session:
             golden_of=self.golden_of,
             statistics=running.statistics,
         )
+
+    def _check(self, running: Running) -> None:
+        """Ask every check of the level; a breach of the call contract ends the case's checks."""
+        request = running.request
+        subject = self._subject(running)
         for check in CHECKS:
             if self.level not in check.levels:
                 continue
@@ -363,83 +340,11 @@ class Session:
             running.findings += findings
 
     def _time(self, running: Running) -> None:
-        """Time the call on rotating inputs, ask whether the result is possible, and whether it was computed at all."""
-        workload = running.request.case.workload
-        kind = self.described.kind
-        cache = self.described.cache_bytes
-        call_us = running.bound.host_us()
-        scale = self.processor.scale
-        count = timing.copies_needed(running.inputs.bytes, cache, COPY_BYTES[scale], call_us, scale)
-        others = [turned(running.inputs, number) for number in range(1, max(2, count))]
-        bounds = [running.bound] if count > 1 else []
-        bounds += [running.kernel.prepare(inputs.call) for inputs in others]
-        effort = timing.EFFORTS[self.level, scale]
-
-        def measure() -> tuple[Timing, Any]:
-            samples, native = running.host.sample(bounds, effort)
-            told = timing.timing_of(
-                samples,
-                copies=len(bounds),
-                workload=workload,
-                input_bytes=running.inputs.bytes,
-                cache_bytes=cache,
-                ceilings=self.ceilings,
-            )
-            return told, native
-
-        running.timing, native = measure()
-        found = timing.findings(running.timing, workload, self.ceilings, kind)
-        if found:
-            # Impossible by ceilings that may have been taken while something else used the card: ask the card again.
-            self.ceilings = best_of(self.ceilings, measure_ceilings(self.processor))
-            running.timing, native = measure()
-            found = timing.findings(running.timing, workload, self.ceilings, kind)
-        try:
-            found += self._computed(running, bounds[-1], others[-1], native)
-        except ContractBreach as breach:
-            found += [] if any(item.check == breach.finding.check for item in running.findings) else [breach.finding]
-        except torch.OutOfMemoryError as error:
-            found.append(no_room("timing", error))
-        running.findings += found
-        if kind != HOST and running.witness is not None:
-            running.findings += witness.findings(running.witness, running.timing.latency_us, self.described.units)
-
-    def _computed(self, running: Running, bound: Bound, inputs: Inputs, native: Any) -> list[Finding]:
-        """A finding where a launch gives something else while it is timed.
-
-        The last copy's inputs change after it was timed: who remembers what it gave for those tensors shows. An adapter
-        may have copied its inputs before the launch; a third party's function has none.
-        """
-        subject = Subject(
-            workload=running.request.case.workload,
-            card=running.card,
-            kernel=running.kernel,
-            device=self.device,
-            level=self.level,
-            reference=self.reference,
-            seed=0,
-        )
-        exact = running.card.claims.deterministic
-        before = subject.judged(bound.result(native))
-        found = difference(subject, subject.run(inputs.call), before, exact=exact)
-        if not found:
-            turn(inputs, 1)
-            _, native = running.host.sample([bound], timing.ONCE)
-            after = subject.judged(bound.result(native))
-            found = difference(subject, subject.run(inputs.call), after, exact=exact)
-            copied = running.card.adapter != CALL and not difference(subject, before, after, exact=exact)
-            found = None if copied else found
-        if not found:
-            return []
-        detail = f"while it is timed, the call gives something else: {changed(found)}"
-        return [Finding(check="timing", verdict="fail", detail=detail, values=dict(found))]
+        self.ceilings = time_case(running, self._subject(running), self.described, self.ceilings)
 
     def _outcome(self, running: Running) -> Outcome:
         seen = running.witness
         assert seen is not None, "every case that reaches its end was traced"
-        control = self.hosts.control(running.card) if seen.state == "proven" else ""
-        if control:
-            seen = replace(seen, state="unproven", reason=f"negative control failed: {control}")
         evidence = Evidence(
             findings=tuple(running.findings),
             statistics=tuple(running.statistics),
@@ -452,22 +357,19 @@ class Session:
         )
         return Substituted(evidence=evidence) if seen.state == "substituted" else Measured(evidence=evidence)
 
-    def _still_healthy(self, running: Running, outcome: Outcome) -> Outcome:
-        """The outcome; or, where the host's context is lost although the case seemed to have run, that."""
+    def _lost_context(self, running: Running, outcome: Outcome | None) -> Outcome | None:
+        """The outcome so far; or, where the host's context is lost although the case seems to have run, that."""
         if self.processor.kind == HOST or not running.host.alive:
             return outcome
-        self._announce(running.request, "health")
-        error = ""
-        try:
-            if running.host.healthy():
-                return outcome
-        except (KernelRaised, HostLost) as lost:
-            error = str(lost).splitlines()[0] if str(lost) else type(lost).__name__
-        self.hosts.lost(running.card)
-        if evidence_of(outcome) is None:
+        told = self._guarded(running.request, "health", running.host.healthy)
+        if told is True:
             return outcome
-        text = f"the CUDA context is lost: {error or 'a tiny computation gives a wrong result'}"
-        return Crashed(stage="health", error=text, log="", attempt=running.request.attempt)
+        self.hosts.lost(running.card)
+        error = told.error if isinstance(told, Crashed) else "a tiny computation gives no result, or a wrong one"
+        lost = Crashed(
+            stage="health", error=f"the CUDA context is lost: {error}", log="", attempt=running.request.attempt
+        )
+        return lost if outcome is None else outcome
 
     def _ask_health(self, request: CaseRequest) -> None:
         """Does this process's own context still compute? A CPU has none."""
@@ -479,45 +381,6 @@ class Session:
             raise SickContext(str(error).splitlines()[0]) from error
         if not healthy:
             raise SickContext("a tiny computation gives a wrong result")
-
-
-def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
-    """What the end of its host means for the case that was running there."""
-    if lost.limit_s is None:
-        return Crashed(stage=stage or "start", error=lost.error, log=lost.log, attempt=attempt)
-    note = Finding(check="watchdog", verdict="note", detail=f"killed after {lost.error}")
-    return TimedOut(stage=stage or "start", limit_s=lost.limit_s, attempt=attempt, findings=(note,))
-
-
-def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:
-    """What a check holds beside the call is its own, and no fault of the kernel."""
-    detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
-    return Finding(check=check, verdict="inconclusive", detail=detail)
-
-
-def _join(batch: list[Running], running: Running) -> None:
-    """One more in the batch: those in the same host are no longer the first that runs there."""
-    for other in batch:
-        other.fresh = other.fresh and other.host is not running.host
-    batch.append(running)
-
-
-def output_bytes(call: AttentionCall) -> int:
-    """Of ``out``."""
-    return call.q.shape[0] * call.q.shape[1] * (call.v.shape[-1] * call.out_dtype.itemsize)
-
-
-def turned(inputs: Inputs, rows: int) -> Inputs:
-    """A deep copy whose queries have moved on by so many rows: it asks for another result."""
-    copy = clone(inputs)
-    turn(copy, rows)
-    return copy
-
-
-def turn(inputs: Inputs, rows: int) -> None:
-    """Move the queries, with their guard bands, on by so many rows."""
-    flat = inputs.q_whole.view(torch.uint8)
-    flat.copy_(flat.roll(rows, 0))
 
 
 def seed_of(case: Case) -> int:

@@ -12,9 +12,10 @@ import pytest
 from test_advice import GOOD, TORCH
 
 from qualify.canary.firing import Ended, Firing
-from qualify.canary.messages import Failed, FromChild, NoMessage, Order, RunBegun, decode, encode
+from qualify.canary.messages import Failed, FromChild, Order, RunBegun, decode, encode
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts.canary import Fire
+from qualify.facts.lines import WrongMessage
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FIRE = Fire(
@@ -80,17 +81,29 @@ def test_a_message_comes_back_as_it_was(message: FromChild) -> None:
         b'"begun"',
         b'{"event": 3}',
         b'{"event": []}',
-        b'{"event": "ended", "run": "a"}',
-        b'{"event": "begun"}',
-        b'{"event": "begun", "run": 1}',
         b"[" * 100_000,
     ],
 )
 def test_what_is_no_message_is_told_from_one(line: bytes) -> None:
     """By its first bytes, whatever is wrong with it."""
-    with pytest.raises(NoMessage) as found:
+    with pytest.raises(WrongMessage) as found:
         decode(line)
     assert repr(line[:40]) == str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"event": "ended", "run": "a"}', "unknown event 'ended'"),
+        (b'{"event": "begun"}', "event 'begun', run: Field required"),
+        (b'{"event": "begun", "run": 1}', "event 'begun', run: Input should be a valid string"),
+    ],
+)
+def test_a_message_with_something_wrong_in_it_says_what(line: bytes, said: str) -> None:
+    """The event, the field and what is wrong with it."""
+    with pytest.raises(WrongMessage) as found:
+        decode(line)
+    assert said == str(found.value)
 
 
 def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> None:

@@ -38,13 +38,6 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(empty_sqlite):
-    """An empty SQLite store."""
-    with Store.open(empty_sqlite) as store:
-        yield store
-
-
-@pytest.fixture
 def any_store(empty_store):
     """An empty store of both kinds."""
     with Store.open(empty_store) as store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -37,13 +36,6 @@ def matrix(tmp_path: Path) -> Path:
     path = tmp_path / "serving.yaml"
     path.write_text(stored.MATRIX)
     return path
-
-
-@pytest.fixture
-def store(empty_sqlite: str) -> Iterator[Store]:
-    """An empty store."""
-    with Store.open(empty_sqlite) as opened:
-        yield opened
 
 
 def request_of(matrix: Path, *, level: Any = "smoke", kernel: str | None = None) -> Request:

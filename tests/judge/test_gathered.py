@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -36,13 +35,6 @@ from qualify.store.store import Store
 from qualify.verdict.origin import taken_over
 
 OTHER = make_stack(torch="2.12.0")
-
-
-@pytest.fixture
-def store(empty_sqlite: str) -> Iterator[Store]:
-    """An empty store."""
-    with Store.open(empty_sqlite) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,6 @@ from qualify.verdict.compare import compare
 
 PYTHON = "/opt/next/bin/python"
 NEXT = make_stack(torch="2.13.0")
-
-
-@pytest.fixture
-def store(empty_sqlite: str) -> Iterator[Store]:
-    """An empty store."""
-    with Store.open(empty_sqlite) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -60,13 +60,6 @@ HOSTILE = (
 
 
 @pytest.fixture
-def store(empty_sqlite: str) -> Iterator[Store]:
-    """An empty store."""
-    with Store.open(empty_sqlite) as opened:
-        yield opened
-
-
-@pytest.fixture
 def path(tmp_path: Path) -> Path:
     """The matrix, which names its waivers."""
     (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")

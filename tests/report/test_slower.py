@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,13 +27,6 @@ from qualify.report.page import render_html
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
-
-
-@pytest.fixture
-def store(empty_sqlite: str) -> Iterator[Store]:
-    """An empty store."""
-    with Store.open(empty_sqlite) as opened:
-        yield opened
 
 
 @pytest.fixture

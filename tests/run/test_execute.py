@@ -18,12 +18,14 @@ from qualify.facts.stack import Device
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
-from qualify.run.execute import Running, Session, seed_of
+from qualify.run.execute import Session, seed_of
+from qualify.run.host.interface import HostLost
 from qualify.run.host.pool import LocalHosts
 from qualify.run.inputs.tensors import INPUT_KINDS
 from qualify.run.machine.device import Cpu
 from qualify.run.measure import tracing
 from qualify.run.process.messages import CaseRequest
+from qualify.run.running import Running
 
 DEVICE = Device(
     kind="cpu", name="a CPU", uuid="", compute_capability="", units=2, memory_bytes=1 << 30, cache_bytes=1 << 20
@@ -213,6 +215,25 @@ def test_a_failed_negative_control_leaves_nothing_proven() -> None:
     found, _ = outcomes({"right": TiledTorch()}, hosts=Doubted(Cpu(), {"right": TiledTorch()}))
     seen = evidence(found["right"]).witness
     assert ("unproven", "negative control failed: the math path shows only copies") == (seen.state, seen.reason)
+
+
+def test_a_host_that_ends_in_its_negative_control_costs_its_case_only() -> None:
+    """The session goes on: the control is a part of the case's witness, and how that ended is told."""
+
+    class Dying(LocalHosts):
+        """Hosts of which one ends."""
+
+        def control(self, card: KernelCard) -> str:
+            if card.kernel == "late":
+                raise HostLost("the process exited with status 3", log="bye", limit_s=None)
+            return ""
+
+    kernels = {"late": TiledTorch(), "right": TiledTorch()}
+    found, _ = outcomes(kernels, hosts=Dying(Cpu(), dict(kernels)))
+    late = found["late"]
+    assert isinstance(late, Crashed)
+    assert ("witness", "the process exited with status 3", "bye") == (late.stage, late.error, late.log)
+    assert isinstance(found["right"], Measured)
 
 
 def test_what_a_session_of_the_profiler_lost_is_traced_again_case_by_case(monkeypatch: pytest.MonkeyPatch) -> None:

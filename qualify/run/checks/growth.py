@@ -15,6 +15,7 @@ from qualify.facts.case import Workload
 from qualify.facts.devices import Scale
 from qualify.facts.outcome import Finding
 from qualify.run.checks.interface import Shipped, Subject, failing, passed
+from qualify.run.host.interface import out_bytes
 
 EXPONENT_LIMIT = 1.3
 FLOOR_BYTES = 1 << 20
@@ -66,5 +67,4 @@ def peak(subject: Subject) -> int:
     told = prepared.peak_bytes()
     if told is not None:
         return told
-    out_bytes = call.q.shape[0] * call.q.shape[1] * call.v.shape[-1] * call.out_dtype.itemsize
-    return max(0, prepared.traced_peak_bytes() - out_bytes)
+    return max(0, prepared.traced_peak_bytes() - out_bytes(call))

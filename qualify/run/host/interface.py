@@ -11,6 +11,9 @@ from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
 
+SPIN_S = 3e-4
+"""how long judge and host of a GPU look for a message before they sleep until it comes: longer than a launch takes"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallPlace:
@@ -46,6 +49,11 @@ class Samples:
     launches_per_block: int
     host_us: float
     """median time of the host to issue one launch"""
+
+
+def out_bytes(call: AttentionCall) -> int:
+    """Bytes of ``out``."""
+    return call.q.shape[0] * call.q.shape[1] * call.v.shape[-1] * call.out_dtype.itemsize
 
 
 class KernelRaised(RuntimeError):

@@ -77,9 +77,7 @@ class LocalKernel:
 
     def in_use(self, *, collect: bool) -> tuple[int, ...]:
         """Of this process."""
-        if collect:
-            gc.collect()
-        return self.processor.in_use()
+        return in_use(self.processor, collect=collect)
 
     def counts_bytes(self) -> bool:
         """As the processor says."""
@@ -179,6 +177,13 @@ class LocalHost:
         return self.processor.healthy()
 
 
+def in_use(processor: Processor, *, collect: bool) -> tuple[int, ...]:
+    """Bytes of this process's memory in use, by each counter that there is; collects garbage before if asked."""
+    if collect:
+        gc.collect()
+    return processor.in_use()
+
+
 def dirty_memory(call: AttentionCall) -> None:
     """Leave NaN in the allocator's cache: a row of out or lse that nobody writes then mostly comes back as NaN."""
     shape, device = (*call.q.shape[:2], call.v.shape[-1]), call.q.device
@@ -204,22 +209,17 @@ class _Load:
                 torch.mm(self.matrix, self.matrix, out=self.product)
 
 
-_LOADS: dict[str, _Load] = {}
+LOADS: dict[str, _Load] = {}
+"""by kind of device, once one was wanted"""
 
 
 def start_load(processor: Processor) -> None:
     """Matrix products beside what comes next; nothing where a device has no streams."""
     if processor.streams is None:
         return
-    if processor.kind not in _LOADS:
-        _LOADS[processor.kind] = _Load(processor)
-    _LOADS[processor.kind].start()
-
-
-def load_of(processor: Processor) -> torch.Stream | None:
-    """The stream of the latest load."""
-    load = _LOADS.get(processor.kind)
-    return None if load is None else load.stream
+    if processor.kind not in LOADS:
+        LOADS[processor.kind] = _Load(processor)
+    LOADS[processor.kind].start()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,17 +13,19 @@ from typing import Protocol
 from packaging.requirements import Requirement
 
 from qualify.cards.kernel import CALL, KernelCard
+from qualify.errors import DeviceError
 from qualify.facts.devices import HOST
 from qualify.run.adapters.interface import Adapter
 from qualify.run.adapters.registry import create_adapter
-from qualify.run.host.interface import HostLost, Kernel, KernelHost
+from qualify.run.host.interface import HostLost, Kernel, KernelHost, KernelRaised
 from qualify.run.host.local import LocalHost, LocalKernel
 from qualify.run.host.messages import HostSoftware
-from qualify.run.host.remote import START_TIMEOUT_S, HostSetup, RemoteHost, Watch
+from qualify.run.host.remote import HostSetup, RemoteHost, Watch
 from qualify.run.host.remote_kernel import RemoteKernel
 from qualify.run.machine.device import Processor, processor_of
 from qualify.run.measure.tracing import CALLS, read_trace
 from qualify.run.measure.witness import negative_control
+from qualify.run.process.child import START_TIMEOUT_S
 from qualify.run.process.tree import end_strays
 from qualify.run.repro import script
 from qualify.run.repro.script import Claim
@@ -45,6 +48,7 @@ class Hosts(Protocol):
             alone: where nothing has run before.
 
         Raises:
+            DeviceError: no process can be started.
             ImportError: its library or entry cannot be imported.
             HostLost: its process ended.
         """
@@ -141,12 +145,22 @@ class _Place:
 class Pool:
     """Host processes of one judge."""
 
-    def __init__(self, setup: HostSetup, watch: Watch, environments: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        setup: HostSetup,
+        watch: Watch,
+        environments: dict[str, str] | None = None,
+        *,
+        ends_strays: bool = False,
+    ) -> None:
         """Nothing is started yet.
 
         Args:
             environments: interpreters by the name of their environment.
+            ends_strays: whether this process adopts orphans, and so ends what a host has left behind. A process with
+                children of another kind must not: they would be taken for strays.
         """
+        self.ends_strays = ends_strays
         self.setup = setup
         self.watch = watch
         self.environments = environments or {}
@@ -256,16 +270,16 @@ class Pool:
         """Of all hosts; this process gives back its own last, because it holds parts of theirs."""
         for place in self.places.values():
             if place.host.alive and place.host.started:
-                with contextlib.suppress(HostLost):
+                with contextlib.suppress(HostLost, KernelRaised):
                     place.host.make_room()
         processor_of(self.setup.device).give_back()
 
     def _end(self, host: RemoteHost) -> None:
         """End a host, and what it started and left behind."""
         host.close()
-        end_strays(
-            [other.child.process.pid for other in (*self.spares, *(known.host for known in self.places.values()))]
-        )
+        if self.ends_strays:
+            others = (*self.spares, *(place.host for place in self.places.values()))
+            end_strays([other.child.process.pid for other in others])
 
     def render(self, card: KernelCard, *, title: str, text: str, program: Sequence[str], claim: Claim) -> str:
         """In a host, because adapter and source are there; the kernel may have ended the one that it was in."""
@@ -285,13 +299,18 @@ class Pool:
         together = max(1, min(self.owed, TOGETHER, len(os.sched_getaffinity(0)) // CORES_EACH))
         limit_s = self.watch.limit_s
         self.watch.begin(START_TIMEOUT_S)
-        with contextlib.suppress(OSError, HostLost):  # fewer do, where the machine has no room for more
+        with contextlib.suppress(DeviceError, HostLost):  # fewer do, where the machine has no room for more
             while len(self.spares) < together:
                 self.spares.append(self._start())
-        for step in ("greet", "begin_control", "finish_control"):
+        steps: tuple[Callable[[RemoteHost], None], ...] = (
+            lambda spare: spare.greet(),
+            lambda spare: spare.begin_control(),
+            lambda spare: spare.finish_control(),
+        )
+        for step in steps:
             for spare in self.spares:
                 with contextlib.suppress(HostLost):
-                    getattr(spare, step)()
+                    step(spare)
         self.watch.begin(limit_s)
 
     def close(self) -> None:
@@ -305,19 +324,31 @@ class Pool:
 
     def _spawn(self, card: KernelCard) -> RemoteHost:
         """A host for a card: one that waits, or another."""
-        if self.owed > 1 and not self.spares and not card.environment:
+        if card.environment:
+            return self._start(card.environment)
+        if self.owed > 1 and not self.spares:
             self._refill()
-        while self.spares and not card.environment:
-            self.owed = max(0, self.owed - 1)
+        self.owed = max(0, self.owed - 1)
+        while self.spares:
             spare = self.spares.pop()
             if spare.lost is None and spare.child.process.poll() is None:
                 return spare
             spare.close()
-        return self._start(card.environment)
+        return self._start()
 
     def _start(self, environment: str = "") -> RemoteHost:
-        interpreter = self.environments.get(environment)
-        host = RemoteHost(self.setup, self.watch, *([interpreter] if interpreter else []))
+        """One more process.
+
+        Raises:
+            DeviceError: the machine has no room for it.
+        """
+        try:
+            host = RemoteHost(self.setup, self.watch, self.environments.get(environment, sys.executable))
+        except OSError as error:
+            raise DeviceError(
+                f"no process can be started for a kernel: {error}. The machine has probably run out of processes, "
+                "files or memory; what was measured is stored."
+            ) from error
         host.send_start()
         return host
 

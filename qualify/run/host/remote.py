@@ -18,19 +18,16 @@ import torch
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.devices import HOST, KINDS, DeviceKind
+from qualify.facts.lines import decode_line
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
 from qualify.run.host.arena import ALIGNED, Arena, Mirror, Slot
-from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Samples
-from qualify.run.process.child import Child, Gone, Program
-from qualify.run.process.messages import decode_line
+from qualify.run.host.interface import SPIN_S, Bound, Effort, HostLost, KernelRaised, Samples, out_bytes
+from qualify.run.process.child import START_TIMEOUT_S, Child, Gone, Program
 
 BOOT = Path(__file__).with_name("boot.py")
-SPIN_S = 3e-4
-"""longer than a launch takes"""
 RESULT_BYTES = 1 << 20
 """least room for results"""
-START_TIMEOUT_S = 300.0
 ARENA_SHARE = 4
 """address space of an arena over the memory of the machine: most of a large tensor is never touched"""
 A = TypeVar("A", bound=says.Answer)
@@ -199,9 +196,8 @@ class RemoteHost:
 
     def room(self, call: AttentionCall) -> Slot:
         """A slot for what a call returns; the next call's result takes the same."""
-        out = call.q.shape[0] * call.q.shape[1] * call.v.shape[-1] * call.out_dtype.itemsize
         lse = call.q.shape[0] * call.q.shape[1] * 4
-        needed = max(RESULT_BYTES, out + lse + 4 * ALIGNED)
+        needed = max(RESULT_BYTES, out_bytes(call) + lse + 4 * ALIGNED)
         if self.results is None or self.results.count < needed:
             self.results = self.arena.take(needed)
         return self.results

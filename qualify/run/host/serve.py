@@ -24,15 +24,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.devices import HOST
 from qualify.masks import Mask
-from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
+from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host import messages as says
-from qualify.run.host.interface import CallPlace, Effort
-from qualify.run.host.local import LocalBound, LocalHost, LocalKernel
+from qualify.run.host.interface import SPIN_S, CallPlace, Effort
+from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import dispatch_environment, distributions, started_with, system
 from qualify.run.machine.stack import mapped_binaries
+from qualify.run.measure import tracing
 from qualify.run.process.parent import follow_parent, keep_to_itself, leave_others_alone
 from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim
@@ -40,8 +41,6 @@ from qualify.run.repro.script import Claim
 LOG_KEPT = 4000
 MOST_HELD = 256
 """inputs that are gone before it is asked again who still holds them"""
-SPIN_S = 3e-4
-"""how long to look for a request before sleeping until it comes"""
 TEXT_KEPT = 2000
 Answering = Callable[[Any], says.Answer]
 
@@ -199,9 +198,7 @@ class Server:
                 torch.nn.functional.scaled_dot_product_attention(q, q, q)
 
         call()
-        bound = LocalBound(LocalKernel(_NoAdapter(), self.processor), _launching(call))
-        events = self.host.trace([bound], lambda _: None, times=3, memory=True)
-        return says.Events(events=tuple(events))
+        return says.Events(events=tuple(tracing.record([call], self.processor)))
 
     def prepare(self, request: says.Prepare) -> says.Answer:
         """Keep the prepared call."""
@@ -277,7 +274,7 @@ class Server:
 
     def memory(self, request: says.Memory) -> says.Answer:
         """What is in use here."""
-        used = LocalKernel(_NoAdapter(), self.processor).in_use(collect=request.collect)
+        used = in_use(self.processor, collect=request.collect)
         self._note_held()
         kept = sum(count for _, _, count in self.held.values())
         return says.Numbers(values=(*used, kept, float(self.processor.counts_bytes())))
@@ -356,18 +353,6 @@ class Server:
 
 ALIGNED = 512
 MOST_PARTS = 16
-
-
-class _NoAdapter:
-    """Of calls that are no kernel's."""
-
-    def prepare(self, call: AttentionCall) -> Any:
-        """Nobody asks."""
-        raise NotImplementedError
-
-
-def _launching(call: Callable[[], None]) -> Any:
-    return Prepared(launch=call, result=lambda native: native)
 
 
 def _raised(error: Exception) -> says.Raised:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import qualify
+from qualify.facts.lines import WrongMessage
 from qualify.run.process.memory import oom_kills
 from qualify.run.process.messages import (
     LINE_BYTES,
     StageBegun,
-    WrongMessage,
     decode_answer,
     encode,
 )
@@ -34,6 +34,10 @@ BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.process.w
 WITHHELD = {"QUALIFY_DB", "QUALIFY_DB_PASSWORD_FILE", "PGPASSWORD"}
 """environment variables that may hold the store's password, or lead to it; what a kernel prints is stored"""
 POLL_S = 0.25
+START_TIMEOUT_S = 300.0
+"""until a process must have answered its first message"""
+JUDGE_S = 60.0
+"""that a judge may take beyond the limits of its hosts before it is ended itself"""
 ANNOUNCED = 4
 """times that a step may be announced again in between others: a batch is traced anew where its trace proved nothing"""
 STEPS = 2000
@@ -102,8 +106,6 @@ class Child:
         self.program = program or worker()
         self.case = self.stage = ""
         """what it announced last"""
-        self.ran = 0
-        """cases that it was given"""
         self.progressed = time.monotonic()
         """when it last announced a new step or a result, or was sent something"""
         self.steps: Counter[object] = Counter()

@@ -25,6 +25,7 @@ from packaging.requirements import Requirement
 from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.plan.host import installed_version
+from qualify.plan.interpreter import interpreter
 from qualify.run.process.child import POLL_S, Child, Gone
 from qualify.run.process.messages import CallCompiled, CaseRequest, Chunk, Ready, StageBegun
 from qualify.run.process.setup import Settings
@@ -81,7 +82,9 @@ class Remembered:
 
     def _key(self, case: Case) -> str:
         names = ["torch", *(Requirement(text).name for text in self.settings.cards[case.kernel].shipped_by)]
-        versions = [f"{name}=={installed_version(name)}" for name in names]
+        python = self.settings.environments.get(case.environment)
+        where = interpreter(case.environment, python) if python else None
+        versions = [f"{name}=={installed_version(name, where)}" for name in names]
         parts = [self.settings.device_name, case.kernel, codec.to_data(case.workload), versions]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 

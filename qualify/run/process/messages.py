@@ -17,29 +17,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import PlainSerializer, ValidationError
+from pydantic import PlainSerializer
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts import codec
 from qualify.facts.case import Case, Level
 from qualify.facts.devices import DeviceKind
+from qualify.facts.lines import decode_line
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
 
 LINE_BYTES = 8 << 20
 """a longer line is no message; JSON of so many bytes takes up to thirty times the memory once it is decoded"""
-SHOWN = 40
-"""bytes of a wrong line that the reason shows"""
 LAUNCHES_OF = "launches"
 """what a trial is asked instead of a check to say what a call launches"""
 
 M = TypeVar("M")
 Reference = Literal["fp64", "fp32"]
 Card = Annotated[KernelCard, PlainSerializer(lambda card: card.model_dump(mode="json", exclude_unset=True))]
-
-
-class WrongMessage(ValueError):
-    """A line that is no message; its text says what is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,23 +259,3 @@ def decode_request(line: bytes) -> FromParent:
 def decode_answer(line: bytes) -> FromChild:
     """What a child sent, with or without its newline; raises WrongMessage."""
     return decode_line(line, TO_PARENT)
-
-
-def decode_line(line: bytes, kinds: Mapping[str, type[M]]) -> M:
-    """A message of one of some kinds by event; raises WrongMessage."""
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        raise WrongMessage(f"{line[:SHOWN]!r}") from None
-    event = data.pop("event", None) if isinstance(data, dict) else None
-    if not isinstance(event, str):
-        raise WrongMessage(f"{line[:SHOWN]!r}")
-    if event not in kinds:
-        raise WrongMessage(f"unknown event {event[:SHOWN]!r}")
-    try:
-        message: M = codec.from_data(kinds[event], data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise WrongMessage(f"event {event!r}, {place}: {first['msg']}"[:200]) from error
-    return message

@@ -17,7 +17,7 @@ from qualify.facts.devices import KINDS
 from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
-from qualify.run.process.child import Child, Gone
+from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone
 from qualify.run.process.messages import (
     CaseEnded,
     CaseRequest,
@@ -40,11 +40,8 @@ from qualify.run.process.repeats import (
 )
 from qualify.run.process.setup import Settings
 
-START_TIMEOUT_S = 300.0
 JUDGE_BYTES = 4 << 30
 """that a judge and all its hosts may take beyond what one host may"""
-JUDGE_S = 60.0
-"""that a judge may take beyond the limit of its hosts before it is ended itself"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,8 +92,6 @@ class Supervisor:
         self.repeats = Counter(task.case.kernel for task in self.alone)
         self.preload = tuple(name for name, card in settings.cards.items() if card.adapter != CALL)
         """libraries that are loaded before the fingerprint is taken; never a third party's entry"""
-        self.dead: dict[str, Outcome] = {}
-        """kernels whose library could not be loaded, and how that ended"""
         self.ceilings = settings.ceilings
         self.settled: set[str] = set()
         """cases that got an outcome elsewhere; whoever hears of the first start may fill it"""
@@ -110,10 +105,7 @@ class Supervisor:
         """
         try:
             while self.trials or self.queue or self.alone:
-                yield from self._bury()
                 chunk = self._next_chunk()
-                if not chunk:
-                    continue
                 if self.child is None:
                     yield from self._start()
                 chunk = [task for task in chunk if task.case.id not in self.settled]
@@ -121,13 +113,6 @@ class Supervisor:
                     yield from self._run_chunk(chunk)
         finally:
             self._drop_child()
-
-    def _bury(self) -> Iterator[Event]:
-        """Cases of a kernel whose library cannot be loaded share its outcome, without a process each."""
-        for queue in (self.trials, self.queue, self.alone):
-            for task in [task for task in queue if task.case.kernel in self.dead]:
-                queue.remove(task)
-                yield Done(record=Record(case=task.case, outcome=self.dead[task.case.kernel]), final=True)
 
     def _next_chunk(self) -> list[Task]:
         """Trials first, then everything that may share a process, then the repeats."""
@@ -208,6 +193,8 @@ class Supervisor:
                         yield At(case_id=message.case, stage=message.stage)
                     case CaseEnded() if message.case in waiting:
                         yield self._judge(waiting.pop(message.case), message.outcome, fresh=message.fresh)
+                    case Unusable():
+                        raise DeviceError(message.message)
                     case ContextLost():
                         raise Gone(f"the CUDA context of the judge is lost: {message.error}")
                     case ChunkDone() if not waiting:
@@ -228,11 +215,8 @@ class Supervisor:
         Args:
             fresh: no case ran before in the process of its kernel.
         """
-        kernel = task.case.kernel
         if failed_to_load(outcome):
-            if fresh:
-                self.dead[kernel] = outcome
-            return self._repeat(task, outcome, self.trials) if kernel not in self.dead else _final(task, outcome)
+            return _final(task, outcome) if fresh else self._repeat(task, outcome, self.trials)
         if unproven(outcome) and task.attempt < ATTEMPTS:
             self.alone.append(again(task, task.before))
             return Done(record=Record(case=task.case, outcome=outcome), final=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from qualify.errors import DeviceError
+from qualify.facts.lines import WrongMessage
 from qualify.run.process.messages import (
     CallCompiled,
     CaseEnded,
@@ -32,7 +33,6 @@ from qualify.run.process.messages import (
     TrialRequest,
     TrialSetup,
     Unusable,
-    WrongMessage,
     decode_request,
     encode,
     event_of,
@@ -96,7 +96,7 @@ def _pool(setup: RunSetup | CompileSetup | TrialSetup) -> Any:
 
     gc.enable()  # what this process imports is there
     hosts = HostSetup(device=setup.device, import_paths=setup.import_paths, memory_bytes=setup.hosts.memory_bytes)
-    return Pool(hosts, Watch(), dict(setup.hosts.environments))
+    return Pool(hosts, Watch(), dict(setup.hosts.environments), ends_strays=True)
 
 
 def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
@@ -108,8 +108,8 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     from qualify.run.measure.ceilings import measure_ceilings
 
     pool = _pool(setup)
-    pool.begin_start(setup.cards[name] for name in setup.preload)
     try:
+        pool.begin_start(setup.cards[name] for name in setup.preload)
         processor = processor_of(setup.device)
         device = processor.describe()
     except DeviceError as error:
@@ -148,19 +148,22 @@ def _limits(hosts: HostLimits) -> Any:
 
 
 def _run_chunk(session: Any, pool: Any, requests: tuple[CaseRequest, ...], pipe: Pipe) -> bool:
-    """Run the cases and send their outcomes; False where this process's context is lost."""
+    """Run the cases and send their outcomes; False where this process can run no more."""
     from qualify.run import execute
 
     case = requests[0].case.id
     alone = sum(request.alone for request in requests)
-    if alone:
-        pool.prepare_spares(alone)
     try:
+        if alone:
+            pool.prepare_spares(alone)
         for ended in session.run(requests):
             case = ended.case
             pipe.send(CaseEnded(case=case, outcome=ended.outcome, fresh=ended.fresh))
     except execute.SickContext as error:
         pipe.send(ContextLost(case=case, error=str(error)))
+        return False
+    except DeviceError as error:
+        pipe.send(Unusable(message=str(error)))
         return False
     pipe.send(ChunkDone())
     return True
@@ -183,6 +186,9 @@ def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pip
     pool.begin(setup.hosts.compile_timeout_s)
     try:
         pool.kernel(setup.card)
+    except DeviceError as error:
+        pipe.send(Unusable(message=str(error)))
+        return
     except HostLost as lost:
         pipe.send(Unusable(message=f"{setup.card.kernel} cannot be loaded: {lost.error}"))
         return

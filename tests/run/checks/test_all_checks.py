@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders import make_card
 from faults import Dense
-from subjects import make_subject
+from subjects import verdicts
 
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.registry import CHECKS
@@ -52,14 +52,6 @@ SPANS: list[dict[str, Any]] = [
     {"seqlens_q": (64,), "seqlens_k": (128,), "spans": ((0, 80, 112),)},
 ]
 """images whose tokens see each other"""
-
-
-def verdicts(**subject: Any) -> list[tuple[str, str, str]]:
-    """(check, verdict, detail) of every finding of every check that applies."""
-    made = make_subject(**subject)
-    asked = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
-    found = [finding for check in asked for finding in check.run(made)]
-    return [(finding.check, finding.verdict, finding.detail) for finding in found]
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=str)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from builders import alter, make_card, make_workload, sees
 from faults import Dense, changed
-from subjects import CPU, make_subject
+from subjects import CPU, make_subject, verdicts
 from torch import Tensor
 
 from qualify.facts.case import Workload
@@ -18,7 +18,6 @@ from qualify.run.checks.history import History, differing
 from qualify.run.checks.needle import choose_targets
 from qualify.run.checks.parameters import make_probe
 from qualify.run.checks.poison import unseen_keys
-from qualify.run.checks.registry import CHECKS
 from qualify.run.checks.rows import rows_of
 from qualify.run.inputs.kinds import _period
 from qualify.run.measure.timing import work_of
@@ -90,26 +89,18 @@ def test_every_query_meets_a_sink_of_the_inputs(given: dict[str, Any]) -> None:
     assert all(any(key % period == 0 for key in keys) for keys in keys_of_rows(workload)[workload.mask.window[0] :])
 
 
-def verdicts(**subject: Any) -> list[tuple[str, str, str]]:
-    """(check, verdict, detail) of every finding of every check that applies."""
-    made = make_subject(**{"card": CARD, **subject})
-    asked = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
-    found = [finding for check in asked for finding in check.run(made)]
-    return [(finding.check, finding.verdict, finding.detail) for finding in found]
-
-
 @pytest.mark.parametrize("given", WORKLOADS, ids=str)
 @pytest.mark.parametrize("adapter", [TiledTorch(tile_q=48, tile_k=32), Dense()], ids=["tiled", "dense"])
 def test_correct_kernels_pass_every_check(adapter: Any, given: dict[str, Any]) -> None:
     """No false alarm; what is not a pass is a note about NaN in keys that nobody sees."""
-    for check, verdict, detail in verdicts(adapter=adapter, **given):
+    for check, verdict, detail in verdicts(adapter=adapter, card=CARD, **given):
         assert verdict == "pass" or (verdict == "note" and check == "poison"), (check, detail)
 
 
 @pytest.mark.parametrize("given", WORKLOADS, ids=str)
 def test_correct_kernels_pass_at_full_level(given: dict[str, Any]) -> None:
     """More inputs, sweeps and histories find nothing either; a machine may have no room for the largest tensors."""
-    for check, verdict, detail in verdicts(level="full", **given):
+    for check, verdict, detail in verdicts(level="full", card=CARD, **given):
         allowed = check in {"layout", "poison"} or (check == "size_limits" and "not asked: no room for" in detail)
         assert verdict == "pass" or (verdict == "note" and allowed), (check, detail)
 
@@ -156,7 +147,7 @@ UNSEEN = {"ignored", "off by one", "from key 0", "of three", "one key to the lef
 def test_a_wrong_dilation_is_caught(fault: str) -> None:
     """By the census and the golden result; by bits too, where a query sees what lies between its keys."""
     adapter, words = FAULTS[fault]
-    found = verdicts(adapter=adapter, seqlens_q=(150,), window=(62, 0), dilation=2)
+    found = verdicts(adapter=adapter, card=CARD, seqlens_q=(150,), window=(62, 0), dilation=2)
     failed = {check for check, verdict, _ in found if verdict == "fail"}
     assert failed >= {"census", "budget", *(["suffix"] if fault in UNSEEN else [])}
     (detail,) = (detail for check, _, detail in found if check == "census")
@@ -165,13 +156,15 @@ def test_a_wrong_dilation_is_caught(fault: str) -> None:
 
 def test_a_loop_that_ends_at_the_last_querys_keys_is_caught() -> None:
     """Without a causal mask a query of another phase sees a later key than the last one of its tile."""
-    found = verdicts(adapter=Dense(mask=narrow_tiles), seqlens_q=(60,), seqlens_k=(101,), causal=False, dilation=3)
+    found = verdicts(
+        card=CARD, adapter=Dense(mask=narrow_tiles), seqlens_q=(60,), seqlens_k=(101,), causal=False, dilation=3
+    )
     assert "fail" in {verdict for check, verdict, _ in found if check == "census"}
 
 
 def test_keys_that_only_a_wrong_kernel_reads_tell_on_one_query() -> None:
     """Decode: what the dilation leaves out is poisoned."""
-    found = verdicts(adapter=changed(dilation=0), **PAGED, window=(62, 0), dilation=2)
+    found = verdicts(card=CARD, adapter=changed(dilation=0), **PAGED, window=(62, 0), dilation=2)
     assert {"census", "poison", "suffix"} <= {check for check, verdict, _ in found if verdict == "fail"}
 
 

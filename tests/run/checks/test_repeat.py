@@ -16,8 +16,7 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.repeat import TIMES, Repeat
-from qualify.run.host.local import load_of
-from qualify.run.machine.device import processor_of
+from qualify.run.host.local import LOADS
 
 
 class Changing:
@@ -167,8 +166,7 @@ def test_a_kernel_that_changes_beside_other_work_is_caught() -> None:
     busy: list[bool] = []
 
     def look(call: AttentionCall) -> AttentionCall:
-        stream = load_of(processor_of("cuda"))
-        busy.append(stream is not None and not stream.query())
+        busy.append("cuda" in LOADS and not LOADS["cuda"].stream.query())
         return call
 
     def elbowed(call: AttentionCall, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:

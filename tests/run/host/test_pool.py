@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from cli_process import THIRD_PARTY
 from subjects import make_call
 
 from qualify.cards.kernel import KernelCard
+from qualify.errors import DeviceError
 from qualify.run.host import messages as says
 from qualify.run.host.pool import Pool
 from qualify.run.host.remote import HostSetup, RemoteHost, Watch
@@ -60,11 +63,11 @@ def test_hosts_for_repeats_start_together(pool: Pool, monkeypatch: pytest.Monkey
     os.kill(victim.pid, signal.SIGKILL)
     victim.wait()
     card, used = card_of("correct"), []
-    for _ in range(4):
+    for _ in range(5):
         pool.kernel(card, alone=True)
         assert pool.fresh(card)
         used.append(pid_of(pool, card))
-    assert 4 == len(set(used))
+    assert 5 == len(set(used))
     assert set(spares) - {victim.pid} == set(used[:3])
     assert not pool.spares
     assert not any(Path(f"/proc/{pid}").exists() for pid in (*spares, *used) if pid != used[-1])
@@ -116,6 +119,29 @@ def test_kernels_of_one_library_share_a_host_and_third_parties_do_not(pool: Pool
         pool.kernel(card)
     assert pid_of(pool, one) == pid_of(pool, other)
     assert 3 == len({pid_of(pool, card) for card in (one, own, another)})
+
+
+def test_a_machine_without_room_for_a_process_is_no_kernels_fault(pool: Pool) -> None:
+    """Whoever asks hears of the machine; no case is blamed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())), hard))
+    try:
+        with pytest.raises(DeviceError, match=r"no process can be started for a kernel: .* is stored"):
+            pool.kernel(card_of("correct"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_this_process_started_itself_lives_on(pool: Pool) -> None:
+    """A host ends with what it started; other children, in sessions of their own too, are nobody's strays here."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as own:
+        card = card_of("correct")
+        pool.kernel(card)
+        pool.lost(card)
+        try:
+            assert own.poll() is None
+        finally:
+            own.kill()
 
 
 def test_a_host_forgets_what_the_judge_has_dropped(pool: Pool) -> None:

@@ -10,6 +10,7 @@ import pytest
 from builders import CEILINGS, make_card, make_case
 from stored_runs import make_stack
 
+from qualify.facts.lines import WrongMessage
 from qualify.facts.outcome import Crashed, Finding, TimedOut
 from qualify.run.process.messages import (
     EVENTS,
@@ -31,7 +32,6 @@ from qualify.run.process.messages import (
     TrialRequest,
     TrialSetup,
     Unusable,
-    WrongMessage,
     decode_answer,
     decode_request,
     encode,

@@ -1,0 +1,67 @@
+"""A case on its way through the stages of a session, and what it may end with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from qualify.cards.kernel import KernelCard
+from qualify.facts.outcome import Crashed, Finding, Outcome, Statistics, TimedOut, Timing, Witness
+from qualify.run.host.interface import Bound, HostLost, Kernel, KernelHost
+from qualify.run.inputs.tensors import Inputs
+from qualify.run.process.messages import CaseRequest
+
+
+@dataclass(kw_only=True, slots=True)
+class Running:
+    """A case on its way through the stages."""
+
+    request: CaseRequest
+    card: KernelCard
+    kernel: Kernel
+    host: KernelHost
+    inputs: Inputs
+    bound: Bound
+    native: Any
+    """what the first call returned"""
+    first_call_us: float
+    peak_bytes: int | None
+    fresh: bool
+    """whether no case ran before where its kernel lives"""
+    witness: Witness | None = None
+    findings: list[Finding] = field(default_factory=list)
+    statistics: list[Statistics] = field(default_factory=list)
+    timing: Timing | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """A case has an outcome."""
+
+    case: str
+    outcome: Outcome
+    fresh: bool
+    """whether no case ran before where its kernel lives"""
+
+
+def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
+    """What the end of its host means for the case that was running there."""
+    if lost.limit_s is None:
+        return Crashed(stage=stage or "start", error=lost.error, log=lost.log, attempt=attempt)
+    note = Finding(check="watchdog", verdict="note", detail=f"killed after {lost.error}")
+    return TimedOut(stage=stage or "start", limit_s=lost.limit_s, attempt=attempt, findings=(note,))
+
+
+def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:
+    """What a check holds beside the call is its own, and no fault of the kernel."""
+    detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
+    return Finding(check=check, verdict="inconclusive", detail=detail)
+
+
+def join(batch: list[Running], running: Running) -> None:
+    """One more in the batch: those in the same host are no longer the first that runs there."""
+    for other in batch:
+        other.fresh = other.fresh and other.host is not running.host
+    batch.append(running)

@@ -1,0 +1,104 @@
+"""The time of a case: on rotating inputs, whether it is possible, and whether the result was computed at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from qualify.cards.kernel import CALL
+from qualify.facts.devices import HOST, Scale
+from qualify.facts.outcome import Finding, Timing
+from qualify.facts.stack import Ceilings, Device
+from qualify.run.checks.interface import ContractBreach, Subject, changed, difference
+from qualify.run.host.interface import Bound
+from qualify.run.inputs.tensors import Inputs, clone
+from qualify.run.measure import timing, witness
+from qualify.run.measure.ceilings import best_of, measure_ceilings
+from qualify.run.running import Running, no_room
+
+COPY_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 2 << 30}
+"""footprint of the rotating copies, at most"""
+
+
+def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceilings) -> Ceilings:
+    """Time the call, and note what that says; the ceilings, measured once more where the time was impossible by them.
+
+    Args:
+        device: on which it runs.
+        ceilings: what the device can do at most.
+    """
+    workload, processor = subject.workload, subject.processor
+    budget, effort = COPY_BYTES[processor.scale], timing.EFFORTS[subject.level, processor.scale]
+    call_us = running.bound.host_us()
+    count = timing.copies_needed(running.inputs.bytes, device.cache_bytes, budget, call_us, processor.scale)
+    others = [turned(running.inputs, number) for number in range(1, max(2, count))]
+    bounds = [running.bound] if count > 1 else []
+    bounds += [running.kernel.prepare(inputs.call) for inputs in others]
+
+    def measure() -> tuple[Timing, list[Finding], Any]:
+        samples, native = running.host.sample(bounds, effort)
+        told = timing.timing_of(
+            samples,
+            copies=len(bounds),
+            workload=workload,
+            input_bytes=running.inputs.bytes,
+            cache_bytes=device.cache_bytes,
+            ceilings=ceilings,
+        )
+        return told, timing.findings(told, workload, ceilings, device.kind), native
+
+    running.timing, found, native = measure()
+    if found:
+        # Impossible by ceilings that may have been taken while something else used the card: ask the card again.
+        ceilings = best_of(ceilings, measure_ceilings(processor))
+        running.timing, found, native = measure()
+    try:
+        found += computed(running, subject, bounds[-1], others[-1], native)
+    except ContractBreach as breach:
+        found += [] if any(item.check == breach.finding.check for item in running.findings) else [breach.finding]
+    except torch.OutOfMemoryError as error:
+        found.append(no_room("timing", error))
+    running.findings += found
+    if device.kind != HOST and running.witness is not None:
+        running.findings += witness.findings(running.witness, running.timing.latency_us, device.units)
+    return ceilings
+
+
+def computed(running: Running, subject: Subject, bound: Bound, inputs: Inputs, native: Any) -> list[Finding]:
+    """A finding where a launch gives something else while it is timed.
+
+    The last copy's inputs change after it was timed: who remembers what it gave for those tensors shows. An adapter
+    may have copied its inputs before the launch; a third party's function has none.
+
+    Args:
+        bound: the call prepared on the last copy, ``inputs``.
+        native: what its last timed launch returned.
+    """
+    exact = running.card.claims.deterministic
+    before = subject.judged(bound.result(native))
+    found = difference(subject, subject.run(inputs.call), before, exact=exact)
+    if not found:
+        turn(inputs, 1)
+        _, native = running.host.sample([bound], timing.ONCE)
+        after = subject.judged(bound.result(native))
+        found = difference(subject, subject.run(inputs.call), after, exact=exact)
+        copied = running.card.adapter != CALL and not difference(subject, before, after, exact=exact)
+        found = None if copied else found
+    if not found:
+        return []
+    detail = f"while it is timed, the call gives something else: {changed(found)}"
+    return [Finding(check="timing", verdict="fail", detail=detail, values=dict(found))]
+
+
+def turned(inputs: Inputs, rows: int) -> Inputs:
+    """A deep copy whose queries have moved on by so many rows: it asks for another result."""
+    copy = clone(inputs)
+    turn(copy, rows)
+    return copy
+
+
+def turn(inputs: Inputs, rows: int) -> None:
+    """Move the queries, with their guard bands, on by so many rows."""
+    flat = inputs.q_whole.view(torch.uint8)
+    flat.copy_(flat.roll(rows, 0))
