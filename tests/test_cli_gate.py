@@ -154,7 +154,7 @@ def test_a_matrix_is_judged_on_fresh_evidence(folder: Path) -> None:
         (["--junit", "a.xml", "--markdown", "./a.xml"], 2, "--junit and --markdown: both name a.xml"),
         (["--junit", ""], 2, "--junit is empty"),
         (["--json", ""], 2, "--json is empty"),
-        (["--format", "xml"], 2, "'xml' is not one of 'text', 'json', 'junit', 'markdown', 'github', 'in-toto'"),
+        (["--format", "xml"], 2, "'xml' is not one of 'text', 'json', 'junit', 'sarif', 'markdown', 'github'"),
     ],
 )
 def test_what_the_gate_refuses(folder: Path, arguments: list[str], code: int, message: str) -> None:

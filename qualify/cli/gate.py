@@ -88,6 +88,7 @@ FormatOption = Annotated[
     FormatName | None, typer.Option("--format", help="What goes to stdout; text where it is not given.")
 ]
 JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML there.")]
+SarifOption = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 there.")]
 MarkdownOption = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Also write Markdown there.")]
 StatementOption = Annotated[
     Path | None, typer.Option("--statement", metavar="FILE", help="Also write the in-toto statement there.")
@@ -115,6 +116,7 @@ def gate(
     against: AgainstOption = None,
     format_: FormatOption = None,
     junit: JunitOption = None,
+    sarif: SarifOption = None,
     markdown: MarkdownOption = None,
     statement: StatementOption = None,
     json_file: JsonFileOption = None,
@@ -142,7 +144,7 @@ def gate(
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
     )
     wanted.check()
-    files = {"junit": junit, "markdown": markdown, "in-toto": statement, "json": json_file}
+    files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
     outputs = make_outputs(format_, files, on_github=github)
     options = _options(subject or (), outputs)
     outputs.clear()

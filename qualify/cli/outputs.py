@@ -2,7 +2,7 @@
 
 ::
 
-    Judged ─┬─ files, each whole or absent      --junit F --markdown F --statement F --json F
+    Judged ─┬─ files, each whole or absent      --junit F --sarif F --markdown F --statement F --json F
             ├─ stdout, one format               --format F
             └─ what GitHub's runner reads       --github: annotations, $GITHUB_STEP_SUMMARY, $GITHUB_OUTPUT
 

@@ -5,6 +5,7 @@
     Judged ── text       stdout                people
            ├─ json       stdout, --json        programs
            ├─ junit      stdout, --junit       CI servers
+           ├─ sarif      stdout, --sarif       code scanning
            ├─ markdown   stdout, --markdown    the summary of a job
            ├─ github     stdout, --github      annotations
            └─ in-toto    stdout, --statement   promotion
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from qualify.report.formats.interface import Format
 
-FormatName = Literal["text", "json", "junit", "markdown", "github", "in-toto"]
+FormatName = Literal["text", "json", "junit", "sarif", "markdown", "github", "in-toto"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +46,7 @@ FORMATS: tuple[KnownFormat, ...] = (
     KnownFormat(name="text", module="text"),
     KnownFormat(name="json", module="json", option="--json"),
     KnownFormat(name="junit", module="junit", option="--junit"),
+    KnownFormat(name="sarif", module="sarif", option="--sarif"),
     KnownFormat(name="markdown", module="markdown", option="--markdown"),
     KnownFormat(name="github", module="github"),
     KnownFormat(name="in-toto", module="in_toto", option="--statement"),
