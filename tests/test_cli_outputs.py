@@ -102,9 +102,12 @@ def test_no_old_file_is_left_where_there_is_no_verdict(folder: Path) -> None:
     """A runner that is not cleaned would publish the green report of yesterday."""
     stored(folder)
     assert 0 == gate(folder, *EVERY, "--subject", SUBJECT).code
-    ended = gate(folder, *EVERY, "--subject", SUBJECT, "--matrix", "smoke")
-    assert (5, "") == (ended.code, ended.out)
-    assert [] == [name for name in FILES.values() if (folder / name).exists()]
+    for more, code in ((["--matrix", "smoke"], 5), (["--stack", "here"], 2), (["--max-age", "soon"], 2)):
+        for name in FILES.values():
+            (folder / name).write_text("of yesterday")
+        ended = gate(folder, *EVERY, "--subject", SUBJECT, *more)
+        assert (code, "") == (ended.code, ended.out)
+        assert [] == [name for name in FILES.values() if (folder / name).exists()]
 
 
 def github(folder: Path) -> dict[str, str]:

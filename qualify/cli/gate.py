@@ -131,6 +131,9 @@ def gate(
     reading_only()
     from qualify.cards.environments import parse_environments
 
+    files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
+    outputs = make_outputs(format_, files, on_github=github)
+    outputs.clear()
     wanted = GateOptions(
         run=given("--run", run_id),
         matrix=given("--matrix", matrix),
@@ -144,10 +147,7 @@ def gate(
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
     )
     wanted.check()
-    files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
-    outputs = make_outputs(format_, files, on_github=github)
     options = _options(subject or (), outputs)
-    outputs.clear()
     try:
         with open_store(db, create=False) as store:
             judged = _judged(store, wanted, options.now)
