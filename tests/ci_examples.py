@@ -34,6 +34,23 @@ COUNTED = """\
 echo "$*" >> "{log}"
 exec "{program}" "$@"
 """
+GH = """\
+#!/bin/sh
+# gh run list --branch B prints B where its workflow left an artifact; gh run download B --dir D fetches it.
+if [ "$2" = list ]; then
+  while [ "$1" != --branch ]; do shift; done
+  if [ -d "{kept}/$2" ]; then echo "$2"; fi
+else
+  mkdir -p "$7" && cp "{kept}/$3/"* "$7/"
+fi
+"""
+CURL = """\
+#!/bin/sh
+# curl … --output FILE URL fetches the artifact of a job of GitLab, or fails, as with --fail.
+for word in "$@"; do [ "$last" = --output ] && out=$word; last=$word; done
+ref=$(printf %s "$last" | sed 's|.*/artifacts/||; s|/raw/.*||; s|%2F|/|g')
+cp "{kept}/$ref/serving.baseline.zip" "$out" 2>/dev/null || exit 22
+"""
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
 
 
@@ -83,6 +100,12 @@ class Runner:
         shutil.rmtree(self.workspace, ignore_errors=True)
         (self.workspace / "matrices").mkdir(parents=True)
         (self.workspace / "matrices" / "serving.yaml").write_text(MATRIX.replace("KERNEL", kernel))
+
+    def job(self, text: str, **variables: str) -> Ended:
+        """One step that must succeed."""
+        ended = self.shell(text, **variables)
+        assert 0 == ended.code, ended.out + ended.err
+        return ended
 
     def shell(self, text: str, **variables: str) -> Ended:
         """One step, as CI servers run it."""
@@ -142,6 +165,11 @@ class Runner:
             self.outputs[name] = self.filled(item["value"], values | absent | written)
         return ended
 
+    def keep(self, kept: Path, branch: str) -> None:
+        """What a CI server does with the artifact of a job on that branch."""
+        (kept / branch).mkdir(parents=True)
+        shutil.copy(self.workspace / "serving.baseline.zip", kept / branch)
+
     def commands(self) -> list[str]:
         """Every qualify command that ran since this was last asked."""
         log = self.folder / "commands"
@@ -150,12 +178,19 @@ class Runner:
         return found
 
 
-def make_runner(folder: Path) -> Runner:
-    """A machine with this qualify on its PATH, which notes its commands, and a pip that installs nothing."""
+def make_runner(folder: Path, kept: Path | None = None) -> Runner:
+    """A machine with this qualify on its PATH, which notes its commands, and a pip that installs nothing.
+
+    Args:
+        kept: where gh and curl find the artifacts of a CI server, a folder for each branch.
+    """
     for name in ("bin", "home", "temp", "tools"):
-        (folder / name).mkdir()
+        (folder / name).mkdir(parents=True)
     program = write_program(folder / "real")
-    for name, text in (("pip", PIP), ("qualify", COUNTED.format(log=folder / "commands", program=program))):
+    programs = {"pip": PIP, "qualify": COUNTED.format(log=folder / "commands", program=program)}
+    if kept:
+        programs |= {"gh": GH.format(kept=kept), "curl": CURL.format(kept=kept)}
+    for name, text in programs.items():
         (folder / "bin" / name).write_text(text)
         (folder / "bin" / name).chmod(0o755)
     made = Runner(folder=folder)

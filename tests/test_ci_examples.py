@@ -177,6 +177,74 @@ def test_the_action_ends_where_no_evidence_can_be_made(runner: Runner) -> None:
     assert str(ended.code) == runner.outputs["exit-code"]
 
 
+def github_job(name: str, branch: str) -> Any:
+    """The steps of the workflow's only job, and the values of its expressions on that branch."""
+    (job,) = parsed(pipelines()[f".github/workflows/{name}.yml"])["jobs"].values()
+    values = {"inputs.run": "latest", "inputs.reason": "release", "github.token": "secret"}
+    return job["steps"], values | {"github.head_ref || github.ref_name": branch}
+
+
+def through_github(runner: Runner, name: str, branch: str) -> list[Ended]:
+    """A workflow on a branch."""
+    steps, values = github_job(name, branch)
+    for step in steps:
+        step.setdefault("env", {}).update(GITHUB_REF_NAME=branch, GITHUB_ACTOR="jane")
+    return list(runner.steps(steps, values))
+
+
+def through_gitlab(runner: Runner, name: str, branch: str) -> list[Ended]:
+    """A job on a branch; the store lies where the workflow of GitHub has it."""
+    job = parsed(pipelines()["baseline.gitlab-ci.yml"])[name]
+    server = {"CI_API_V4_URL": "https://gitlab.example/api/v4", "CI_PROJECT_ID": "7", "CI_JOB_TOKEN": "secret"}
+    about = {
+        "CI_COMMIT_REF_NAME": branch,
+        "GITLAB_USER_LOGIN": "jane",
+        "QUALIFY_DB": str(runner.tool_cache / "qualify.db"),
+    }
+    return [runner.shell("\n".join(job["script"]), **server, **about)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("through", [through_github, through_gitlab])
+def test_a_baseline_reaches_another_machine_and_branch(tmp_path: Path, through: Any) -> None:
+    """Accepted on one machine, compared with on another: main's where the branch has none, then its own."""
+    kept = tmp_path / "kept"
+    here, there = (make_runner(tmp_path / name, kept) for name in ("here", "there"))
+    store = {"QUALIFY_DB": str(here.tool_cache / "qualify.db")}, {"QUALIFY_DB": str(there.tool_cache / "qualify.db")}
+    for runner, variables in zip((here, there), store, strict=True):
+        runner.job("qualify run matrices/serving.yaml --level full", **variables)
+    missing = through(there, "compare", "feature/x")[-1]
+    assert (5, True) == (missing.code, "no baseline of serving on" in missing.out + missing.err)
+    assert [0] == [ended.code for ended in through(here, "accept", "main")]
+    here.keep(kept, "main")
+    fallen = through(there, "compare", "feature/x")[-1]
+    assert (0, True) == (fallen.code, "nobody accepted a baseline for feature/x" in fallen.out), fallen.out + fallen.err
+    assert "accepted by jane" in fallen.out
+    here.job("qualify run matrices/serving.yaml --level full --fresh", **store[0])
+    assert [0] == [ended.code for ended in through(here, "accept", "feature/x")]
+    here.keep(kept, "feature/x")
+    own = through(there, "compare", "feature/x")[-1]
+    assert (0, False) == (own.code, "nobody accepted" in own.out)
+
+
+def test_the_action_takes_a_baseline(tmp_path: Path) -> None:
+    """The file is imported and compared with; one that is none ends the step before anything is judged."""
+    here, there = (make_runner(tmp_path / name) for name in ("here", "there"))
+    here.action(matrix="matrices/serving.yaml", run="smoke")
+    db = here.tool_cache / "qualify" / "owner" / "name" / "evidence.db"
+    here.job(
+        "qualify baseline accept latest --by jane --reason release && qualify baseline export serving",
+        QUALIFY_DB=str(db),
+    )
+    shutil.copy(here.workspace / "serving.baseline.zip", there.workspace)
+    asked = {"matrix": "matrices/serving.yaml", "run": "smoke"}
+    (ended,) = there.action(baseline="serving.baseline.zip", **asked)
+    assert (0, True) == (ended.code, "accepted by jane" in ended.out), ended.out + ended.err
+    there.commands()
+    (refused,) = there.action(baseline="matrices/serving.yaml", **asked)
+    assert (2, "2", "", 0) == (refused.code, there.outputs["exit-code"], there.outputs["verdict"], gates(there))
+
+
 def test_every_foreign_action_is_pinned_to_a_commit() -> None:
     """A commit, and the version that it is; only this repository's own action has no address yet."""
     used = [

@@ -69,7 +69,11 @@ WaiversOption = Annotated[
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`."),
+    typer.Option(
+        "--against",
+        metavar="RUN",
+        help="Compare with a run, with the accepted `baseline`, or with that of a branch, `baseline:NAME`.",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """One acceptance. The newest one of a matrix and a variant is the current one."""
+    """One acceptance. The newest one of a matrix, a variant and a name is the current one."""
 
     matrix: str
     variant: str
@@ -18,3 +18,5 @@ class Baseline:
     reason: str
     accepted_at: datetime
     """aware UTC"""
+    name: str = ""
+    """whose it is, for example a branch's; empty = the one that every other falls back to"""

@@ -17,8 +17,9 @@
                                                  └─ outbox
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
-counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one. The tables of the canary
-service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too (writers.py).
+counts. So are baselines: the largest ``id`` of a matrix, a variant and a name is the current one. The tables of the
+canary service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too
+(writers.py).
 """
 
 from __future__ import annotations
@@ -361,6 +362,7 @@ baselines = Table(
     _words("accepted_by"),
     _words("reason"),
     Column("accepted_at", UtcTime, nullable=False),
+    _words("name"),
     Index(None, "matrix", "variant", "id"),
     Index(None, "run_id"),
 )
