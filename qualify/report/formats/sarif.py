@@ -63,7 +63,7 @@ RULES: Mapping[str, str] = {**{name: known.question for known in CHECKS for name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
+class SarifResult:
     """One result."""
 
     rule: str
@@ -81,7 +81,7 @@ class Trouble:
 def render(judged: Judged, options: OutputOptions) -> str:
     """One log with one run of the tool."""
     run = judged.run
-    found = list(_troubles(judged, options))
+    found = list(_results(judged, options))
     stack = run.stack
     variant = stack.device.variant if stack else "unknown device"
     data = {
@@ -93,7 +93,7 @@ def render(judged: Judged, options: OutputOptions) -> str:
                 "automationDetails": {"id": f"qualify/{run.matrix}/{one_line(variant)}/"},
                 "invocations": [_invocation(judged, len(found))],
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(trouble, judged, options) for trouble in found[:MOST]],
+                "results": [_result(item, judged, options) for item in found[:MOST]],
                 "properties": {
                     "verdict": judged.conclusion.verdict,
                     "runs": list(judged.runs),
@@ -131,19 +131,19 @@ def _invocation(judged: Judged, count: int) -> dict[str, Any]:
     return data
 
 
-def _result(trouble: Trouble, judged: Judged, options: OutputOptions) -> dict[str, Any]:
-    digest = _fingerprint(judged.run.matrix, trouble.rule, trouble.about)
-    location = _location(trouble.path, trouble.line, options)
+def _result(item: SarifResult, judged: Judged, options: OutputOptions) -> dict[str, Any]:
+    digest = _fingerprint(judged.run.matrix, item.rule, item.about)
+    location = _location(item.path, item.line, options)
     data = {
-        "ruleId": trouble.rule,
-        **({"ruleIndex": list(RULES).index(trouble.rule)} if trouble.rule in RULES else {}),
-        "level": trouble.level,
-        "message": {"text": _text(trouble.message)},
-        "locations": [{**location, "logicalLocations": [{"fullyQualifiedName": one_line(trouble.about)}]}],
+        "ruleId": item.rule,
+        **({"ruleIndex": list(RULES).index(item.rule)} if item.rule in RULES else {}),
+        "level": item.level,
+        "message": {"text": _text(item.message)},
+        "locations": [{**location, "logicalLocations": [{"fullyQualifiedName": one_line(item.about)}]}],
         "partialFingerprints": {FINGERPRINT: digest, GITHUBS: f"{digest}:1"},
     }
-    if trouble.waivers:
-        data["suppressions"] = [_suppression(waiver, options) for waiver in trouble.waivers]
+    if item.waivers:
+        data["suppressions"] = [_suppression(waiver, options) for waiver in item.waivers]
     return data
 
 
@@ -178,25 +178,25 @@ def _text(message: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
-def _troubles(judged: Judged, options: OutputOptions) -> Iterator[Trouble]:
+def _results(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:
     """All of them, the worst first; at least one where the matrix is not qualified."""
     found = [*_shapes(judged), *_waivers(judged, options), *_drift(judged), *_cases(judged), *_slower(judged)]
     order = {"error": 0, "warning": 1, "note": 2}
     code = judged.conclusion.exit_code
-    if code and not any(trouble.level == "error" and not trouble.waivers for trouble in found):
+    if code and not any(item.level == "error" and not item.waivers for item in found):
         level: Level = "error" if code == 1 else "warning"
         told = ". ".join((verdict_line(judged), *judged.notes))
-        yield Trouble(rule="verdict", about="", level=level, message=told, path=judged.run.matrix_path, line=0)
-    yield from sorted(found, key=lambda trouble: (bool(trouble.waivers), order[trouble.level]))
+        yield SarifResult(rule="verdict", about="", level=level, message=told, path=judged.run.matrix_path, line=0)
+    yield from sorted(found, key=lambda item: (bool(item.waivers), order[item.level]))
 
 
-def _shapes(judged: Judged) -> Iterator[Trouble]:
+def _shapes(judged: Judged) -> Iterator[SarifResult]:
     lines: dict[str, int] = {}
     for record in judged.records:
         lines.setdefault(record.case.cell, record.case.line)
     for cell in judged.conclusion.cells:
         if cell.verdict in {"FAIL", "INCONCLUSIVE"}:
-            yield Trouble(
+            yield SarifResult(
                 rule="shape",
                 about=cell.cell,
                 level="error" if cell.verdict == "FAIL" else "warning",
@@ -206,10 +206,10 @@ def _shapes(judged: Judged) -> Iterator[Trouble]:
             )
 
 
-def _waivers(judged: Judged, options: OutputOptions) -> Iterator[Trouble]:
+def _waivers(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:
     for use in judged.conclusion.waivers:
         if note := waiver_note(use, options.now, partial=judged.run.narrowed):
-            yield Trouble(
+            yield SarifResult(
                 rule="waiver",
                 about=use.waiver.id,
                 level="error" if use.state == "expired" else "note",
@@ -219,10 +219,10 @@ def _waivers(judged: Judged, options: OutputOptions) -> Iterator[Trouble]:
             )
 
 
-def _drift(judged: Judged) -> Iterator[Trouble]:
+def _drift(judged: Judged) -> Iterator[SarifResult]:
     lines = {record.case.id: record.case.line for record in judged.records}
     for topic, change in judged.against.forbidden if judged.against else ():
-        yield Trouble(
+        yield SarifResult(
             rule="drift",
             about=f"{topic} of {change.id}",
             level="error",
@@ -232,10 +232,10 @@ def _drift(judged: Judged) -> Iterator[Trouble]:
         )
 
 
-def _slower(judged: Judged) -> Iterator[Trouble]:
+def _slower(judged: Judged) -> Iterator[SarifResult]:
     lines = {record.case.id: record.case.line for record in judged.records}
     for change in judged.slower.cases if judged.slower else ():
-        yield Trouble(
+        yield SarifResult(
             rule="slower",
             about=change.id,
             level="warning",
@@ -245,7 +245,7 @@ def _slower(judged: Judged) -> Iterator[Trouble]:
         )
 
 
-def _cases(judged: Judged) -> Iterator[Trouble]:
+def _cases(judged: Judged) -> Iterator[SarifResult]:
     """Failures and open ends of cases, wrong results before crashes and the rest; those of one rule are one."""
     waivers: dict[str, list[Waiver]] = {}
     for use in judged.conclusion.waivers:
@@ -257,7 +257,7 @@ def _cases(judged: Judged) -> Iterator[Trouble]:
         case = record.case
         for rule, details in _causes(record, judgement).items():
             more = f"; and {len(details) - MORE_SHOWN} more" if len(details) > MORE_SHOWN else ""
-            yield Trouble(
+            yield SarifResult(
                 rule=rule,
                 about=case.id,
                 level="warning" if judgement.verdict == "INCONCLUSIVE" else "error",
