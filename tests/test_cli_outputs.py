@@ -134,11 +134,13 @@ def test_github_gets_annotations_summary_and_outputs(folder: Path) -> None:
 
 
 def test_github_is_told_why_there_is_no_verdict(folder: Path) -> None:
-    """The error is an annotation, and the outputs hold its exit code and no verdict."""
+    """The error is an annotation; the outputs hold its exit code, and no verdict. So where the statement is missing."""
     stored(folder)
     ended = gate(folder, "--github", "--matrix", "smoke", env=github(folder))
     assert (5, "::error title=qualify gate::no run of smoke") == (ended.code, ended.out[:43])
     assert "mine=1\nverdict=\nexit-code=5\n" == (folder / "output").read_text()
+    stated = gate(folder, "--github", "--statement", "s.json", env=github(folder))
+    assert (5, "mine=1\nverdict=\nexit-code=5\n") == (stated.code, (folder / "output").read_text())
     gone = environment(GITHUB_OUTPUT=str(folder / "no" / "output"))
     missing = gate(folder, "--github", env=gone)
     assert 4 == missing.code

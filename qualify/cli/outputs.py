@@ -77,7 +77,8 @@ class Outputs:
             self._summary(judged, options),
         ]
         code = _exit_code(judged, failed)
-        missing = self._results(judged.conclusion.verdict, code)
+        complete = code == judged.conclusion.exit_code
+        missing = self._results(judged.conclusion.verdict if complete else "", code)
         code = missing.exit_code if missing else code
         for error in (*failed, missing):
             if error:
