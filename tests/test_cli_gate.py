@@ -153,6 +153,13 @@ def test_a_matrix_is_judged_on_fresh_evidence(folder: Path) -> None:
         (["--github", "--format", "junit"], 2, "--github and --format junit: both print to stdout"),
         (["--junit", "a.xml", "--markdown", "./a.xml"], 2, "--junit and --markdown: both name a.xml"),
         (["--junit", ""], 2, "--junit is empty"),
+        (["--junit", "evidence.db"], 2, "--junit evidence.db: the gate reads that file"),
+        (
+            ["--matrix", "serving.yaml", "--markdown", "./serving.yaml"],
+            2,
+            "--markdown serving.yaml: the gate reads that file",
+        ),
+        (["--waivers", "waivers.yaml", "--json", "waivers.yaml"], 2, "--json waivers.yaml: the gate reads that file"),
         (["--json", ""], 2, "--json is empty"),
         (["--format", "xml"], 2, "'xml' is not one of 'text', 'json', 'junit', 'sarif', 'markdown', 'github'"),
     ],

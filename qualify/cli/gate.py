@@ -132,7 +132,7 @@ def gate(
     from qualify.cards.environments import parse_environments
 
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
-    outputs = make_outputs(format_, files, on_github=github)
+    outputs = make_outputs(format_, files, db, on_github=github)
     outputs.clear()
     wanted = GateOptions(
         run=given("--run", run_id),

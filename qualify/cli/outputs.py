@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
+from qualify.cli.shared import DEFAULT_DB
 from qualify.cli.terminal import emit, plain, say
 from qualify.errors import INFRASTRUCTURE, InfrastructureError, NoVerdict, QualifyError, UsageError
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from qualify.judge.judged import Judged
     from qualify.report.formats import FormatName, KnownFormat
     from qualify.report.formats.interface import OutputOptions
+
+
+CARDS = {".yaml", ".yml"}
+"""how the names of matrices, waivers and cards end, which a gate reads"""
 
 
 class JsonOrFile(TyperCommand):
@@ -139,36 +144,45 @@ class Outputs:
         return None
 
 
-def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], *, on_github: bool) -> Outputs:
+def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], db: str, *, on_github: bool) -> Outputs:
     """The outputs that were asked for.
 
     Args:
+        db: what ``--db`` says, a file that no output may replace; no more may it replace a card.
         stdout: what ``--format`` says; None where it was not given.
         files: by format, the file of its option; None where it was not given.
 
     Raises:
-        UsageError: two outputs would go to the same place, or a file's name is empty.
+        UsageError: two outputs would go to the same place or to a file that is read, or a file's name is empty.
     """
-    from qualify.report.formats import FORMATS
-
     if on_github and stdout not in {None, "github"}:
         raise UsageError(
             f"--github and --format {stdout}: both print to stdout, and GitHub's runner reads annotations there. "
             "Write the other format into a file, for example with --json FILE."
         )
+    chosen = _files(files, os.path.realpath((db or DEFAULT_DB).removeprefix("sqlite:///")))
+    return Outputs(stdout=stdout or ("github" if on_github else "text"), files=chosen, on_github=on_github)
+
+
+def _files(files: Mapping[str, Path | None], store: str) -> dict[FormatName, Path]:
+    """By format, its file; each has a place of its own, which is neither the store nor a card."""
+    from qualify.report.formats import FORMATS
+
     chosen: dict[FormatName, Path] = {}
     places: dict[str, str] = {}
     for form in FORMATS:
         path = files.get(form.name)
         if path is None:
             continue
+        place = os.path.realpath(path)
         if str(path) in {"", "."}:
             raise UsageError(f"{form.option} is empty: the variable that it comes from is probably not set")
-        taken = places.setdefault(os.path.realpath(path), form.option)
-        if taken != form.option:
+        if path.suffix in CARDS or place == store:
+            raise UsageError(f"{form.option} {path}: the gate reads that file. Give another one, such as gate.json.")
+        if (taken := places.setdefault(place, form.option)) != form.option:
             raise UsageError(f"{taken} and {form.option}: both name {path}. Give each its own file.")
         chosen[form.name] = path
-    return Outputs(stdout=stdout or ("github" if on_github else "text"), files=chosen, on_github=on_github)
+    return chosen
 
 
 def _unwritable(what: str, error: OSError) -> InfrastructureError:
