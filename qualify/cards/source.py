@@ -30,6 +30,7 @@ from ruamel.yaml.reader import ReaderError
 
 from qualify.cards.words import Where
 from qualify.errors import CardError, Place
+from qualify.files import IrregularFileError, open_regular
 
 LIMIT_BYTES = 1 << 20
 LIMIT_LINE = 1 << 16
@@ -120,12 +121,10 @@ def fail(path: Path, message: str, spot: Spot = (0, 0)) -> NoReturn:
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.is_dir():
-            fail(path, "is a folder; give a file")
-        if path.exists() and not path.is_file():
-            fail(path, "is not a regular file (a device, pipe or socket); give a file")
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             content = stream.read(LIMIT_BYTES + 1)
+    except IrregularFileError as error:
+        fail(path, "is a folder; give a file" if path.is_dir() else f"is not a regular file ({error.kind}); give a file")
     except FileNotFoundError:
         fail(path, "no such file; check the path, which counts from the working directory")
     except PermissionError:
