@@ -50,4 +50,3 @@ def open_regular(path: Path) -> BinaryIO:
         file.close()
         raise IrregularFileError(path, "no regular file any more")
     return file
-

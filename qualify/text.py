@@ -10,12 +10,22 @@ HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
 )
-"""controls but tab and line feed, marks that turn the direction of text, characters of no width, halves of characters"""
+"""controls but tab and line feed, marks that turn the direction of text, characters of no width, halves of others"""
+
+CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):.*@")
+"""the user and the password of a URL"""
+SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[^=&\s]*))=[^&\s]*")
+"""a parameter of a URL that nobody else shall read"""
 
 
 def visible(text: str) -> str:
     """The text with every character written out that a terminal or browser obeys instead of showing it."""
     return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def without_password(text: str) -> str:
+    """The text as messages may repeat it: the URLs in it without their passwords."""
+    return SECRET_PARAMETER.sub(r"\1=***", CREDENTIALS.sub(r"\1:***@", text))
 
 
 def one_line(text: str) -> str:

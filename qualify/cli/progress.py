@@ -77,7 +77,9 @@ class Show:
             self.compiled_s = time.monotonic() - self.began
         at = f"{step.case_id}  {step.stage}" if step.case_id else f"starting a worker: {step.stage}"
         if self.bar:
-            self.bar.update(self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(visible(at)))
+            self.bar.update(
+                self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(visible(at))
+            )
         elif time.monotonic() - self.last > PLAIN_SECONDS:
             self._line(f"{step.done}/{step.total}  {at}")
 

@@ -9,6 +9,7 @@ from typing import TextIO
 from qualify.errors import InfrastructureError
 from qualify.text import visible
 
+
 def open_streams() -> None:
     """See that descriptors 0, 1 and 2 are open: a pipe or database that took the number of one would be written to."""
     for number in range(3):

@@ -18,7 +18,8 @@ from sqlalchemy import Engine, event
 
 from qualify.errors import StoreError
 from qualify.store import DEFAULT_PATH, Store
-from qualify.store.database import PASSWORD_FILE, parse, shown, without_password
+from qualify.store.database import PASSWORD_FILE, parse, shown
+from qualify.text import without_password
 
 RUN = examples.run()
 NOBODY = 65_534
@@ -263,6 +264,57 @@ def test_a_password_in_the_query_is_hidden() -> None:
     pytest.importorskip("psycopg", reason="psycopg comes with the extra 'service'")
     message = _refused("postgresql://ann@127.0.0.1:1/evidence?password=secret", "cannot be reached")
     assert "secret" not in message
+
+
+MISTYPED = [
+    "postgresql:/u:hunter2@h/db",
+    "postgresql:u:hunter2@h/db",
+    "postgres//u:hunter2@h/db",
+    "postgresql;//u:hunter2@h/db",
+    "u:hunter2@h/db",
+    "sqlite:///u:hunter2@h/db",
+    "sqlite://u:hunter2@h/db",
+    "postgresql://u:hunter2@h:port/db",
+    "postgresql://u@h:hunter2/db",
+    "host=h user=u password=hunter2",
+    "psql:hunter2",
+]
+
+
+@pytest.mark.parametrize("address", MISTYPED)
+def test_a_mistyped_address_tells_no_password(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither printed nor taken for the name of a file; nobody knows where in it the password stands."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError) as told:
+        Store.open(address)
+    assert "hunter2" not in str(told.value)
+    assert "sqlite:///PATH" in str(told.value)
+    assert [] == list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("name", ["run 12:30.db", "mail@example.db", "u:x/evidence.db"])
+def test_a_path_may_hold_colons(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be mistaken for a user and a password is a path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "u:x").mkdir()
+    Store.open(name).close()
+    assert (tmp_path / name).is_file()
+
+
+def test_a_mistyped_parameter_is_hidden() -> None:
+    """Whatever is called like a password is one."""
+    assert "hunter2" not in shown(parse("postgresql://h/db?passwrod=hunter2&user=u"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_store_is_a_regular_file(tmp_path: Path, kind: str) -> None:
+    """Nothing is opened that waits for a writer or never ends."""
+    path = tmp_path / "evidence.db"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    _refused(str(path), f"it is a {kind}", "Give a file")
 
 
 @pytest.mark.parametrize(

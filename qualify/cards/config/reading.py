@@ -55,8 +55,6 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     main = {layer for group in groups if group.stack == "main" for layer in group.layers} | keys.idle
     digest = canonical_hash(data)
     named = _name(name, hub, source)
-    if name in taken:
-        raise UsageError(f"--name {name}: a model card has that name, so no matrix could tell them apart; give another")
     card = ModelCard(
         model=f"{named[:91]}-{digest[:8]}" if named in taken and not name else named,
         hub=hub.repository if hub else "",
