@@ -14,6 +14,8 @@ HIDDEN = re.compile(
 
 CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):.*@")
 """the user and the password of a URL"""
+MISTYPED = re.compile(r"(?<![^\s/(=])([^\s/:@(=]+):[^\s/@][^\s@]*@")
+"""the same without the // before it"""
 SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[^=&\s]*))=[^&\s]*")
 """a parameter of a URL that nobody else shall read"""
 
@@ -25,7 +27,7 @@ def visible(text: str) -> str:
 
 def without_password(text: str) -> str:
     """The text as messages may repeat it: the URLs in it without their passwords."""
-    return SECRET_PARAMETER.sub(r"\1=***", CREDENTIALS.sub(r"\1:***@", text))
+    return SECRET_PARAMETER.sub(r"\1=***", MISTYPED.sub(r"\1:***@", CREDENTIALS.sub(r"\1:***@", text)))
 
 
 def one_line(text: str) -> str:

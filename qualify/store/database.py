@@ -10,16 +10,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
 
 from qualify.errors import StoreError
 from qualify.files import kind_of, open_regular
-from qualify.store.failures import explained, store_error
+from qualify.store.failures import explained, store_error, understood
+from qualify.store.guest import connect, is_guest, unchanged
 from qualify.text import CREDENTIALS, SECRET_PARAMETER
 
 DEFAULT_PATH = Path(".qualify/evidence.db")
@@ -45,6 +47,8 @@ class Database:
         self.url = url
         self.where = shown(url)
         self._busy_timeout_s = busy_timeout_s
+        self.guest = self.sqlite and is_guest(Path(str(url.database)))
+        """whether it is an SQLite file that this user may not write"""
         self.engine = self._engine(migrating=False)
 
     @property
@@ -55,10 +59,10 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database from its first query to its last."""
-        with explained(self.where), self.engine.connect() as connection:
+        with explained(self.where), self._unchanged(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
-            with connection.begin():
+            with connection.begin(), understood():
                 yield connection
 
     @contextmanager
@@ -81,13 +85,16 @@ class Database:
         finally:
             engine.dispose()
 
+    def _unchanged(self) -> AbstractContextManager[None]:
+        return unchanged(Path(str(self.url.database))) if self.guest else nullcontext()
+
     def close(self) -> None:
         """Closes every connection."""
         self.engine.dispose()
 
     def _engine(self, *, migrating: bool) -> Engine:
         try:
-            engine = create_engine(self.url, **_options(self.url))
+            engine = create_engine(self.url, **_options(self.url, guest=self.guest))
         except ArgumentError as error:
             raise store_error(self.where, f"not a usable database URL ({error})", _ADDRESSES) from error
         except ImportError as error:
@@ -188,8 +195,10 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(f"evidence store {folder}: the folder cannot be created ({error}). {advice}") from error
 
 
-def _options(url: URL) -> dict[str, Any]:
+def _options(url: URL, *, guest: bool) -> dict[str, Any]:
     """How the engine is created; a server that does not answer is given up after some seconds."""
+    if guest:  # each transaction looks anew whether somebody writes
+        return {"creator": lambda: connect(Path(str(url.database))), "poolclass": NullPool}
     if url.get_backend_name() == "sqlite":
         return {}
     options: dict[str, Any] = {"pool_pre_ping": True}

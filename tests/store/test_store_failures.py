@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 import store_examples as examples
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from qualify.errors import StoreError
 from qualify.store import DEFAULT_PATH, Store
@@ -155,6 +156,98 @@ def test_a_read_only_file(unprivileged: Path) -> None:
         assert RUN == store.run(RUN.id)
         with pytest.raises(StoreError, match="cannot be written"):
             store.begin(examples.run(1))
+
+
+def _guest(folder: Path) -> Path:
+    """A store with one run that its user may read and not write, nor anything beside it."""
+    path = folder / "evidence.db"
+    with Store.open(str(path)) as store:
+        store.begin(RUN)
+    path.chmod(0o400)
+    folder.chmod(0o500)
+    return path
+
+
+def test_a_guest_reads(unprivileged: Path) -> None:
+    """Who may not write the file, nor beside it, reads it all the same, and leaves nothing there."""
+    path = _guest(unprivileged)
+    before = sorted(unprivileged.iterdir())
+    with Store.open(str(path), create=False) as store:
+        assert RUN == store.run(RUN.id)
+        with pytest.raises(StoreError, match="cannot be written"):
+            store.begin(examples.run(1))
+    assert before == sorted(unprivileged.iterdir())
+
+
+def test_a_guest_reads_what_is_in_the_log(unprivileged: Path) -> None:
+    """While its writer has it open, the newest evidence is in the log beside the file."""
+    path = unprivileged / "evidence.db"
+    with Store.open(str(path)) as writer:
+        writer.begin(RUN)
+        path.chmod(0o400)
+        unprivileged.chmod(0o500)
+        assert path.with_name("evidence.db-wal").stat().st_size
+        with Store.open(str(path), create=False) as store:
+            assert RUN == store.run(RUN.id)
+        unprivileged.chmod(0o700)
+
+
+def test_a_guest_does_not_pass_over_the_log(unprivileged: Path) -> None:
+    """A copy with its log, whose index is missing: the last evidence is in the log, so there is no verdict without."""
+    path = unprivileged / "evidence.db"
+    with Store.open(str(path)) as writer:
+        writer.begin(RUN)
+        copy = unprivileged / "copy.db"
+        for ending in ("", "-wal"):
+            shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    unprivileged.chmod(0o500)
+    with pytest.raises(StoreError, match="its last changes lie in a log") as told:
+        Store.open(str(copy), create=False)
+    assert f"qualify db upgrade --db {copy}" in str(told.value)
+
+
+def test_a_guest_notices_a_writer(unprivileged: Path) -> None:
+    """What was read while somebody wrote may be half of each state: it is not judged."""
+    path = _guest(unprivileged)
+    with Store.open(str(path), create=False) as store:
+        with pytest.raises(StoreError, match="it was written while it was read"), store._database.reading():
+            os.utime(path, ns=(1, 1))
+        assert RUN == store.run(RUN.id)
+
+
+def test_a_guest_of_an_older_schema(unprivileged: Path) -> None:
+    """It cannot be brought forward by who may not write."""
+    path = unprivileged / "evidence.db"
+    Store.open(str(path)).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE qualify_version SET version_num = '0001'")
+    path.chmod(0o400)
+    unprivileged.chmod(0o500)
+    with pytest.raises(StoreError, match=r"its schema is at revision 0001.*qualify db upgrade"):
+        Store.open(str(path), create=False)
+
+
+def test_a_user_with_select_only_reads(empty_postgres: str) -> None:
+    """A gate needs no more of PostgreSQL."""
+    with Store.open(empty_postgres) as store:
+        store.begin(RUN)
+    name = f"reader_{uuid.uuid4().hex}"
+    engine = create_engine(empty_postgres, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE ROLE {name}"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"))
+    address = make_url(empty_postgres).update_query_dict({"options": f"-c role={name}"})
+    try:
+        with Store.open(address.render_as_string(hide_password=False), create=False) as store:
+            assert [RUN] == store.runs()
+            assert RUN.id == store.resolve("latest")
+            with pytest.raises(StoreError, match="refused the user"):
+                store.begin(examples.run(1))
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP OWNED BY {name}"))
+            connection.execute(text(f"DROP ROLE {name}"))
+        engine.dispose()
 
 
 @pytest.fixture
@@ -324,7 +417,10 @@ def test_a_store_is_a_regular_file(tmp_path: Path, kind: str) -> None:
         ("--db=postgresql+psycopg://ann:secret@/x?host=/tmp", "--db=postgresql+psycopg://ann:***@/x?host=/tmp"),
         ("postgresql://db/x?sslpassword=s&user=a&password=t", "postgresql://db/x?sslpassword=***&user=a&password=***"),
         ("postgresql://ann@db:5432/x", "postgresql://ann@db:5432/x"),
+        ("unexpected argument (postgresql:/u:secret@h/d)", "unexpected argument (postgresql:/u:***@h/d)"),
+        ("postgresql:u:secret@h/d", "postgresql:***@h/d"),
         ("evidence.db", "evidence.db"),
+        ("m.yaml:3:4: kernels[0]: flash-attn-2@next", "m.yaml:3:4: kernels[0]: flash-attn-2@next"),
         ("*/decode/*", "*/decode/*"),
     ],
 )
