@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qualify.judge.judged import Judged
     from qualify.plan.code import CodeHere
     from qualify.report.attestation import Artifact
+    from qualify.store.records import Depth
     from qualify.store.store import Store
 
 
@@ -68,6 +69,8 @@ class GateOptions:
     cards: tuple[Path, ...]
     environments: Mapping[str, str]
     typed: Typed
+    depth: Depth
+    """how much of the evidence the format needs, and a comparison"""
 
 
 RunOption = Annotated[
@@ -126,6 +129,7 @@ def gate(
         cards=tuple(cards or ()),
         environments=parse_environments(environment or ()),
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
+        depth="whole" if against or as_json or format_ is GateFormat.json else "verdict",
     )
     subjects = [parse_subject(text) for text in subject or []]
     if subjects and format_ is not GateFormat.in_toto:
@@ -203,6 +207,7 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         max_age=limit,
         code=_code_here(wanted, {}),
         typed=wanted.typed,
+        depth=wanted.depth,
     )
 
 
@@ -221,6 +226,7 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
         code=_code_here(wanted, loaded.environments),
         stack=_stack_here() if wanted.stack == "here" else wanted.stack,
         typed=wanted.typed,
+        depth=wanted.depth,
     )
     named = str(wanted.waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
     items = load_waivers(wanted.waivers) if wanted.waivers else loaded.waivers

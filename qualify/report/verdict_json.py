@@ -19,7 +19,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
     run, conclusion = judged.run, judged.conclusion
     verdicts = {judgement.case_id: judgement for judgement in conclusion.judgements}
     cases = []
-    for record in judged.records:
+    for record in judged.whole:
         evidence = evidence_of(record.outcome)
         judgement = verdicts[record.case.id]
         cases.append(

@@ -55,6 +55,16 @@ _WORKLOAD = (
     "descale",
     "latent",
 )
+TIMING_COLUMNS = _TIMING
+"""columns of ``outcomes`` that are of the timing"""
+CASE_COLUMNS = ("key", "case_id", *_CASE, "unclaimed")
+"""columns of ``cases`` that are not of the workload"""
+WORKLOAD_COLUMNS = (
+    *_WORKLOAD,
+    *("workload_dtype", "causal", "window_left", "window_right", "pattern", "pattern_size"),
+    *("seqlens_q", "seqlens_k", "spans"),
+)
+"""columns of ``cases`` that tell one workload from another"""
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings", "environments"))
 _COMPONENT = tuple(Component.__dataclass_fields__)
 # Bulk inserts want the same keys in every row, so each outcome starts from all of them.
@@ -191,17 +201,21 @@ def case_row(case: Case, run_id: str, position: int) -> Row:
     }
 
 
-def case_from(row: Row) -> Case:
-    """The case with its workload."""
-    workload = Workload(
+def case_from(row: Row, workload: Workload) -> Case:
+    """The case, from its columns and its workload."""
+    return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
+
+
+def workload_from(row: Row, case_id: str) -> Workload:
+    """The workload of a case, from its columns; the spans as the database has them."""
+    return Workload(
         **_pick(row, _WORKLOAD),
         dtype=row["workload_dtype"],
-        mask=_mask_from(row),
+        mask=_mask_from(row, case_id),
         seqlens_q=lengths_from_text(row["seqlens_q"]),
         seqlens_k=lengths_from_text(row["seqlens_k"]),
-        spans=tuple((sequence, start, end) for sequence, start, end in row["spans"]),
+        spans=tuple((sequence, start, end) for sequence, start, end in decoded(row["spans"])),
     )
-    return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
 
 
 def _mask_fields(mask: Mask) -> Row:
@@ -215,10 +229,10 @@ def _mask_fields(mask: Mask) -> Row:
     }
 
 
-def _mask_from(row: Row) -> Mask:
+def _mask_from(row: Row, case_id: str) -> Mask:
     window = (row["window_left"], row["window_right"])
     if row["pattern"] and row["pattern"] not in PATTERNS:
-        raise UnknownWordError(f"{row['case_id']}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
+        raise UnknownWordError(f"{case_id}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
     return Mask(causal=row["causal"], window=window, pattern=row["pattern"], size=row["pattern_size"])
 
 
