@@ -117,6 +117,7 @@ def _asked(order: Order) -> Asked:
         kernel=order.kernel,
         level=order.level,
         device=order.device,
+        anew=True,
     )
 
 

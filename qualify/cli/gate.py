@@ -224,7 +224,7 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
         max_age=parse_age(wanted.max_age or DEFAULT_AGE),
         level=wanted.level,
         code=_code_here(wanted, loaded.environments),
-        stack=_stack_here() if wanted.stack == "here" else wanted.stack,
+        stack=_stack_here(anew=wanted.level == "full") if wanted.stack == "here" else wanted.stack,
         typed=wanted.typed,
         depth=wanted.depth,
     )
@@ -239,14 +239,15 @@ def _code_here(wanted: GateOptions, environments: Mapping[str, str]) -> CodeHere
     from qualify.plan.code import CodeHere
 
     folders = tuple(str(folder.resolve()) for folder in wanted.cards)
-    return CodeHere(folders=folders, cache=digest_cache(), every=wanted.stack == "here", environments=environments)
+    known = None if wanted.level == "full" else digest_cache()
+    return CodeHere(folders=folders, cache=known, every=wanted.stack == "here", environments=environments)
 
 
-def _stack_here() -> Stack:
+def _stack_here(*, anew: bool) -> Stack:
     """What this machine is."""
     from qualify.fleet.doctor import examine
 
-    stack = examine().stack
+    stack = examine(anew=anew).stack
     if stack is None:
         raise DeviceError("--stack here: this machine's stack cannot be described; `qualify doctor` says why")
     return stack

@@ -137,7 +137,8 @@ def judge(
     ran = sorted(ran_kernels(records))
     if code is not None:
         interpreters = {name: one.python for name, one in run.environments.items()}
-        code = replace(code, environments={**interpreters, **code.environments})
+        cache = None if run.level == "full" else code.cache
+        code = replace(code, cache=cache, environments={**interpreters, **code.environments})
     changed = changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)
