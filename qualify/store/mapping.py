@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -39,8 +39,10 @@ Row = dict[str, Any]
 NOT_REACHED = NotRun(reason="the run ended before its turn")
 """what stands for a case without an outcome"""
 
-_STATISTICS = tuple(Statistics.__dataclass_fields__)
-_TIMING = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
+STATISTICS_COLUMNS = tuple(Statistics.__dataclass_fields__)
+"""columns of ``statistics`` that are a field each"""
+TIMING_COLUMNS = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
+"""columns of ``outcomes`` that are of the timing"""
 _LAUNCH = tuple(name for name in Launch.__dataclass_fields__ if name not in ("grid", "block"))
 _CASE = tuple(name for name in Case.__dataclass_fields__ if name not in ("id", "unclaimed", "workload"))
 _WORKLOAD = (
@@ -55,8 +57,6 @@ _WORKLOAD = (
     "descale",
     "latent",
 )
-TIMING_COLUMNS = _TIMING
-"""columns of ``outcomes`` that are of the timing"""
 CASE_COLUMNS = ("key", "case_id", *_CASE, "unclaimed")
 """columns of ``cases`` that are not of the workload"""
 WORKLOAD_COLUMNS = (
@@ -73,11 +73,11 @@ _NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """The rows that belong to one outcome, each in the order in which they were stored."""
+    """What belongs to one outcome, each in the order in which it was stored."""
 
     findings: tuple[Finding, ...] = ()
-    statistics: Sequence[Row] = ()
-    launches: Sequence[Row] = ()
+    statistics: tuple[Statistics, ...] = ()
+    launches: tuple[Launch, ...] = ()
     samples_us: tuple[float, ...] = ()
 
 
@@ -266,7 +266,7 @@ def _evidence_fields(evidence: Evidence) -> Row:
         "witness_reason": witness.reason,
         "witness_expected": list(witness.expected),
         "witness_calls": witness.calls,
-        **(_fields(evidence.timing, _TIMING) if evidence.timing else {}),
+        **(_fields(evidence.timing, TIMING_COLUMNS) if evidence.timing else {}),
     }
 
 
@@ -289,7 +289,7 @@ def statistics_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
     """The rows of ``statistics``."""
     evidence = evidence_of(outcome)
     return [
-        {"outcome_id": outcome_id, "position": position, **_fields(one, _STATISTICS)}
+        {"outcome_id": outcome_id, "position": position, **_fields(one, STATISTICS_COLUMNS)}
         for position, one in enumerate(evidence.statistics if evidence else ())
     ]
 
@@ -348,14 +348,14 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
         state=row["witness_state"],
         reason=row["witness_reason"],
         expected=tuple(row["witness_expected"]),
-        launches=tuple(_launch_from(part) for part in parts.launches),
+        launches=parts.launches,
         calls=row["witness_calls"],
     )
     return Evidence(
         findings=findings,
-        statistics=tuple(Statistics(**_pick(part, _STATISTICS)) for part in parts.statistics),
+        statistics=parts.statistics,
         witness=witness,
-        timing=None if row["latency_us"] is None else Timing(**_pick(row, _TIMING), samples_us=parts.samples_us),
+        timing=None if row["latency_us"] is None else Timing(**_pick(row, TIMING_COLUMNS), samples_us=parts.samples_us),
         first_call_us=row["first_call_us"],
         peak_temporary_bytes=row["peak_temporary_bytes"],
         wall_s=row["wall_s"],
@@ -363,7 +363,8 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
     )
 
 
-def _launch_from(row: Row) -> Launch:
+def launch_from(row: Row) -> Launch:
+    """The launch, from its columns."""
     grid = None if row["grid_x"] is None else (row["grid_x"], row["grid_y"], row["grid_z"])
     block = None if row["block_x"] is None else (row["block_x"], row["block_y"], row["block_z"])
     return Launch(**_pick(row, _LAUNCH), grid=grid, block=block)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import groupby
+from heapq import merge
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Literal, Self
 
@@ -27,10 +28,9 @@ from sqlalchemy import (
 )
 
 from qualify.facts.case import INCIDENTS, Case, Workload
-from qualify.facts.outcome import REUSED, Finding, Outcome
+from qualify.facts.outcome import REUSED, Finding, Launch, Outcome, Statistics
 from qualify.facts.run import Record
 from qualify.store import mapping
-from qualify.store.mapping import Row
 from qualify.store.tables import cases, findings, launches, outcomes, samples, statistics
 
 Depth = Literal["whole", "verdict", "times"]
@@ -101,7 +101,7 @@ class _Reader:
         """The rows, of which only a portion is in memory at a time."""
         result = self._connection.execute(wanted, execution_options={"yield_per": _PORTION})
         self._opened.callback(result.close)
-        return iter(result)
+        return chain.from_iterable(result.partitions())
 
 
 def _load_cases(reader: _Reader, which: ColumnElement[bool]) -> dict[int, Case]:
@@ -129,8 +129,8 @@ def _load_outcomes(reader: _Reader, ids: Select[Any], depth: Depth) -> Iterator[
         outcome_id = row["id"]
         parts = mapping.Parts(
             findings=tuple(found.of(outcome_id)),
-            statistics=numbers.of(outcome_id),
-            launches=started.of(outcome_id),
+            statistics=tuple(numbers.of(outcome_id)),
+            launches=tuple(started.of(outcome_id)),
             samples_us=tuple(taken.of(outcome_id)),
         )
         yield row["case_key"], mapping.outcome_from(row, parts)
@@ -154,19 +154,28 @@ class _Beside:
 
 def _parts(reader: _Reader, ids: Select[Any], depth: Depth) -> tuple[_Beside, _Beside, _Beside, _Beside]:
     """Findings, samples, statistics and launches of the outcomes."""
-    told: ColumnElement[bool] = findings.c.outcome_id.in_(ids)
-    ran: ColumnElement[bool] = launches.c.outcome_id.in_(ids)
-    if depth == "verdict":
-        replayed = ids.where(cases.c.case_id.startswith(f"{INCIDENTS}/", autoescape=True))
-        said = findings.c.verdict.in_(("fail", "inconclusive")) | (findings.c.check == REUSED)
-        told &= said | findings.c.outcome_id.in_(replayed)
-        ran &= launches.c.outcome_id.in_(ids.where(outcomes.c.outcome == "substituted"))
+    ran = launches.c.outcome_id.in_(ids if depth == "whole" else ids.where(outcomes.c.outcome == "substituted"))
     return (
-        _Beside(_findings(reader, told) if depth != "times" else ()),
+        _Beside(_told(reader, ids, depth)),
         _Beside(_samples(reader, ids) if depth != "verdict" else ()),
-        _Beside(_dictionaries(reader, statistics, statistics.c.outcome_id.in_(ids)) if depth == "whole" else ()),
-        _Beside(_dictionaries(reader, launches, ran) if depth != "times" else ()),
+        _Beside(_statistics(reader, ids) if depth == "whole" else ()),
+        _Beside(_launches(reader, ran) if depth != "times" else ()),
     )
+
+
+def _told(reader: _Reader, ids: Select[Any], depth: Depth) -> Iterable[tuple[int, Finding]]:
+    """The findings that are read, by outcome.
+
+    Those of incidents are a query of their own: with both conditions in one, PostgreSQL reads the whole table.
+    """
+    if depth == "times":
+        return ()
+    if depth == "whole":
+        return _findings(reader, findings.c.outcome_id.in_(ids))
+    replayed = cases.c.case_id.startswith(f"{INCIDENTS}/", autoescape=True)
+    said = findings.c.verdict.in_(("fail", "inconclusive")) | (findings.c.check == REUSED)
+    others = _findings(reader, findings.c.outcome_id.in_(ids.where(~replayed)) & said)
+    return merge(others, _findings(reader, findings.c.outcome_id.in_(ids.where(replayed))), key=itemgetter(0))
 
 
 def _outcome_columns(depth: Depth) -> list[ColumnElement[Any]]:
@@ -196,11 +205,19 @@ def _samples(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, float]]:
     return reader.rows(_in_order(wanted, samples))
 
 
-def _dictionaries(reader: _Reader, table: Table, which: ColumnElement[bool]) -> Iterator[tuple[int, Row]]:
-    """Rows of a part as dictionaries, whose values are at hand faster than those of SQLAlchemy's mappings."""
-    names = [column.name for column in table.columns]
-    for values in reader.rows(_in_order(select(table).where(which), table)):
-        yield values[0], dict(zip(names, values, strict=True))
+def _statistics(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, Statistics]]:
+    """Statistics by outcome."""
+    part = statistics.c.outcome_id
+    wanted = select(part, *_columns(statistics, mapping.STATISTICS_COLUMNS)).where(part.in_(ids))
+    for outcome_id, *stored in reader.rows(_in_order(wanted, statistics)):
+        yield outcome_id, Statistics(**dict(zip(mapping.STATISTICS_COLUMNS, stored, strict=True)))
+
+
+def _launches(reader: _Reader, which: ColumnElement[bool]) -> Iterator[tuple[int, Launch]]:
+    """Launches by outcome."""
+    names = [column.name for column in launches.columns]
+    for values in reader.rows(_in_order(select(launches).where(which), launches)):
+        yield values[0], mapping.launch_from(dict(zip(names, values, strict=True)))
 
 
 def _columns(table: Table, names: Iterable[str], plain: Sequence[str] = ()) -> list[ColumnElement[Any]]:
