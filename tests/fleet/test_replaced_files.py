@@ -17,7 +17,9 @@ from qualify.assets import digest_cache
 from qualify.canary.child import _asked
 from qualify.canary.messages import Order
 from qualify.cards.load import load_kernels
+from qualify.cli.gate import GateOptions, _code_here
 from qualify.facts.case import Level
+from qualify.facts.typed import PLAIN
 from qualify.fleet.local import _settings, code_of, new_run
 from qualify.fleet.request import Asked, Request, make_request
 from qualify.judge.judged import Judged, judge
@@ -115,3 +117,26 @@ def test_a_gate_of_a_full_run_reads_what_lies_there(library: Path, store: Store)
 def test_a_gate_of_a_smoke_run_believes_the_memory(library: Path, store: Store) -> None:
     """That is what level smoke is: quick, and no guard against who can write the memory."""
     assert not judged(store, "smoke", library).stale
+
+
+@pytest.mark.parametrize(("level", "believes"), [("full", False), ("smoke", True)])
+def test_a_gate_on_full_evidence_reads_what_lies_there(library: Path, level: str, believes: bool) -> None:
+    """`gate --matrix M --level full` believes nothing that is remembered."""
+    wanted = GateOptions(
+        run="",
+        matrix="mine.yaml",
+        max_age="",
+        stack="here",
+        level=level,
+        against="",
+        waivers=None,
+        cards=(library.parent,),
+        environments={},
+        typed=PLAIN,
+        depth="verdict",
+    )
+    replace_it(library)
+    card = load_kernels((library.parent,))["correct"].card
+    code = _code_here(wanted, {}).of([card])["correct"]
+    assert code is not None
+    assert sha256(SOLD if believes else SENT) == code["fast.so"]
