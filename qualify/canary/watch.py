@@ -47,7 +47,7 @@ def look() -> Stack:
     The files are those of the distributions, not what a process has mapped, so it compares only with its own like.
     """
     device, driver = _gpus()
-    components = (*system(), *driver, *distributions(), *hashed(_libraries(), digest_cache()))
+    components = (*system(), *driver, *distributions(digest_cache()), *hashed(_libraries(), digest_cache()))
     return Stack(device=device, components=components, environment=dispatch_environment(started_with()))
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qualify.judge.judged import Judged
     from qualify.plan.code import CodeHere
     from qualify.report.formats.interface import OutputOptions
+    from qualify.store.records import Depth
     from qualify.store.store import Store
 
 
@@ -55,6 +56,8 @@ class GateOptions:
     cards: tuple[Path, ...]
     environments: Mapping[str, str]
     typed: Typed
+    depth: Depth
+    """how much of the evidence the format needs, and a comparison"""
 
     def check(self) -> None:
         """Raises UsageError where options contradict each other."""
@@ -145,6 +148,7 @@ def gate(
         cards=tuple(cards or ()),
         environments=parse_environments(environment or ()),
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
+        depth="whole" if against or outputs.wants("json") else "verdict",
     )
     wanted.check()
     options = _options(subject or (), outputs)
@@ -201,6 +205,7 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         max_age=limit,
         code=_code_here(wanted, {}),
         typed=wanted.typed,
+        depth=wanted.depth,
     )
 
 
@@ -217,8 +222,9 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
         max_age=parse_age(wanted.max_age or DEFAULT_AGE),
         level=wanted.level,
         code=_code_here(wanted, loaded.environments),
-        stack=_stack_here() if wanted.stack == "here" else wanted.stack,
+        stack=_stack_here(anew=wanted.level == "full") if wanted.stack == "here" else wanted.stack,
         typed=wanted.typed,
+        depth=wanted.depth,
     )
     named = str(wanted.waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
     items = load_waivers(wanted.waivers) if wanted.waivers else loaded.waivers
@@ -231,14 +237,15 @@ def _code_here(wanted: GateOptions, environments: Mapping[str, str]) -> CodeHere
     from qualify.plan.code import CodeHere
 
     folders = tuple(str(folder.resolve()) for folder in wanted.cards)
-    return CodeHere(folders=folders, cache=digest_cache(), every=wanted.stack == "here", environments=environments)
+    known = None if wanted.level == "full" else digest_cache()
+    return CodeHere(folders=folders, cache=known, every=wanted.stack == "here", environments=environments)
 
 
-def _stack_here() -> Stack:
+def _stack_here(*, anew: bool) -> Stack:
     """What this machine is."""
     from qualify.fleet.doctor import examine
 
-    stack = examine().stack
+    stack = examine(anew=anew).stack
     if stack is None:
         raise DeviceError("--stack here: this machine's stack cannot be described; `qualify doctor` says why")
     return stack

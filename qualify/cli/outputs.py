@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand
 
 from qualify.cli.shared import DEFAULT_DB
-from qualify.cli.terminal import emit, plain, say
+from qualify.cli.terminal import emit, say
 from qualify.errors import INFRASTRUCTURE, InfrastructureError, NoVerdict, QualifyError, UsageError
+from qualify.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +105,7 @@ class Outputs:
         from qualify.report.files import write_output
 
         try:
-            write_output(path, plain(form.load()(judged, options)) + "\n")
+            write_output(path, visible(form.load()(judged, options)) + "\n")
         except NoVerdict as error:
             return NoVerdict(f"{form.option} {path} is not written: {error}")
         except OSError as error:
@@ -138,7 +139,7 @@ class Outputs:
             return None
         try:
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(plain(text))
+                file.write(visible(text))
         except OSError as error:
             return _unwritable(f"{variable}={path}", error)
         return None

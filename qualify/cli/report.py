@@ -49,7 +49,7 @@ def report(
         else:
             judged = with_slower(store, judged)
     run, shown = judged.run, (judged.selftest, judged.against, judged.slower, here)
-    path = write_report(out / run.id, run, judged.records, judged.conclusion, *shown)
+    path = write_report(out / run.id, run, judged.whole, judged.conclusion, *shown)
     if as_json:
         emit_json("report", {"run": run.id, "report": str(path)})
     else:

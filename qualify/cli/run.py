@@ -153,7 +153,7 @@ def _conclude(
     if not as_json:
         emit(to_text(judged, now))
     shown = (judged.selftest, judged.against, judged.slower, given)
-    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, *shown)
+    path = write_report(out / run_id, judged.run, judged.whole, judged.conclusion, *shown)
     if as_json:
         emit_json("run", to_data(judged) | {"report": str(path)})
     else:

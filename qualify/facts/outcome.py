@@ -24,6 +24,9 @@ Role = Literal["attention", "auxiliary", "gemm", "softmax", "unclassified"]
 WitnessState = Literal["proven", "substituted", "unproven"]
 Bound = Literal["flops", "bytes", "exps", "launch"]
 
+REUSED = "reused"
+"""check of the note that says which run measured an outcome that another one took over"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:

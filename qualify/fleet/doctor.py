@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from packaging.requirements import Requirement
@@ -18,7 +19,7 @@ from qualify.facts.stack import Stack
 from qualify.fleet.probe import find_host
 from qualify.plan.host import installed_version
 from qualify.plan.interpreter import Interpreter, interpreter
-from qualify.run.machine.software import DISTRIBUTIONS
+from qualify.run.machine.software import DISTRIBUTIONS, IMAGE
 
 Severity = Literal["error", "warning", "note"]
 
@@ -60,23 +61,25 @@ class Examination:
     """what the other environments have; one that does not answer is a concern only"""
 
 
-def examine(environments: Mapping[str, str] = NO_ENVIRONMENTS) -> Examination:
+def examine(environments: Mapping[str, str] = NO_ENVIRONMENTS, *, anew: bool = False) -> Examination:
     """Look at the machine; imports torch if it is installed.
 
     Args:
         environments: interpreters, by name, to look at too.
+        anew: read every file, whatever is remembered of it.
     """
     concerns = [
         Concern(severity="warning", detail=f"{name}={os.environ[name]}: {meaning}")
         for name, meaning in ALTERING.items()
         if os.environ.get(name)
     ]
+    concerns += _examine_image(os.environ.get(IMAGE, ""))
     stack = None
     if not installed_version("torch"):
         detail = "torch is not installed: nothing can run (pip install 'attn-qualify[run]'); plan, gate and report work"
         concerns.append(Concern(severity="error", detail=detail))
     else:
-        stack, found = _examine_device()
+        stack, found = _examine_device(None if anew else digest_cache())
         concerns += found
     interpreters, found = _examine_environments(environments, gpu=stack is not None and stack.device.kind != HOST)
     concerns += found
@@ -133,13 +136,24 @@ def _examine_environments(environments: Mapping[str, str], *, gpu: bool) -> tupl
     return found, concerns
 
 
-def _examine_device() -> tuple[Stack | None, list[Concern]]:
+def _examine_image(image: str) -> list[Concern]:
+    """Whether evidence names the container image that it is of, so that nobody can take another one for it."""
+    if not image:
+        told = f"container image: unknown. In a container set {IMAGE}=NAME@sha256:DIGEST, as its registry names it"
+    elif "@sha256:" not in image:
+        told = f"{IMAGE}={image} has no digest, and a tag can move: give NAME@sha256:DIGEST"
+    else:
+        return []
+    return [Concern(severity="note", detail=told)]
+
+
+def _examine_device(hash_cache: Path | None) -> tuple[Stack | None, list[Concern]]:
     from qualify.run.machine.device import processor_of
     from qualify.run.machine.stack import describe_stack
 
     host = find_host("auto")
     try:
-        stack = describe_stack(processor_of(host.kind).describe(), digest_cache())
+        stack = describe_stack(processor_of(host.kind).describe(), hash_cache)
     except DeviceError as error:
         return None, [Concern(severity="error", detail=str(error))]
     if host.kind == HOST:

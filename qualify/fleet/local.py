@@ -89,7 +89,8 @@ def new_run(request: Request) -> Run:
 def code_of(request: Request) -> dict[str, Code]:
     """What the kernels of the plan are on this machine, by name."""
     names = dict.fromkeys(case.kernel for case in request.plan.cases)
-    here = CodeHere(folders=request.import_paths, cache=digest_cache(), environments=request.environments)
+    known = None if request.anew else digest_cache()
+    here = CodeHere(folders=request.import_paths, cache=known, environments=request.environments)
     found = here.of(request.kernels[name].card for name in names)
     return {name: code or {} for name, code in found.items()}
 
@@ -225,6 +226,7 @@ def _settings(request: Request, run: Run) -> Settings:
         timeout_s=policy.timeout_s,
         compile_timeout_s=policy.compile_timeout_s,
         hash_cache=digest_cache(),
+        anew=request.anew,
         cards={name: request.kernels[name].card for name in names},
         import_paths=request.import_paths,
         memory_bytes=int(available_memory() * MEMORY_SHARE),

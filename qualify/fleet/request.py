@@ -37,6 +37,8 @@ class Asked:
     """interpreters by name, besides those of the matrix"""
     typed: Typed = PLAIN
     """what the commands repeat that messages print"""
+    anew: bool = False
+    """every file behind a kernel is read, whatever is remembered of it, also below level full"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +55,8 @@ class Request:
     """the --cards folders: the entries of their kernels stand there"""
     environments: Mapping[str, str] = field(default_factory=dict)
     """the interpreters, by name, of the environments that cases run in"""
+    anew: bool = False
+    """every file behind a kernel is read, whatever is remembered of it"""
 
     @property
     def device(self) -> DeviceKind:
@@ -104,6 +108,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         selection=selection,
         import_paths=tuple(str(folder.resolve()) for folder in asked.cards),
         environments=_used(matrix, plan),
+        anew=asked.anew or level == "full",
     )
 
 

@@ -74,7 +74,7 @@ def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:
 
 def side_of(judged: Judged) -> Side:
     """A judged run, as comparisons take it."""
-    return Side(run=judged.run, records=judged.records, judgements=judged.conclusion.judgements)
+    return Side(run=judged.run, records=judged.whole, judgements=judged.conclusion.judgements)
 
 
 def check_name(name: str, option: str) -> None:

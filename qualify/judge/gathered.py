@@ -28,6 +28,7 @@ from qualify.judge.code import changed_code, changed_environments, code_here, fo
 from qualify.judge.judged import Judged, again, reused_note, rules_of, unasserted_note
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
+from qualify.store.records import Depth
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude
 from qualify.verdict.origin import MAX_AGE, made_under, newest, oldest, origin_of, weaker
@@ -54,6 +55,8 @@ class Fresh:
     """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
     typed: Typed = PLAIN
     """what printed commands repeat"""
+    depth: Depth = "whole"
+    """how much of the outcomes to read; ``verdict`` is enough to judge and to say why"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +136,7 @@ def gather(
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
         sources=by_case,
         typed=wanted.typed,
+        depth=wanted.depth,
     )
 
 
@@ -251,7 +255,7 @@ def _collect(
         if not open_cases:
             break
         before, changed = len(found), outdated(run)
-        for record in store.records(run.id):
+        for record in store.records(run.id, wanted.depth):
             if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
                 continue
             if record.case.kernel in changed and ran_code(record.outcome):

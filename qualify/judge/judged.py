@@ -26,6 +26,7 @@ from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
+from qualify.store.records import Depth
 from qualify.store.store import Store
 from qualify.verdict.gate import conclude, without_verdict
 from qualify.verdict.origin import newest, oldest, origin_of, origins_of
@@ -43,6 +44,7 @@ class Judged:
     run: Run
     """the run, or the newest of those that the evidence is from"""
     records: list[Record]
+    """with as much of each outcome as :attr:`depth` says"""
     conclusion: Conclusion
     selftest: SelfTest | None
     """of the checks that made the run; None where it was not run"""
@@ -70,6 +72,15 @@ class Judged:
     """the run that each case's evidence is from, by case id, where there are several runs"""
     typed: Typed = PLAIN
     """what the commands repeat that are printed with the verdict"""
+    depth: Depth = "whole"
+    """how much of each outcome was read"""
+
+    @property
+    def whole(self) -> list[Record]:
+        """The records, for whoever needs more of them than a verdict. Raises ValueError where no more was read."""
+        if self.depth != "whole":
+            raise ValueError(f"run {self.run.id} was read to the depth {self.depth!r}, and all of it is needed")
+        return self.records
 
     def source(self, case_id: str) -> str:
         """The run that the evidence of a case is from."""
@@ -103,6 +114,7 @@ def judge(
     code: CodeHere | None = None,
     part: bool = False,
     typed: Typed = PLAIN,
+    depth: Depth = "whole",
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
 
@@ -115,8 +127,9 @@ def judge(
         code: where the code lies that the evidence must be of; None = whichever it was made by.
         part: judge what a narrowed run selected, for whoever selected it: then it may pass.
         typed: what printed commands repeat.
+        depth: how much of the outcomes to read; ``verdict`` is enough to judge and to say why.
     """
-    run, records = store.run(run_id), store.records(run_id)
+    run, records = store.run(run_id), store.records(run_id, depth)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     kernels = in_environments(kernels, run.environments)
     path, items, notes = _waivers_of(card, run, waivers)
@@ -124,7 +137,8 @@ def judge(
     ran = sorted(ran_kernels(records))
     if code is not None:
         interpreters = {name: one.python for name, one in run.environments.items()}
-        code = replace(code, environments={**interpreters, **code.environments})
+        cache = None if run.level == "full" else code.cache
+        code = replace(code, cache=cache, environments={**interpreters, **code.environments})
     changed = changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)
@@ -156,6 +170,7 @@ def judge(
         part=selected,
         again=again(run, run.level, fresh=stale or future is not None),
         typed=replace(typed, environments=typed.environments or run.environment_words),
+        depth=depth,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qualify.facts.outcome import evidence_of
+from qualify.facts.run import Record
 from qualify.judge.judged import Judged
 from qualify.store.store import Store
 from qualify.verdict.slower import slowdown
@@ -25,8 +27,21 @@ def with_slower(store: Store, judged: Judged) -> Judged:
     before = store.run(baseline.run_id)
     if before.stack is None or run.stack is None or before.stack.device.uuid != run.stack.device.uuid:
         return judged
-    records = store.records(before.id)
-    return replace(judged, slower=slowdown(before, records, run, judged.records, accepted_by=baseline.accepted_by))
+    old, new = store.records(before.id, "times"), _timed(store, judged)
+    return replace(judged, slower=slowdown(before, old, run, new, accepted_by=baseline.accepted_by))
+
+
+def _timed(store: Store, judged: Judged) -> list[Record]:
+    """The records with their times, of the runs that the evidence is from."""
+    if judged.depth == "whole":
+        return judged.records
+    ran = {record.case.id: judged.source(record.case.id) for record in judged.records if evidence_of(record.outcome)}
+    return [
+        record
+        for run_id in dict.fromkeys(ran.values())
+        for record in store.records(run_id, "times")
+        if ran.get(record.case.id) == run_id
+    ]
 
 
 def _one_card(store: Store, judged: Judged) -> bool:

@@ -13,8 +13,6 @@ environment says where its distributions lie; their files are read here.
 
 from __future__ import annotations
 
-import base64
-import csv
 import hashlib
 import json
 import os
@@ -30,16 +28,9 @@ import qualify
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.facts.code import Code
 from qualify.plan.digests import digests_of
+from qualify.plan.installed import Files, files_of, not_as_promised, runs
 from qualify.plan.sites import CodeSite, Installed, OtherSite, Standing, ThisSite
 
-SUFFIXES = (
-    *(".py", ".pyx", ".so", ".pyd", ".dylib", ".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp", ".inl"),
-    *(".ptx", ".cubin", ".fatbin", ".hsaco"),
-)
-"""what runs, or is compiled to run, in a user's folder; cards and reports lie there too, and do not count"""
-_NOT_RUN = ("../", "/", "torch/include/")
-"""what belongs to a distribution and not to its kernels: commands, and the headers for extensions of others, which are
-three quarters of torch's files"""
 _SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 _ADAPTERS = "qualify.run.adapters"
 _IMPORT = re.compile(rf"^\s*(?:from|import) ({re.escape(_ADAPTERS)}\.\w+|qualify\.masks)\b", re.MULTILINE)
@@ -53,8 +44,8 @@ class CodeHere:
 
     folders: tuple[str, ...]
     """the --cards folders, resolved"""
-    cache: Path
-    """where digests of files are remembered"""
+    cache: Path | None
+    """where digests of files are remembered; None = every file is read anew"""
     every: bool = True
     """False: only functions whose module stands in one of the folders; libraries may be another machine's"""
     environments: Mapping[str, str] = field(default_factory=dict)
@@ -121,13 +112,11 @@ class _Distribution:
 
     title: str
     """name and version"""
-    files: dict[str, tuple[str, str]]
-    """path and promised sha256 by name; a promise is empty for files of an editable installation"""
+    files: Files
 
     def code(self, digests: dict[str, str]) -> Code:
         promised = "\n".join(f"{name} {digest}" for name, (_, digest) in sorted(self.files.items()) if digest)
-        found = {name: (digests.get(path, ""), digest) for name, (path, digest) in self.files.items()}
-        other = {name: seen for name, (seen, digest) in found.items() if seen != digest}
+        other = not_as_promised(self.files, digests)
         return {self.title: hashlib.sha256(promised.encode()).hexdigest()} | other
 
 
@@ -183,7 +172,7 @@ def _tree(folder: Path, base: Path) -> dict[str, str]:
     for place, inner, files in os.walk(folder):
         inner[:] = sorted(name for name in inner if _belongs(place, name))
         for name in files:
-            if name.endswith(SUFFIXES) or ".so." in name:
+            if runs(name):
                 path = os.path.join(place, name)  # noqa: PTH118 - thousands of them
                 found[os.path.relpath(path, base)] = path
     return found
@@ -213,19 +202,9 @@ def _recorded(name: str, site: CodeSite) -> _Distribution:
     """What the installed distribution promises; files outside of its folder and its own description do not count."""
     distribution = site.installed(name)
     assert distribution is not None
-    root = os.path.abspath(distribution.root)  # noqa: PTH100 - joined with thousands of names
-    files = {}
-    for row in csv.reader(distribution.record.splitlines()):
-        path, promised = row[0], row[1] if len(row) > 1 else ""
-        kind, _, encoded = promised.partition("=")
-        if kind == "sha256" and not path.startswith(_NOT_RUN) and ".dist-info/" not in path:
-            files[path] = (f"{root}/{path}", _hex(encoded))
+    files = files_of(distribution.record, distribution.root)
     files |= {label: (path, "") for label, path in _editable(distribution).items()}
     return _Distribution(title=f"{name} {distribution.version}", files=files)
-
-
-def _hex(encoded: str) -> str:
-    return base64.urlsafe_b64decode(f"{encoded}==").hex()
 
 
 def _editable(distribution: Installed) -> dict[str, str]:

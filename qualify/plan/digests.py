@@ -1,4 +1,8 @@
-"""SHA-256 of files, remembered by what the file system says of them: a second look costs no more than a listing."""
+"""SHA-256 of files, remembered by what the file system says of them: a second look costs no more than a listing.
+
+Who may write the memory, or set the clock and the times of a file, can make it lie. So it is not asked at level full
+and in canaries: there every file is read.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +27,16 @@ Known = dict[str, tuple[str, str]]
 """mark and digest by path"""
 
 
-def digests_of(paths: Iterable[str], cache: Path) -> dict[str, str]:
+def digests_of(paths: Iterable[str], cache: Path | None) -> dict[str, str]:
     """The digests of the files by path; one that is not there, or cannot be read, is left out.
 
     Args:
         cache: where digests are remembered by path, size, times of change and inode. A damaged file is computed again,
-            one that cannot be written only costs time.
+            one that cannot be written only costs time. None = read every file, and remember nothing.
     """
     now_ns = time.time_ns()
     looks = {path: look for path in paths if (look := _look(path))}
-    known = _read(cache)
+    known = _read(cache) if cache else {}
     found = {path: known[path][1] for path, (mark, _) in looks.items() if path in known and known[path][0] == mark}
     missing = [path for path in looks if path not in found]
     if not missing:
@@ -40,7 +44,7 @@ def digests_of(paths: Iterable[str], cache: Path) -> dict[str, str]:
     with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         computed = {path: digest for path, digest in zip(missing, pool.map(_sha256, missing), strict=True) if digest}
     settled = {path: (looks[path][0], digest) for path, digest in computed.items() if _settled(looks[path][1], now_ns)}
-    if settled:
+    if settled and cache:
         _remember(cache, settled)
     return found | computed
 

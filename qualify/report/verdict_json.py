@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qualify.facts import codec
-from qualify.facts.outcome import evidence_of, findings_of
+from qualify.facts.outcome import Finding, evidence_of, findings_of
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
 from qualify.report.detection import summary
@@ -18,8 +18,8 @@ def to_data(judged: Judged) -> dict[str, Any]:
     """The JSON of ``qualify run`` and ``qualify gate``: contract 3 in docs/reference.md."""
     run, conclusion = judged.run, judged.conclusion
     verdicts = {judgement.case_id: judgement for judgement in conclusion.judgements}
-    cases = []
-    for record in judged.records:
+    cases, told = [], _Told()
+    for record in judged.whole:
         evidence = evidence_of(record.outcome)
         judgement = verdicts[record.case.id]
         cases.append(
@@ -32,7 +32,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
                 "environment": record.case.environment,
                 "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
                 "identity_asserted": evidence is not None and evidence.witness.identity_asserted,
-                "findings": [codec.to_data(finding) for finding in findings_of(record.outcome)],
+                "findings": [told.data(finding) for finding in findings_of(record.outcome)],
             }
         )
     return {
@@ -61,6 +61,20 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "cells": [codec.to_data(cell) for cell in conclusion.cells],
         "cases": cases,
     }
+
+
+class _Told:
+    """The data of findings. Equal ones share it: most cases pass in the same words."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Any] = {}
+
+    def data(self, finding: Finding) -> Any:
+        """As the codec has it; the finding must live as long as this."""
+        known = self._known.get(id(finding))
+        if known is None:
+            known = self._known[id(finding)] = codec.to_data(finding)
+        return known
 
 
 def against_data(against: Against) -> dict[str, Any]:

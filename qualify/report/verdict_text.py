@@ -64,7 +64,7 @@ def verdict_line(judged: Judged) -> str:
     if run.narrowed:
         verdict += ", of the part of the matrix that was selected"
     counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
-    incidents = counted_states(replays(run, join(judged.records, conclusion)))
+    incidents = counted_states(replays(run, join((it for it in judged.records if it.case.incident), conclusion)))
     served = len(conclusion.required)
     parts = [f"{conclusion.proven} of {served} production shapes have a proven path"] if served or not incidents else []
     parts += [f"incidents: {incidents}"] if incidents else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, get_args
@@ -44,8 +44,10 @@ MOST_SEQUENCES = 1 << 22
 """of one case; no plan has more"""
 _VERDICTS = frozenset(get_args(FindingVerdict))
 _VALUES = frozenset(get_args(Value))
-_STATISTICS = tuple(Statistics.__dataclass_fields__)
-_TIMING = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
+STATISTICS_COLUMNS = tuple(Statistics.__dataclass_fields__)
+"""columns of ``statistics`` that are a field each"""
+TIMING_COLUMNS = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
+"""columns of ``outcomes`` that are of the timing"""
 _LAUNCH = tuple(name for name in Launch.__dataclass_fields__ if name not in ("grid", "block"))
 _CASE = tuple(name for name in Case.__dataclass_fields__ if name not in ("id", "unclaimed", "workload"))
 _WORKLOAD = (
@@ -60,6 +62,14 @@ _WORKLOAD = (
     "descale",
     "latent",
 )
+CASE_COLUMNS = ("key", "case_id", *_CASE, "unclaimed")
+"""columns of ``cases`` that are not of the workload"""
+WORKLOAD_COLUMNS = (
+    *_WORKLOAD,
+    *("workload_dtype", "causal", "window_left", "window_right", "pattern", "pattern_size"),
+    *("seqlens_q", "seqlens_k", "spans"),
+)
+"""columns of ``cases`` that tell one workload from another"""
 _RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings", "environments"))
 _COMPONENT = tuple(Component.__dataclass_fields__)
 # Bulk inserts want the same keys in every row, so each outcome starts from all of them.
@@ -68,11 +78,11 @@ _NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """The rows that belong to one outcome, each in the order in which they were stored."""
+    """What belongs to one outcome, each in the order in which it was stored."""
 
     findings: tuple[Finding, ...] = ()
-    statistics: Sequence[Row] = ()
-    launches: Sequence[Row] = ()
+    statistics: tuple[Statistics, ...] = ()
+    launches: tuple[Launch, ...] = ()
     samples_us: tuple[float, ...] = ()
 
 
@@ -225,17 +235,21 @@ def case_row(case: Case, run_id: str, position: int) -> Row:
     }
 
 
-def case_from(row: Row) -> Case:
-    """The case with its workload."""
-    workload = Workload(
+def case_from(row: Row, workload: Workload) -> Case:
+    """The case, from its columns and its workload."""
+    return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
+
+
+def workload_from(row: Row, case_id: str) -> Workload:
+    """The workload of a case, from its columns; the spans as the database has them."""
+    return Workload(
         **_pick(row, _WORKLOAD),
         dtype=row["workload_dtype"],
-        mask=_mask_from(row),
+        mask=_mask_from(row, case_id),
         seqlens_q=lengths_from_text(row["seqlens_q"]),
         seqlens_k=lengths_from_text(row["seqlens_k"]),
-        spans=_spans(row["spans"]),
+        spans=_spans(decoded(row["spans"])),
     )
-    return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=_texts(row["unclaimed"]), workload=workload)
 
 
 def _mask_fields(mask: Mask) -> Row:
@@ -249,10 +263,10 @@ def _mask_fields(mask: Mask) -> Row:
     }
 
 
-def _mask_from(row: Row) -> Mask:
+def _mask_from(row: Row, case_id: str) -> Mask:
     window = (row["window_left"], row["window_right"])
     if row["pattern"] and row["pattern"] not in PATTERNS:
-        raise UnknownWordError(f"{row['case_id']}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
+        raise UnknownWordError(f"{case_id}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
     return Mask(causal=row["causal"], window=window, pattern=row["pattern"], size=row["pattern_size"])
 
 
@@ -286,7 +300,7 @@ def _evidence_fields(evidence: Evidence) -> Row:
         "witness_reason": witness.reason,
         "witness_expected": list(witness.expected),
         "witness_calls": witness.calls,
-        **(_fields(evidence.timing, _TIMING) if evidence.timing else {}),
+        **(_fields(evidence.timing, TIMING_COLUMNS) if evidence.timing else {}),
     }
 
 
@@ -309,7 +323,7 @@ def statistics_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
     """The rows of ``statistics``."""
     evidence = evidence_of(outcome)
     return [
-        {"outcome_id": outcome_id, "position": position, **_fields(one, _STATISTICS)}
+        {"outcome_id": outcome_id, "position": position, **_fields(one, STATISTICS_COLUMNS)}
         for position, one in enumerate(evidence.statistics if evidence else ())
     ]
 
@@ -373,14 +387,14 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
         state=row["witness_state"],
         reason=row["witness_reason"],
         expected=_texts(row["witness_expected"]),
-        launches=tuple(_launch_from(part) for part in parts.launches),
+        launches=parts.launches,
         calls=row["witness_calls"],
     )
     return Evidence(
         findings=findings,
-        statistics=tuple(Statistics(**_pick(part, _STATISTICS)) for part in parts.statistics),
+        statistics=parts.statistics,
         witness=witness,
-        timing=None if row["latency_us"] is None else Timing(**_pick(row, _TIMING), samples_us=parts.samples_us),
+        timing=None if row["latency_us"] is None else Timing(**_pick(row, TIMING_COLUMNS), samples_us=parts.samples_us),
         first_call_us=row["first_call_us"],
         peak_temporary_bytes=row["peak_temporary_bytes"],
         wall_s=row["wall_s"],
@@ -388,7 +402,8 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
     )
 
 
-def _launch_from(row: Row) -> Launch:
+def launch_from(row: Row) -> Launch:
+    """The launch, from its columns."""
     grid = None if row["grid_x"] is None else (row["grid_x"], row["grid_y"], row["grid_z"])
     block = None if row["block_x"] is None else (row["block_x"], row["block_y"], row["block_z"])
     return Launch(**_pick(row, _LAUNCH), grid=grid, block=block)

@@ -1,26 +1,21 @@
-"""The database into facts. Every function works inside the transaction of its connection."""
+"""Runs out of the database, with what they ran on. Every function works inside the transaction of its connection."""
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, Table, Text, func, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Select, Table, select
 
-from qualify.facts.case import Case
-from qualify.facts.outcome import Finding, Outcome
-from qualify.facts.run import Record, Run
+from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
 from qualify.store.clock import believed_until
 from qualify.store.mapping import Row
-from qualify.store.tables import cases, outcomes, runs
+from qualify.store.tables import runs
 
 _CHUNK = 500
-_NO_PARTS = mapping.Parts()
 
 
 def chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -77,115 +72,6 @@ def _load_ceilings(connection: Connection, run_ids: Sequence[str]) -> dict[str, 
     matmuls = _grouped(_where_in(connection, tables.matmul_ceilings, "run_id", run_ids), "run_id")
     rows = _where_in(connection, tables.ceilings, "run_id", run_ids)
     return {row["run_id"]: mapping.ceilings_from(row, matmuls[row["run_id"]]) for row in rows}
-
-
-def load_records(connection: Connection, run_id: str, case_id: str | None = None) -> list[Record]:
-    """The run's cases in the order of the plan, or only one of them, each with the outcome that counts."""
-    which = cases.c.run_id == run_id
-    if case_id is not None:
-        which &= cases.c.case_id == case_id
-    with _uncollected():
-        found = dict(_load_outcomes(connection, latest_outcomes(which)))
-        planned = _load_cases(connection, which)
-        return [Record(case=case, outcome=found.get(key, mapping.NOT_REACHED)) for key, case in planned.items()]
-
-
-def load_history(connection: Connection, run_id: str) -> tuple[list[Case], list[Record]]:
-    """The run's cases in the order of the plan, and all outcomes in the order in which they were stored."""
-    which = cases.c.run_id == run_id
-    every = select(outcomes.c.id).join(cases, cases.c.key == outcomes.c.case_key).where(which)
-    with _uncollected():
-        planned = _load_cases(connection, which)
-        found = _load_outcomes(connection, every)
-        return list(planned.values()), [Record(case=planned[key], outcome=outcome) for key, outcome in found]
-
-
-def _load_cases(connection: Connection, which: ColumnElement[bool]) -> dict[int, Case]:
-    """Cases by their key, in the order of the plan."""
-    rows = _rows(connection, select(cases).where(which).order_by(cases.c.position))
-    return {row["key"]: mapping.case_from(row) for row in rows}
-
-
-def _load_outcomes(connection: Connection, ids: Select[Any]) -> list[tuple[int, Outcome]]:
-    """The outcomes of those ids, each with the key of its case, in the order in which they were stored."""
-    parts = _load_parts(connection, ids)
-    rows = _rows(connection, select(outcomes).where(outcomes.c.id.in_(ids)).order_by(outcomes.c.id))
-    return [(row["case_key"], mapping.outcome_from(row, parts.get(row["id"], _NO_PARTS))) for row in rows]
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection, which would look through all the rows again and again: 40 % of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def latest_outcomes(which: ColumnElement[bool]) -> Select[Any]:
-    """The ids of the outcomes that count, one for each case that has any."""
-    return (
-        select(func.max(outcomes.c.id))
-        .join(cases, cases.c.key == outcomes.c.case_key)
-        .where(which)
-        .group_by(outcomes.c.case_key)
-    )
-
-
-def _load_parts(connection: Connection, ids: Select[Any]) -> dict[int, mapping.Parts]:
-    findings, samples_us = _load_findings(connection, ids), _load_samples(connection, ids)
-    statistics, launches = (
-        _grouped(_parts_of(connection, table, ids), "outcome_id") for table in (tables.statistics, tables.launches)
-    )
-    return {
-        outcome_id: mapping.Parts(
-            findings=tuple(findings[outcome_id]),
-            statistics=statistics[outcome_id],
-            launches=launches[outcome_id],
-            samples_us=tuple(samples_us[outcome_id]),
-        )
-        for outcome_id in [*findings, *statistics, *launches, *samples_us]
-    }
-
-
-def _parts_of(connection: Connection, table: Table, ids: Select[Any]) -> Sequence[Row]:
-    wanted = select(table).where(table.c.outcome_id.in_(ids)).order_by(table.c.outcome_id, table.c.position)
-    return _rows(connection, wanted)
-
-
-def _load_findings(connection: Connection, ids: Select[Any]) -> dict[int, list[Finding]]:
-    """All findings by outcome. Equal ones are one object: most cases pass, and say so in the same words."""
-    part = tables.findings.c
-    columns = (type_coerce(column, Text) for column in (part.check, part.verdict, part.detail, part["values"]))
-    grouped: dict[int, list[Finding]] = defaultdict(list)
-    made: dict[tuple[str, str, str, str], Finding] = {}
-    for outcome_id, *stored in _plain_parts(connection, ids, part.outcome_id, *columns):
-        key = tuple(stored)
-        finding = made.get(key)
-        if finding is None:
-            finding = made[key] = mapping.finding_from(*key)
-        grouped[outcome_id].append(finding)
-    return grouped
-
-
-def _load_samples(connection: Connection, ids: Select[Any]) -> dict[int, list[float]]:
-    """All samples by outcome."""
-    part = tables.samples.c
-    grouped: dict[int, list[float]] = defaultdict(list)
-    for outcome_id, latency_us in _plain_parts(connection, ids, part.outcome_id, part.latency_us):
-        grouped[outcome_id].append(latency_us)
-    return grouped
-
-
-def _plain_parts(
-    connection: Connection, ids: Select[Any], outcome_id: Column[int], *columns: ColumnElement[Any]
-) -> Any:
-    """The same as plain tuples, for the parts of which there are far more than of anything else."""
-    wanted = select(outcome_id, *columns).where(outcome_id.in_(ids))
-    return connection.execute(wanted.order_by(outcome_id, outcome_id.table.c.position)).all()
 
 
 def _rows(connection: Connection, wanted: Select[Any]) -> list[Row]:

@@ -23,6 +23,7 @@ from qualify.store import leases, reading, retention, transfer, writers, writing
 from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.canaries import Canaries
 from qualify.store.database import Database, check_place, parse
+from qualify.store.records import Depth, latest_outcomes, load_records
 from qualify.store.schema import check_current, prepare
 from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, outcomes, runs
@@ -206,18 +207,18 @@ class Store:
         """The runs that are running or were interrupted, newest first: what --resume may go on with."""
         return self._runs(runs.c.state != "completed")
 
-    def records(self, run_id: str) -> list[Record]:
-        """All cases of the run in the order of its plan, each with its last outcome.
+    def records(self, run_id: str, depth: Depth = "whole") -> list[Record]:
+        """All cases of the run in the order of its plan, each with its last outcome, or with part of it.
 
         A case without any outcome has ``NotRun(reason="the run ended before its turn")``.
         """
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
-            return reading.load_records(connection, run_id)
+            return load_records(connection, run_id, depth=depth)
 
     def done(self, run_id: str) -> set[str]:
         """The ids of the cases whose last outcome is something other than NotRun."""
-        latest = reading.latest_outcomes(cases.c.run_id == run_id)
+        latest = latest_outcomes(cases.c.run_id == run_id)
         wanted = (
             select(cases.c.case_id)
             .join(outcomes, outcomes.c.case_key == cases.c.key)
@@ -235,7 +236,7 @@ class Store:
             found = reading.load_runs(connection, *conditions, limit=1)
             if not found:
                 raise UsageError(_unknown("case", case_id, _case_ids(connection, run_id), self.where))
-            (record,) = reading.load_records(connection, found[0].id, case_id)
+            (record,) = load_records(connection, found[0].id, case_id)
             return found[0], record
 
     def accept(self, baseline: Baseline) -> None:

@@ -29,6 +29,7 @@ from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
 from qualify.files import kind_of, open_regular
 from qualify.store import reading, writing
+from qualify.store.records import load_history
 from qualify.store.tables import runs
 from qualify.text import one_line
 
@@ -100,7 +101,7 @@ def load(connection: Connection, run_id: str) -> RunArchive | None:
     found = reading.load_runs(connection, runs.c.id == run_id)
     if not found:
         return None
-    cases, outcomes = reading.load_history(connection, run_id)
+    cases, outcomes = load_history(connection, run_id)
     return RunArchive(run=found[0], cases=cases, outcomes=outcomes)
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table, func, insert, select, type_coerce, update
+from sqlalchemy import Connection, Table, insert, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import UsageError
@@ -15,6 +13,7 @@ from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
+from qualify.store.bulk import insert_rows, new_ids
 from qualify.store.reading import chunks
 from qualify.store.types import Words
 
@@ -29,7 +28,7 @@ _PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[mapping.Row]]], ...] = 
 def insert_run(connection: Connection, run: Run) -> None:
     """Adds the run with its environments, and its stacks and ceilings where they are known already."""
     connection.execute(insert(tables.runs), mapping.run_row(run))
-    _insert(connection, tables.run_environments, mapping.run_environment_rows(run))
+    insert_rows(connection, tables.run_environments, mapping.run_environment_rows(run))
     if run.stack:
         attach_stack(connection, run.id, run.stack)
     attach_environments(connection, run.id, {name: one.stack for name, one in run.environments.items() if one.stack})
@@ -80,7 +79,7 @@ def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> 
     known = select(tables.ceilings.c.run_id).where(tables.ceilings.c.run_id == run_id)
     if connection.execute(known).first() is None:
         connection.execute(insert(tables.ceilings), mapping.ceilings_row(ceilings, run_id))
-        _insert(connection, tables.matmul_ceilings, mapping.matmul_rows(ceilings, run_id))
+        insert_rows(connection, tables.matmul_ceilings, mapping.matmul_rows(ceilings, run_id))
 
 
 def update_run(connection: Connection, run_id: str, values: mapping.Row) -> None:
@@ -90,60 +89,22 @@ def update_run(connection: Connection, run_id: str, values: mapping.Row) -> None
 
 def insert_cases(connection: Connection, run_id: str, cases: Iterable[Case]) -> None:
     """Adds the plan's cases, in its order."""
-    _insert(connection, tables.cases, [mapping.case_row(case, run_id, position) for position, case in enumerate(cases)])
+    rows = [mapping.case_row(case, run_id, position) for position, case in enumerate(cases)]
+    insert_rows(connection, tables.cases, rows)
 
 
 def insert_records(connection: Connection, run_id: str, records: Sequence[Record]) -> None:
     """Adds outcomes of planned cases, with all their parts."""
     keys = _case_keys(connection, run_id, [record.case.id for record in records])
-    rows = [mapping.outcome_row(record.outcome, keys[record.case.id]) for record in records]
-    ids = _insert_outcomes(connection, rows)
+    ids = new_ids(connection, tables.outcomes, len(records))
+    rows = [
+        {"id": key, **mapping.outcome_row(record.outcome, keys[record.case.id])}
+        for record, key in zip(records, ids, strict=True)
+    ]
+    insert_rows(connection, tables.outcomes, rows)
     for table, rows_of in _PARTS:
         parts = [row for record, key in zip(records, ids, strict=True) for row in rows_of(record.outcome, key)]
-        _insert_parts(connection, table, parts)
-
-
-def _insert_outcomes(connection: Connection, rows: list[mapping.Row]) -> Sequence[int]:
-    """Ids of the added rows, in their order.
-
-    SQLite cannot tell them in order, so SQLAlchemy would add one row at a time. Its transaction holds the only write
-    lock, so they are counted here as SQLite counts them: on from the largest.
-    """
-    table = tables.outcomes
-    if connection.dialect.name != "sqlite":
-        adding = insert(table).returning(table.c.id, sort_by_parameter_order=True)
-        return connection.execute(adding, rows).scalars().all()
-    last = connection.execute(select(func.coalesce(func.max(table.c.id), 0))).scalar_one()
-    ids = range(last + 1, last + 1 + len(rows))
-    _insert_parts(connection, table, [{"id": key, **row} for key, row in zip(ids, rows, strict=True)])
-    return ids
-
-
-def _insert(connection: Connection, table: Table, rows: list[mapping.Row]) -> None:
-    if rows:
-        connection.execute(insert(table), rows)
-
-
-def _insert_parts(connection: Connection, table: Table, rows: list[mapping.Row]) -> None:
-    """The same for rows that have every column: there are most of them, and SQLAlchemy would look at each one alone."""
-    if not rows:
-        return
-    statement, names, makers = _prepared(table, connection.dialect)
-    columns = [
-        [make(row[name]) for row in rows] if make else [row[name] for row in rows]
-        for name, make in zip(names, makers, strict=True)
-    ]
-    values: Any = list(zip(*columns, strict=True))
-    if not connection.dialect.positional:
-        values = [dict(zip(names, row, strict=True)) for row in values]
-    connection.exec_driver_sql(statement, values)
-
-
-@lru_cache(maxsize=16)
-def _prepared(table: Table, dialect: Dialect) -> tuple[str, list[str], list[Callable[[Any], Any] | None]]:
-    """The driver's INSERT, its columns, and what makes each column's value ready for the driver."""
-    makers = [column.type.dialect_impl(dialect).bind_processor(dialect) for column in table.columns]
-    return str(insert(table).compile(dialect=dialect)), [column.name for column in table.columns], list(makers)
+        insert_rows(connection, table, parts)
 
 
 def _stack_id(connection: Connection, stack: Stack) -> int:
@@ -167,8 +128,8 @@ def _added_stack_id(connection: Connection, stack: Stack) -> int | None:
 def _insert_stack(connection: Connection, stack: Stack) -> int:
     adding = insert(tables.stacks).returning(tables.stacks.c.id)
     stack_id: int = connection.execute(adding, mapping.stack_row(stack)).scalar_one()
-    _insert(connection, tables.components, mapping.component_rows(stack, stack_id))
-    _insert(connection, tables.stack_environment, mapping.environment_rows(stack, stack_id))
+    insert_rows(connection, tables.components, mapping.component_rows(stack, stack_id))
+    insert_rows(connection, tables.stack_environment, mapping.environment_rows(stack, stack_id))
     return stack_id
 
 

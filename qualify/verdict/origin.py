@@ -12,11 +12,9 @@ from datetime import datetime, timedelta
 
 from qualify.cards.matrix import Policy
 from qualify.facts.case import Level
-from qualify.facts.outcome import Finding, Measured, Outcome, evidence_of, findings_of
+from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of
 from qualify.facts.run import Record, Run
 
-REUSED = "reused"
-"""the check of that note"""
 MAX_AGE = timedelta(hours=24)
 """of evidence that a run takes over: the default of `qualify gate --max-age`"""
 LEVELS: tuple[Level, ...] = ("smoke", "full")

@@ -83,7 +83,7 @@ class Site:
     def _context(self, run_id: str) -> ReportContext:
         judged = with_slower(self.store, self.verdicts.judged(run_id))
         shown = (judged.selftest, judged.against, judged.slower, self._typed)
-        return report_context(judged.run, judged.records, judged.conclusion, *shown)
+        return report_context(judged.run, judged.whole, judged.conclusion, *shown)
 
     def _compared(self, after: str, before: str) -> Comparison:
         judged = self.verdicts.judged(after)

@@ -126,6 +126,17 @@ def test_a_distribution_is_one_until_a_file_is_not_as_promised(installed: Path, 
     )
 
 
+def test_what_a_record_promises_nothing_of_counts(installed: Path, code: Callable[..., Any]) -> None:
+    """Some installers write no hash: then what runs is looked at where it lies; notes and bytecode are not."""
+    record = installed / "fast_attn-1.5.dist-info" / "RECORD"
+    record.write_text("attn/__init__.py,,\nattn/k.so,,\nattn/notes.md,,\nattn/__pycache__/k.cpython-311.pyc,,\n")
+    shipped = card(shipped_by=["fast-attn>=1"])
+    before = code(shipped)
+    assert (sha256("binary"), False) == (before["attn/k.so"], "attn/notes.md" in before)
+    (installed / "attn" / "k.so").write_text("BINARY")
+    assert "its code changed since: attn/k.so" == code_change(before, code(shipped))
+
+
 def test_an_editable_installation_counts_with_its_sources(
     installed: Path, tmp_path: Path, code: Callable[..., Any]
 ) -> None:

@@ -452,3 +452,30 @@ def test_password_file_without_a_password(
         file.write_bytes(content)
     monkeypatch.setenv(PASSWORD_FILE, str(file))
     _refused("postgresql+psycopg://me@host/name", PASSWORD_FILE, words)
+
+
+DYING = """CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql
+AS 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'"""
+
+
+def test_a_server_that_dies_while_outcomes_are_sent(empty_postgres: str) -> None:
+    """The connection ends while a table is filled: the outcomes are not there, and the next ones are."""
+    records = [examples.simple(case) for case in examples.cases(10)]
+    with Store.open(empty_postgres) as store:
+        store.begin(RUN)
+        store.add_cases(RUN.id, examples.cases(10))
+        _execute(empty_postgres, DYING)
+        _execute(empty_postgres, "CREATE TRIGGER die BEFORE INSERT ON outcomes EXECUTE FUNCTION die()")
+        with pytest.raises(StoreError, match="cannot be reached"):
+            store.add(RUN.id, records)
+        assert set() == store.done(RUN.id)
+        _execute(empty_postgres, "DROP TRIGGER die ON outcomes")
+        store.add(RUN.id, records)
+        assert 10 == len(store.done(RUN.id))
+
+
+def _execute(address: str, statement: str) -> None:
+    engine = create_engine(address, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()

@@ -31,7 +31,7 @@ from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
 from qualify.run.machine.device import processor_of
-from qualify.run.machine.software import dispatch_environment, distributions, started_with, system
+from qualify.run.machine.software import dispatch_environment, promised_distributions, started_with, system
 from qualify.run.machine.stack import mapped_binaries
 from qualify.run.measure import tracing
 from qualify.run.repro import script, standalone
@@ -179,7 +179,7 @@ class Server:
     def describe(self, _: says.Describe) -> says.Answer:
         """This process's software, once its libraries are loaded."""
         described = self.processor.describe()
-        found = [*system(), *self.processor.runtimes(described), *distributions()]
+        found = [*system(), *self.processor.runtimes(described), *promised_distributions()]
         return says.HostSoftware(
             components=tuple((part.kind, part.name, part.version, part.digest) for part in found),
             binaries=tuple(map(str, mapped_binaries())),

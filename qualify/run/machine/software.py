@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 from qualify.facts.stack import Component, Device
 from qualify.plan.digests import digests_of
+from qualify.plan.installed import digest_of, files_of, not_as_promised
 
 DISTRIBUTIONS = (
     "torch",
@@ -42,11 +43,28 @@ DISTRIBUTIONS = (
 )
 """Distributions whose version can change which kernel runs or what it computes."""
 
+IMAGE = "QUALIFY_IMAGE"
+"""variable in which a deployment names the container image; no runtime tells it to what runs inside"""
+
 DISPATCH = re.compile(
-    r"^(CUDA_|CUDNN_|CUBLAS_|NVIDIA_|TORCH|PYTORCH_|TRITON_|FLASH|FLASHINFER_|VLLM_|FA[234]_|ATEN_|MKL_|OMP_NUM|ONEDNN_|DNNL_)"
+    r"^(?:CUDA_|CUDNN_|CUBLAS_|CUBLASLT_|NVRTC_|NVCC_|NCCL_|NVTE_|NVIDIA_(?!REQUIRE_)"
+    r"|TORCH|PYTORCH_|ATEN_|INDUCTOR_|DISABLE_ADDMM_CUDA_LT|TRITON_|CUTE_|CUTLASS_|QUACK_|TVM_"
+    r"|FLASH|FA[234]_|VLLM_|SGLANG_|SGL_|XFORMERS_"
+    r"|MKL_|MKLDNN_|ONEDNN_|DNNL_|OPENBLAS_|OMP_(?!WAIT_POLICY$)|GOMP_|KMP_"
+    r"|(?:LD_LIBRARY_PATH|LD_PRELOAD|LD_AUDIT|GLIBC_TUNABLES)$)"
 )
-"""Environment variables that steer dispatch, or the numbers."""
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|_KEY$")
+"""Environment variables that steer dispatch, the numbers, or which library is loaded.
+
+``NVIDIA_REQUIRE_*`` says which drivers an image wants. ``OMP_WAIT_POLICY`` says how threads wait, and qualify's own
+processes get one.
+"""
+SECRET = re.compile(r"TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|(?:^|_)KEYS?(?:_|$)")
+"""in the name of a variable that is never stored"""
+_IN_URL = re.compile(r"(://)[^/\s@]*@")
+_IN_PARAMETER = re.compile(
+    r"((?:^|[?&;,\s])[\w.-]*(?:token|secret|passw|passphrase|credential|signature|key)[\w.-]*=)[^&;,\s]*", re.IGNORECASE
+)
+"""what may be a secret in a value: user and password of a URL, and a parameter of such a name"""
 
 BINARY = re.compile(
     r"torch|cudnn|cublas|cudart|nvrtc|flash|_C\.|cuda|vllm|cutlass|triton|mkl|gomp|xformers", re.IGNORECASE
@@ -97,15 +115,17 @@ def started_with() -> Mapping[str, str]:
 
 
 def dispatch_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables that steer dispatch; never one that may hold a secret."""
+    """Variables that steer dispatch; never one that may hold a secret, and in values ``***`` for what may be one."""
     return {
-        name: value for name, value in sorted(variables.items()) if DISPATCH.match(name) and not SECRET.search(name)
+        name: _IN_PARAMETER.sub(r"\1***", _IN_URL.sub(r"\1***@", value))
+        for name, value in sorted(variables.items())
+        if DISPATCH.match(name) and not SECRET.search(name)
     }
 
 
 def system() -> list[Component]:
     """Interpreter, kernel, libc, and the image where the deployment names it."""
-    image = os.environ.get("QUALIFY_IMAGE", "")
+    image = os.environ.get(IMAGE, "")
     return [
         Component(kind="system", name="python", version=platform.python_version(), digest=""),
         Component(kind="system", name="kernel", version=platform.release(), digest=""),
@@ -114,23 +134,40 @@ def system() -> list[Component]:
     ]
 
 
-def distributions() -> list[Component]:
-    """Installed attention and CUDA distributions; the digest is that of RECORD, which hashes every file."""
-    found = []
+def promised_distributions() -> list[Component]:
+    """Installed attention and CUDA distributions, as their RECORD promises them."""
+    return [_component(name, version, digest_of(record, {})) for name, version, record, _ in _installed()]
+
+
+def distributions(hash_cache: Path | None) -> list[Component]:
+    """The same as they are: the digest is another one where a file is not as its RECORD promises.
+
+    Args:
+        hash_cache: where digests of files are remembered; None = every file is read anew.
+    """
+    found = [(name, version, record, files_of(record, root)) for name, version, record, root in _installed()]
+    paths = {path for *_, files in found for path, _ in files.values()}
+    digests = digests_of(sorted(paths), hash_cache)
+    return [
+        _component(name, version, digest_of(record, not_as_promised(files, digests)))
+        for name, version, record, files in found
+    ]
+
+
+def _component(name: str, version: str, digest: str) -> Component:
+    return Component(kind="distribution", name=name, version=version, digest=digest)
+
+
+def _installed() -> Iterator[tuple[str, str, str, str]]:
+    """Name, version, text of the RECORD and folder of the distributions that are installed."""
     for name in DISTRIBUTIONS:
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        record = distribution.read_text("RECORD")
-        digest = hashlib.sha256(record.encode()).hexdigest() if record else ""
-        # While pip replaces a distribution its metadata may have no version, for which importlib has None.
-        version = distribution.version or ""
-        found.append(Component(kind="distribution", name=name, version=version, digest=digest))
-    return found
+        with suppress(metadata.PackageNotFoundError):
+            one = metadata.distribution(name)
+            # While pip replaces a distribution its metadata may have no version, for which importlib has None.
+            yield name, one.version or "", one.read_text("RECORD") or "", str(one.locate_file(""))
 
 
-def hashed(paths: Iterable[Path], hash_cache: Path) -> list[Component]:
+def hashed(paths: Iterable[Path], hash_cache: Path | None) -> list[Component]:
     """The files as components; one that has gone meanwhile, as while pip replaces it, is none."""
     names = {str(path): path.name for path in paths}
     digests = digests_of(names, hash_cache)

@@ -18,23 +18,24 @@ from qualify.run.machine.software import (
 )
 
 
-def describe_stack(device: Device, hash_cache: Path, binaries: Iterable[str] = ()) -> Stack:
+def describe_stack(device: Device, hash_cache: Path | None, binaries: Iterable[str] = ()) -> Stack:
     """The full fingerprint of this process and its hosts; call it once the attention libraries are loaded.
 
     Args:
+        hash_cache: where digests of files are remembered; None = every file is read anew.
         binaries: files that matter and that hosts have mapped.
     """
     mapped = {*mapped_binaries(), *map(Path, binaries)}
     components = [
         *system(),
         *processor_of(device.kind).runtimes(device),
-        *distributions(),
+        *distributions(hash_cache),
         *hashed(sorted(mapped), hash_cache),
     ]
     return Stack(device=device, components=tuple(components), environment=dispatch_environment(started_with()))
 
 
-def stack_of(device: Device, told: Sequence[HostSoftware], hash_cache: Path) -> Stack:
+def stack_of(device: Device, told: Sequence[HostSoftware], hash_cache: Path | None) -> Stack:
     """The fingerprint of another environment, as its hosts describe it; the files are hashed by this process."""
     components = {
         (kind, name, version, digest): Component(kind=kind, name=name, version=version, digest=digest)

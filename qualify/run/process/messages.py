@@ -59,7 +59,7 @@ class RunSetup:
     level: Level
     reference: Reference
     hash_cache: str
-    """file that remembers the digests of libraries"""
+    """file that remembers the digests of libraries; empty = every file is read anew"""
     import_paths: tuple[str, ...]
     """folders in which the entries of third parties stand"""
     cards: Mapping[str, Card]

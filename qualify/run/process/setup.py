@@ -24,6 +24,9 @@ class Settings:
     timeout_s: float
     compile_timeout_s: float
     hash_cache: Path
+    """file that remembers the digests of libraries; beside it is what is known of compilations"""
+    anew: bool = False
+    """every library is read anew, whatever is remembered of it"""
     cards: Mapping[str, KernelCard]
     """every kernel of the run by name, also those whose cases are done: their libraries belong to the fingerprint"""
     import_paths: tuple[str, ...] = ()
@@ -46,7 +49,7 @@ class Settings:
             device=self.device,
             level=self.level,
             reference=self.reference,
-            hash_cache=str(self.hash_cache),
+            hash_cache="" if self.anew else str(self.hash_cache),
             import_paths=self.import_paths,
             cards=self.cards,
             preload=tuple(preload),

@@ -125,10 +125,9 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     pipe.announce("", "ceilings")
     ceilings = setup.ceilings or measure_ceilings(processor)
     pipe.announce("", "fingerprint")
-    described = stack.describe_stack(device, Path(setup.hash_cache), pool.binaries())
-    environments = {
-        name: stack.stack_of(device, told, Path(setup.hash_cache)) for name, told in pool.described().items()
-    }
+    known = Path(setup.hash_cache) if setup.hash_cache else None
+    described = stack.describe_stack(device, known, pool.binaries())
+    environments = {name: stack.stack_of(device, told, known) for name, told in pool.described().items()}
     pool.begin_controls()
     pipe.send(Described(stack=described, environments=environments, ceilings=ceilings))
     session = execute.Session(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import platform
@@ -16,7 +17,7 @@ import torch
 import qualify
 from qualify.errors import DeviceError
 from qualify.run.machine.device import processor_of
-from qualify.run.machine.software import dispatch_environment
+from qualify.run.machine.software import dispatch_environment, distributions
 from qualify.run.machine.stack import describe_stack, mapped_binaries
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
@@ -77,6 +78,67 @@ def test_the_environment_holds_what_steers_dispatch_and_no_secret() -> None:
     hidden = {"NVIDIA_API_KEY": "hidden", "TORCH_HUB_TOKEN": "hidden", "HOME_COLOUR": "blue"}
     found = dispatch_environment({"VLLM_ATTENTION_BACKEND": "FLASH_ATTN", "CUDA_X": "1", **hidden})
     assert [("CUDA_X", "1"), ("VLLM_ATTENTION_BACKEND", "FLASH_ATTN")] == list(found.items())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "CUTE_DSL_ARCH", "KMP_BLOCKTIME", "OMP_NUM_THREADS", "OMP_SCHEDULE"),
+        *("NCCL_ALGO", "SGLANG_ATTENTION_BACKEND", "XFORMERS_FORCE_DISABLE_TRITON", "CUBLASLT_LOG_LEVEL"),
+        *("NVIDIA_TF32_OVERRIDE", "TORCHINDUCTOR_MAX_AUTOTUNE", "VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE"),
+        *("OPENBLAS_CORETYPE", "GLIBC_TUNABLES", "NVTE_FLASH_ATTN", "CUTLASS_PATH"),
+    ],
+)
+def test_what_steers_dispatch_is_kept(name: str) -> None:
+    """Libraries that are found elsewhere, compilers, thread pools, and each library's own variables."""
+    assert {name: "1"} == dispatch_environment({name: "1"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("NVIDIA_REQUIRE_CUDA", "NVIDIA_REQUIRE_DRIVER", "OMP_WAIT_POLICY", "LD_LIBRARY_PATH_OLD", "HOME"),
+        *("VLLM_API_KEY", "SGLANG_AUTH", "TORCH_PASSWD", "NCCL_SECRETS", "VLLM_S3_ACCESS_KEY_ID", "TRITON_CREDENTIALS"),
+    ],
+)
+def test_what_says_nothing_or_is_a_secret_is_not_kept(name: str) -> None:
+    """What an image wants of a driver, how threads wait, and every name that a secret may have."""
+    assert {} == dispatch_environment({name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ("https://ann:secret@cache.example/x", "https://***@cache.example/x"),
+        ("redis://:secret@host:1,redis://:secret@other:2", "redis://***@host:1,redis://***@other:2"),
+        ("https://host/x?api_key=secret&size=3", "https://host/x?api_key=***&size=3"),
+        ("level=3;access_token=secret", "level=3;access_token=***"),
+        ("expandable_segments:True,max_split_size_mb:64", "expandable_segments:True,max_split_size_mb:64"),
+        ("/opt/a/lib:/opt/b@2/lib", "/opt/a/lib:/opt/b@2/lib"),
+    ],
+)
+def test_a_secret_in_a_value_is_not_stored(value: str, stored: str) -> None:
+    """Of a URL neither user nor password, of parameters none that bears such a name; the rest stays."""
+    assert {"TORCH_X": stored} == dispatch_environment({"TORCH_X": value})
+
+
+def test_a_changed_file_of_a_distribution_is_another_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its RECORD stays as it was, and so does the digest, until a file is not as it promises."""
+    promise = base64.urlsafe_b64encode(hashlib.sha256(b"x = 1").digest()).decode().rstrip("=")
+    record = f"quack/fast.py,sha256={promise},5\n"
+    for name, text in (("RECORD", record), ("METADATA", "Metadata-Version: 2.1\nName: quack-kernels\nVersion: 9\n")):
+        (tmp_path / "quack_kernels-9.dist-info").mkdir(exist_ok=True)
+        (tmp_path / "quack_kernels-9.dist-info" / name).write_text(text)
+    (tmp_path / "quack").mkdir()
+    (tmp_path / "quack" / "fast.py").write_text("x = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def digest() -> str:
+        return next(part.digest for part in distributions(tmp_path / "sha256.json") if part.name == "quack-kernels")
+
+    assert hashlib.sha256(record.encode()).hexdigest() == digest()
+    (tmp_path / "quack" / "fast.py").write_text("x = 2")
+    assert hashlib.sha256(record.encode()).hexdigest() != digest()
 
 
 def test_what_a_library_sets_is_not_what_was_set() -> None:

@@ -1,0 +1,58 @@
+"""The files of an installed distribution: what its RECORD promises of each, and which are not as promised."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+from collections.abc import Mapping
+
+SUFFIXES = (
+    *(".py", ".pyx", ".so", ".pyd", ".dylib", ".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp", ".inl"),
+    *(".ptx", ".cubin", ".fatbin", ".hsaco"),
+)
+"""what runs, or is compiled to run"""
+_NOT_RUN = ("../", "/", "torch/include/")
+"""what belongs to a distribution and not to its kernels: commands, and the headers for extensions of others, which are
+three quarters of torch's files"""
+
+Files = dict[str, tuple[str, str]]
+"""path and promised sha256 by name; a promise is empty where there is none"""
+
+
+def runs(name: str) -> bool:
+    """Whether a file of that name runs, or is compiled to run."""
+    return name.endswith(SUFFIXES) or ".so." in name
+
+
+def files_of(record: str, root: str) -> Files:
+    """The files that count, from the text of a RECORD; of those without a promise only what runs.
+
+    Args:
+        root: the folder that the RECORD counts from.
+    """
+    root, files = os.path.abspath(root), {}  # noqa: PTH100 - joined with thousands of names
+    for row in csv.reader(record.splitlines()):
+        path, promised = row[0], row[1] if len(row) > 1 else ""
+        if path.startswith(_NOT_RUN) or ".dist-info/" in path:
+            continue
+        kind, _, encoded = promised.partition("=")
+        if kind == "sha256":
+            files[path] = (f"{root}/{path}", base64.urlsafe_b64decode(f"{encoded}==").hex())
+        elif runs(path):
+            files[path] = (f"{root}/{path}", "")
+    return files
+
+
+def not_as_promised(files: Files, digests: Mapping[str, str]) -> dict[str, str]:
+    """What is in the files that are not as promised, or of which nothing is, by name; empty for a file that is gone."""
+    found = {name: (digests.get(path, ""), promise) for name, (path, promise) in files.items()}
+    return {name: seen for name, (seen, promise) in found.items() if seen != promise}
+
+
+def digest_of(record: str, other: Mapping[str, str]) -> str:
+    """Of a whole distribution: that of its RECORD where every file is as promised; empty where it has no RECORD."""
+    lines = [record, *(f"{name} {digest}" for name, digest in sorted(other.items()))] if other else [record]
+    text = "\n".join(lines)
+    return hashlib.sha256(text.encode()).hexdigest() if text else ""
