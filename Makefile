@@ -4,6 +4,7 @@ WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 MATRIX ?= smoke
 TORCH ?= 2.13.0
 BASE ?= main
+INPUTS ?= 20000
 ARGS ?=
 
 VENV := .venv
@@ -12,7 +13,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test quick check types layers documents test-gpu bench docs lock clean
+.PHONY: help install run test quick check types layers documents test-gpu fuzz bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -50,6 +51,9 @@ documents: $(DEV)
 
 test-gpu: $(DEV) ## the tests that run CUDA kernels
 	$(BIN)/pytest --gpu tests/gpu $(ARGS)
+
+fuzz: $(DEV) ## INPUTS damaged inputs (20,000), each in a process with 1 GB and 10 s: no crash, no hang, no internal error
+	$(BIN)/pytest -q tests/fuzz --inputs $(INPUTS) -n $(WORKERS) --maxschedchunk 1 $(ARGS)
 
 bench: $(DEV) ## measure what docs/benchmarks.md quotes
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done

@@ -29,11 +29,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser):
-    """``--gpu`` asks for the tests that run CUDA kernels, ``--kills`` for more of what happens at random."""
+    """``--gpu`` asks for the tests that run CUDA kernels, ``--kills`` and ``--inputs`` for more of what is random."""
     parser.addoption("--gpu", action="store_true", help="run the tests that need a GPU")
     parser.addoption(
         "--until", type=float, metavar="EPOCH_S", help="leave out slow tests, and those that would start later"
     )
+    parser.addoption("--inputs", type=int, default=0, help="inputs that tests/fuzz tries; 0 = a few of each kind")
     parser.addoption("--kills", type=int, default=2, help="random moments of a run at which it is ended by SIGKILL")
 
 
