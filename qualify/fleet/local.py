@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from qualify import __version__
 from qualify.assets import digest_cache
+from qualify.cards.terms import terms_by_kernel
 from qualify.errors import LeaseLost, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
@@ -82,6 +83,7 @@ def new_run(request: Request) -> Run:
         stack=None,
         ceilings=None,
         code=code_of(request),
+        terms=terms_by_kernel(request.kernels, request.plan.kernels),
         environments={name: Environment(python=python) for name, python in request.environments.items()},
     )
 

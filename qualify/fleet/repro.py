@@ -15,7 +15,7 @@ from pathlib import Path
 from qualify.cards.environments import in_environments
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, parse_matrix
-from qualify.cards.matrix import Policy
+from qualify.cards.policy import Policy
 from qualify.cards.problems import meant
 from qualify.errors import UsageError
 from qualify.facts.case import Case

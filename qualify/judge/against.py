@@ -13,9 +13,10 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
+from qualify.judge.beside import stars_of
 from qualify.judge.judged import Against, Judged, judge
 from qualify.store.store import Store
-from qualify.verdict.compare import Side, compare
+from qualify.verdict.compare import Side, compare, same_card
 from qualify.verdict.gate import forbid_drift, without_verdict
 from qualify.verdict.slower import slower_among
 
@@ -43,7 +44,7 @@ def compare_with(
     if baseline is None and judged.runs == (run_id,):
         why = f"was to be compared with {against!r}, which is the same run"
         raise the_same_run(store, judged.run, why, judged.typed)
-    other = judge(store, run_id, kernels, now=now, waivers=waivers)
+    other = judge(store, run_id, kernels, now=now, waivers=waivers, waiver_policy=judged.matrix.policy.waivers)
     comparison = compare(side_of(other), side_of(judged))
     conclusion, forbidden = forbid_drift(judged.conclusion, comparison, judged.matrix.policy.drift)
     if other.future:
@@ -52,7 +53,8 @@ def compare_with(
         conclusion = without_verdict(conclusion)
     seen = Against(comparison=comparison, baseline=baseline, forbidden=forbidden)
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")
-    return replace(judged, conclusion=conclusion, against=seen, slower=slower)
+    untimed = "" if same_card(comparison.before, comparison.after) else "the two runs are not of one card"
+    return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed)
 
 
 def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:
@@ -106,6 +108,7 @@ def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetim
         accepted_by=by.strip(),
         reason=reason.strip(),
         accepted_at=now,
+        waivers=stars_of(judged.conclusion),
     )
     store.accept(baseline)
     return baseline

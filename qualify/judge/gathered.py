@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 
 from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
+from qualify.cards.terms import terms_by_kernel
+from qualify.cards.waivers import refuse_broad
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case, Level
 from qualify.facts.checks import CHECK_VERSION
@@ -114,11 +116,13 @@ def gather(
         matrix_hash=matrix.content_hash,
         matrix_path=str(matrix.path),
         traffic_source=matrix.traffic_source,
+        terms=terms_by_kernel(kernels, plan.kernels),
         select="",
         kernel="",
         state="completed",
     )
     records = _records(plan, found, reasons)
+    refuse_broad(waivers, matrix.card.policy.waivers, [record.case.id for record in records])
     conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))
     begun = min(oldest(run, records) for run in sources or [latest])
     return Judged(

@@ -11,7 +11,8 @@ from pathlib import Path
 from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, parse_matrix
 from qualify.cards.matrix import MatrixCard
-from qualify.cards.waivers import beside, load_waivers
+from qualify.cards.policy import WaiverPolicy
+from qualify.cards.waivers import beside, load_waivers, refuse_broad
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
@@ -23,6 +24,7 @@ from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
+from qualify.facts.weaker import Weaker
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
@@ -64,6 +66,10 @@ class Judged:
     """what it was compared with, where that was asked"""
     slower: Slowdown | None = None
     """what takes longer than in the accepted baseline, or in the run that it was compared with"""
+    untimed: str = ""
+    """why times could not be compared with an earlier run; empty where they were, or where there is none"""
+    weaker: Weaker | None = None
+    """what is asked less than in the accepted baseline; None where nothing is, or nobody accepted one"""
     again: tuple[str, ...] = ()
     """options of a run that makes evidence which would count"""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +108,7 @@ def judge(
     max_age: timedelta | None = None,
     code: CodeHere | None = None,
     part: bool = False,
+    waiver_policy: WaiverPolicy | None = None,
     typed: Typed = PLAIN,
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
@@ -109,17 +116,21 @@ def judge(
     Neither does one that is dated in the future, nor one that was narrowed.
 
     Waivers are judged as they are today: by ``waivers``, else by the file that the matrix names, where it is here.
+    Raises CardError where that file is wrong, or a waiver is beyond the policy.
 
     Args:
         max_age: an older run, or one that took over older evidence, is no verdict.
         code: where the code lies that the evidence must be of; None = whichever it was made by.
         part: judge what a narrowed run selected, for whoever selected it: then it may pass.
+        waiver_policy: what the waivers must keep to; None = that of the run's matrix.
         typed: what printed commands repeat.
     """
     run, records = store.run(run_id), store.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     kernels = in_environments(kernels, run.environments)
-    path, items, notes = _waivers_of(card, run, waivers)
+    allowed = waiver_policy or card.policy.waivers
+    path, items, notes = _waivers_of(card, run, waivers, allowed)
+    refuse_broad(items, allowed, [record.case.id for record in records])
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     ran = sorted(ran_kernels(records))
     if code is not None:
@@ -182,14 +193,16 @@ def rules_of(
     )
 
 
-def _waivers_of(card: MatrixCard, run: Run, given: Path | None) -> tuple[str, tuple[Waiver, ...], list[str]]:
+def _waivers_of(
+    card: MatrixCard, run: Run, given: Path | None, policy: WaiverPolicy
+) -> tuple[str, tuple[Waiver, ...], list[str]]:
     """The path of the file, its waivers, and a note where it is not here."""
     if given is None and card.waivers is None:
         return "", (), []
     path = given or beside(Path(run.matrix_path), str(card.waivers))
     if given is None and not path.exists():
         return str(path), (), [f"no waiver was applied: {path} is not here; give the file with --waivers FILE"]
-    return str(path), load_waivers(path), []
+    return str(path), load_waivers(path, policy), []
 
 
 def reused_note(records: Sequence[Record]) -> list[str]:

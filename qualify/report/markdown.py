@@ -12,6 +12,8 @@ from qualify.report.heatmap import WORDS
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
 from qualify.report.verdict_text import DEMONSTRATION, actions, notes, stack_line, verdict_line
+from qualify.report.weaker import headline as weaker_headline
+from qualify.report.weaker import weaker_table
 from qualify.text import one_line
 
 LIMIT_BYTES = 1_000_000
@@ -52,7 +54,8 @@ def to_markdown(judged: Judged, now: datetime) -> str:
         *(f"- {escaped(note)}" for note in notes(judged, now)[:50]),
         "",
     ]
-    return _limited(lines, [*_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)])
+    rest = [*_weaker(judged), *_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)]
+    return _limited(lines, rest)
 
 
 def _action(action: str) -> str:
@@ -103,6 +106,16 @@ def _against(judged: Judged) -> Iterator[str]:
     yield from _table("Stack", ("what changed",), stack)
     rows = [[topic, code(change.id), escaped(change_text(topic, change))] for topic, change in judged.against.forbidden]
     yield from _table("Changes that the matrix forbids", ("what", "case", "change"), rows)
+
+
+def _weaker(judged: Judged) -> Iterator[str]:
+    if judged.weaker is None:
+        return
+    yield f"**Weaker:** {escaped(weaker_headline(judged.weaker))}"
+    yield ""
+    table = weaker_table(judged.weaker.changes)
+    rows = [[escaped(cell.text) for cell in table.cells(row)] for row in table.rows]
+    yield from _table("Asked less than before", [column.title for column in table.columns], rows)
 
 
 def _slower(judged: Judged) -> Iterator[str]:

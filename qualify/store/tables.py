@@ -159,6 +159,8 @@ runs = Table(
     _words("device_uuid", nullable=True),
     # By kernel and file; most runs have the same. NULL in runs of before it was noted.
     Column("code", Repeated),
+    # By kernel and key of its card, in the same way.
+    Column("terms", Repeated),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),
@@ -361,6 +363,8 @@ baselines = Table(
     _words("accepted_by"),
     _words("reason"),
     Column("accepted_at", UtcTime, nullable=False),
+    # Checks by glob; NULL where an older program accepted it.
+    Column("waivers", Json),
     Index(None, "matrix", "variant", "id"),
     Index(None, "run_id"),
 )

@@ -28,7 +28,7 @@ from qualify.facts.run import Record, Run
 from qualify.store import reading, writing
 from qualify.store.tables import runs
 
-VERSION = 7
+VERSION = 8
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
 READ = (*(f"qualify.export/{version}" for version in range(2, VERSION)), FORMAT)
@@ -36,7 +36,7 @@ SIDES = READ[:4]
 """formats that spell a mask in three fields"""
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
 calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
-also the environments of a run"""
+also the environments of a run, version 8 what its kernel cards promised"""
 _AGAIN = "Copy it again, or make it again: qualify db export RUN"
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.

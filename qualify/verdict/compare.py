@@ -76,7 +76,7 @@ def compare(before: Side, after: Side) -> Comparison:
 
 def compare_times(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> tuple[Change, ...]:
     """Times that differ between two runs on one card, from the cases that both have; none of two cards."""
-    return _ordered(_each(both, _time)) if _same_card(before, after) else ()
+    return _ordered(_each(both, _time)) if same_card(before, after) else ()
 
 
 def _stack_changes(before: Run, after: Run) -> Iterator[StackChange]:
@@ -144,7 +144,8 @@ def _same_checks(before: Side, after: Side) -> bool:
     return before.run.check_version == after.run.check_version
 
 
-def _same_card(before: Run, after: Run) -> bool:
+def same_card(before: Run, after: Run) -> bool:
+    """Whether both runs used one device: only then their times are compared."""
     one, other = before.stack, after.stack
     return one is not None and other is not None and one.device.uuid == other.device.uuid
 
@@ -164,7 +165,7 @@ def _caveats(before: Side, after: Side) -> Iterator[str]:
         )
     if not one.stack or not other.stack:
         yield "the stack of one run is unknown: stacks and times are not compared"
-    elif not _same_card(one, other):
+    elif not same_card(one, other):
         yield "the runs used two cards: times are not compared, because equal cards differ"
     if any(run.state != "completed" for run in (one, other)):
         yield "one of the runs did not complete"

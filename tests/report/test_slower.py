@@ -16,8 +16,8 @@ from qualify.facts.case import Case
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
+from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
-from qualify.judge.slower import with_slower
 from qualify.report.annotations import to_github
 from qualify.report.context import report_context
 from qualify.report.document import to_json
@@ -56,7 +56,7 @@ def baseline(store: Store, path: Path, base_us: float = 100.0) -> Run:
 def judged(store: Store, path: Path, factor: float, base_us: float = 100.0, **changes: Any) -> Judged:
     """A newer run with that factor, judged as `run` and `gate` do."""
     run = store_run(store, path, timed(factor, base_us), **changes)
-    return with_slower(store, judge(store, run.id, shipped_kernels(), now=NOW))
+    return beside_baseline(store, judge(store, run.id, shipped_kernels(), now=NOW))
 
 
 def test_ten_times_slower_is_never_simply_promoted(store: Store, path: Path) -> None:

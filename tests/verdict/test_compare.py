@@ -19,7 +19,7 @@ from builders import (
 )
 from stored_runs import make_run, make_stack
 
-from qualify.cards.matrix import Drift
+from qualify.cards.policy import Drift
 from qualify.facts.accuracy import CLASSES
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Change, Comparison
