@@ -14,11 +14,17 @@ from qualify.facts.weaker import Weaker
 from qualify.judge.judged import Judged
 from qualify.store.store import Store
 from qualify.verdict.gate import forbid_slower, forbid_weaker
-from qualify.verdict.slower import slowdown
+from qualify.verdict.slower import NOISE, slowdown
 from qualify.verdict.weaker import Demand, asked_less
 
 LOOKED_AT = 500
 """newest runs of the matrix among which those of a verdict are looked for"""
+
+LIMITS = (
+    f"slower cases fail the gate, as policy.drift.times says. Two runs of one stack differ by {NOISE:.1%} without any "
+    "change, and a busy or hot machine by more: this proves no slower kernel"
+)
+"""what a failure by times says of itself"""
 
 
 def beside_baseline(store: Store, judged: Judged) -> Judged:
@@ -130,5 +136,6 @@ def _times(judged: Judged) -> Judged:
     if judged.matrix.policy.drift.times != "fail":
         return judged
     conclusion = forbid_slower(judged.conclusion, judged.slower, judged.untimed)
-    notes = (*judged.notes, f"policy.drift.times is fail, and times are not compared: {judged.untimed}")
-    return replace(judged, conclusion=conclusion, notes=notes if judged.untimed else judged.notes)
+    notes = [f"policy.drift.times is fail, and times are not compared: {judged.untimed}"] if judged.untimed else []
+    notes += [LIMITS] if judged.slower else []
+    return replace(judged, conclusion=conclusion, notes=(*judged.notes, *notes))

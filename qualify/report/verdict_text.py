@@ -11,8 +11,9 @@ from qualify.judge.judged import Against, Judged
 from qualify.report.ages import shown_age
 from qualify.report.differences import change_text, grouped, stack_change_text, told_topics
 from qualify.report.environments import environment_views
+from qualify.report.figures import counted
 from qualify.report.incidents import counted_states, replays
-from qualify.report.slower import headline, sentence
+from qualify.report.slower import headline, sentence, slower_actions
 from qualify.report.troubles import Trouble, missing, troubles
 from qualify.report.views import join
 from qualify.report.waived import waived_words
@@ -70,6 +71,8 @@ def verdict_line(judged: Judged) -> str:
         verdict += ", of the part of the matrix that was selected"
     if judged.weaker:
         verdict += ", and less is asked than in the accepted baseline"
+    if judged.slower:
+        verdict += f", and {counted(len(judged.slower.cases), 'case')} became slower"
     if conclusion.verdict == "PASS" and (waived := waived_words(conclusion)):
         verdict += f"; waived: {waived}"
     counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
@@ -186,7 +189,9 @@ def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
     """How to look at a failure, and how to live with it."""
     run, typed, expired = judged.run, judged.typed, judged.conclusion.expired
     todo = weaker_actions(judged, judged.weaker) if judged.weaker and judged.weaker.forbidden else []
-    if todo and not found and not expired and not judged.slower and not (judged.against and judged.against.forbidden):
+    if judged.slower and judged.matrix.policy.drift.times == "fail":
+        todo += slower_actions(judged, judged.slower)
+    if todo and not found and not expired and not (judged.against and judged.against.forbidden):
         return todo
     worst = next((trouble.first for trouble in found if trouble.is_case and trouble.verdict == "FAIL"), "")
     if worst:

@@ -131,3 +131,54 @@ def test_without_a_baseline_nothing_is_compared(store: Store, path: Path) -> Non
     compared = compare_with(store, found, before.id, shipped_kernels(), now=NOW)
     assert compared.slower is not None
     assert (before.id, "") == (compared.slower.run, compared.slower.accepted_by)
+
+
+FAIL = MATRIX + "policy: {drift: {times: fail}}\n"
+
+
+def test_a_matrix_may_fail_slower_cases(store: Store, path: Path) -> None:
+    """Exit 1; it says what it cannot know, and what to do. A rerun that is as fast as before is green again."""
+    path.write_text(FAIL)
+    before = baseline(store, path)
+    assert 0 == judged(store, path, 1.03).conclusion.exit_code
+    found = judged(store, path, 2)
+    lines = to_text(found, NOW).splitlines()
+    reason = f"takes longer than {before.id} in 1 case"
+    assert (1, "FAIL") == (found.conclusion.exit_code, found.conclusion.verdict)
+    assert lines[0].startswith("serving: not qualified, and 1 case became slower (")
+    assert [
+        "do: keep the release back",
+        f"do: look at what became slower: qualify diff {before.id} {found.run.id}",
+        f"do: measure again on an idle machine, before you blame a kernel: qualify run {path} --device cpu --fresh",
+        f"do: or accept the times: qualify baseline accept {found.run.id} --reason '{reason}' --by \"$USER\"",
+    ] == [line for line in lines if line.startswith("do: ")]
+    assert any("Two runs of one stack differ by 3.5% without any change" in line for line in lines)
+    assert accepted(store, judge(store, found.run.id, shipped_kernels(), now=NOW), by="a", reason="b", now=NOW)
+    assert 0 == judged(store, path, 2).conclusion.exit_code
+
+
+def test_times_that_cannot_be_compared_are_no_verdict(store: Store, path: Path) -> None:
+    """Who asks for them gets no green one from another card; who does not is not bothered."""
+    path.write_text(FAIL)
+    before = baseline(store, path)
+    stack = make_stack()
+    other = replace(stack, device=replace(stack.device, uuid="cpu-1"))
+    found = judged(store, path, 2, stack=other)
+    assert (5, None) == (found.conclusion.exit_code, found.slower)
+    why = f"run {before.id} used another card than this evidence, and equal cards differ"
+    assert f"note: policy.drift.times is fail, and times are not compared: {why}" in to_text(found, NOW).splitlines()
+    run = store_run(store, path, timed(1), stack=other)
+    compared = compare_with(
+        store, judge(store, run.id, shipped_kernels(), now=NOW), "baseline", shipped_kernels(), now=NOW
+    )
+    assert 5 == beside_baseline(store, compared).conclusion.exit_code
+
+
+def test_another_run_may_be_the_measure(store: Store, path: Path) -> None:
+    """`--against RUN` compares times with that run, where nobody accepted a baseline too."""
+    path.write_text(FAIL)
+    before = store_run(store, path, timed(1), age=timedelta(hours=2))
+    found = judged(store, path, 2)
+    assert 0 == found.conclusion.exit_code
+    compared = beside_baseline(store, compare_with(store, found, before.id, shipped_kernels(), now=NOW))
+    assert 1 == compared.conclusion.exit_code
