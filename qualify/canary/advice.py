@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from qualify.canary.messages import Seen
 from qualify.facts.canary import Advice
 from qualify.facts.run import Verdict
+from qualify.facts.typed import PLAIN
 
 KERNEL_XIDS = (13, 31, 43, 45)
 """errors that the driver reports when a kernel faults or its context is lost"""
@@ -30,7 +31,8 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     a failure, a regression, or a fault of the kernel (Xid)   hold         roll back
     no verdict; kernels or numbers suspicious; slower;        hold         hold
     no baseline; another error of the device (Xid);
-    an expired waiver and no failure; a demonstration
+    an expired waiver and no failure; a demonstration;
+    less is asked than in the baseline
     none of these                                             promote      promote
     ========================================================  ===========  =================
 
@@ -52,8 +54,9 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     if worse or doubtful:
         return Counsel(advice="hold", verdict=verdict, reasons=(*worse, *doubtful))
     reason = f"nothing got worse against baseline {seen.baseline}"
+    waived = (f"waived: {seen.waived}",) if seen.waived else ()
     notes = tuple(f"times are not compared: {why}" for why in numerics_only)
-    return Counsel(advice="promote", verdict=verdict, reasons=(reason, *notes))
+    return Counsel(advice="promote", verdict=verdict, reasons=(reason, *waived, *notes))
 
 
 def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
@@ -74,11 +77,13 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...])
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
         reasons.append(f"the run gave no verdict ({seen.verdict})")
     if seen.baseline is None:
-        command = f"qualify baseline accept {seen.run_id} --by NAME --reason TEXT"
+        command = PLAIN.accept(seen.run_id, "first baseline")
         reasons.append(f"nobody accepted a baseline of {seen.matrix} on {seen.variant}: {command}")
     counted = [f"{count} in {topic}" for topic, count in seen.suspicious.items() if count]
     if counted:
         reasons += [f"suspicious against the baseline: {', '.join(counted)}", *seen.examples]
+    if seen.weaker:
+        reasons += ["less is asked than in the baseline", *seen.weaker]
     if seen.slower and not numerics_only:
         reasons.append(f"{seen.slower} cases are slower than in the baseline by more than the canary allows")
     return reasons

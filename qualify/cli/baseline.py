@@ -91,8 +91,8 @@ def baseline_show(
 
     now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
-        found = current_of(store, matrix, variant)
         given = typed(cards=cards, db=db, waivers=waivers)
+        found = current_of(store, matrix, variant, given)
         judged = [judge(store, item.run_id, kernels, now=now, waivers=waivers, typed=given) for item in found]
     if as_json:
         pairs = zip(found, judged, strict=True)

@@ -56,6 +56,10 @@ class Typed:
         """The same as one line for a shell."""
         return shlex.join(self.words(command, *arguments))
 
+    def accept(self, run: str, reason: str) -> str:
+        """The command that makes a run the baseline, for a shell: in the name of whoever pastes it."""
+        return f'{self.command("baseline", "accept", run, "--reason", reason)} --by "$USER"'
+
 
 PLAIN = Typed()
 """nothing was typed but the command"""

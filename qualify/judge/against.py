@@ -77,9 +77,11 @@ def current_baseline(store: Store, judged: Judged) -> Baseline:
         raise NoVerdict(f"run {run.id} has no stack, so no baseline can be chosen for it: its first worker never began")
     found = store.baseline(run.matrix, run.stack.device.variant)
     if found is None:
+        passed = judged.conclusion.verdict == "PASS"
+        accept = judged.typed.accept(run.id, "first baseline")
         raise NoVerdict(
-            f"no baseline of {run.matrix} on {run.stack.device.variant}. Accept a run that qualified: "
-            "qualify baseline accept RUN --by NAME --reason TEXT"
+            f"no baseline of {run.matrix} on {run.stack.device.variant}. "
+            f"{'Run' if passed else 'Once it qualifies, run'} {run.id} can become the first: {accept}"
         )
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from qualify.facts.baseline import Baseline
-from qualify.facts.typed import Typed
 from qualify.text import one_line
 
 
@@ -17,11 +16,6 @@ def to_line(baseline: Baseline, *, current: bool) -> str:
         f"on {baseline.accepted_at:%Y-%m-%d %H:%M} UTC: {baseline.reason}"
     )
     return one_line(text)
-
-
-def accept_command(typed: Typed, run: str, reason: str) -> str:
-    """The command that accepts a run, for a shell: in the name of whoever pastes it."""
-    return f'{typed.command("baseline", "accept", run, "--reason", reason)} --by "$USER"'
 
 
 def to_data(baseline: Baseline, *, current: bool) -> dict[str, Any]:

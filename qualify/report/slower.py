@@ -13,7 +13,6 @@ from qualify.facts.comparison import Change, Seen, Slowdown
 from qualify.facts.typed import level_words
 from qualify.judge.judged import Judged
 from qualify.report import figures
-from qualify.report.baselines import accept_command
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.text import one_line
 from qualify.verdict.slower import factor
@@ -62,7 +61,7 @@ def slower_actions(judged: Judged, slower: Slowdown) -> list[str]:
     return [
         f"look at what became slower: {typed.command('diff', slower.run, judged.source(slower.cases[0].id))}",
         f"measure again on an idle machine, before you blame a kernel: {again}",
-        f"or accept the times: {accept_command(typed, run.id, reason)}",
+        f"or accept the times: {typed.accept(run.id, reason)}",
     ]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from qualify.facts.typed import level_words
 from qualify.facts.weaker import Less, Weaker
 from qualify.judge.judged import Judged
-from qualify.report.baselines import accept_command
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.text import one_line
@@ -110,6 +109,6 @@ def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
         todo.append(f"or, if less is meant, run the matrix as it is: {make}")
         accepted = "latest"
     reason = f"asks less than {weaker.run} in {counted(len(weaker.changes), 'point')}"
-    accept = accept_command(typed, accepted, reason)
+    accept = typed.accept(accepted, reason)
     todo.append(f"{'then' if not weaker.acceptable else 'or, if less is meant,'} accept it as the baseline: {accept}")
     return todo

@@ -14,6 +14,7 @@ from jsonschema import Draft7Validator
 from junitparser import JUnitXml
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, shipped_kernels, store_run, write_waivers
 
+from qualify.canary.child import seen_of
 from qualify.cards.load import load_matrix
 from qualify.facts import codec
 from qualify.facts.run import Run
@@ -289,6 +290,16 @@ def test_a_part_that_was_selected_is_no_weaker_matrix(store: Store, path: Path) 
     run = store_run(store, path, select="*k8*")
     judged = judge(store, run.id, shipped_kernels(), now=NOW, part=True)
     assert beside_baseline(store, judged).weaker is None
+
+
+def test_a_canary_holds_on_it(store: Store, path: Path) -> None:
+    """Its advice names the points; its level is its own, so that one of smoke may run beside a baseline at full."""
+    baseline(store, path, level="full")
+    judged = later(store, path, MATRIX.replace(", torch-cpu-math", ""))
+    assert 2 == len(told(judged))
+    (point,) = seen_of(judged, 0.1).weaker
+    assert point.startswith("kernel torch-cpu-math: then 2 cases, now none")
+    assert () == seen_of(later(store, path), 0.1).weaker
 
 
 def test_another_device_has_another_baseline(store: Store, path: Path) -> None:
