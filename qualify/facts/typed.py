@@ -17,7 +17,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "diff": ("cards", "db", "waivers"),
     "bisect": ("cards", "db", "waivers"),
     "baseline": ("cards", "db", "waivers"),
-    "doctor": (),
+    "canary": ("cards", "db"),
+    "db": ("db",),
+    "doctor": ("environment",),
 }
 """which of the options each printed command takes"""
 

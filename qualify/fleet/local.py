@@ -18,6 +18,7 @@ from qualify.errors import LeaseLost, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code, code_change
+from qualify.facts.differing import stack_words
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
@@ -336,10 +337,8 @@ class _Filing:
         known = self.run.stack
         if known is None or known.fingerprint == started.stack.fingerprint:
             return
-        before, after = set(known.components), set(started.stack.components)
-        parts = sorted({part.name for part in before ^ after}) or ["device or environment"]
         raise UsageError(
-            f"run {self.run.id} began on another stack (different: {', '.join(parts[:8])}). Evidence of two stacks "
+            f"run {self.run.id} began on another stack ({stack_words(known, started.stack)}). Evidence of two stacks "
             "is not mixed in one run: start a new one."
         )
 

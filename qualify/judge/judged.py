@@ -155,7 +155,7 @@ def judge(
             *_changed_note(changed),
             *notes,
             *_ahead(future, now),
-            *reused_note(records),
+            *reused_note(records, typed.command("run", *fresh_words(run, run.matrix_path))),
             *unasserted_note(records),
             *_narrowed(run, selected),
             *_outdated(run),
@@ -205,8 +205,13 @@ def _waivers_of(
     return str(path), load_waivers(path, policy), []
 
 
-def reused_note(records: Sequence[Record]) -> list[str]:
-    """How much was not run again, from which runs, and how old it is."""
+def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:
+    """Arguments of a run that makes all evidence of a run anew."""
+    return (matrix, *again(run, run.level, fresh=True))
+
+
+def reused_note(records: Sequence[Record], command: str) -> list[str]:
+    """How much was not run again, from which runs, how old it is, and the command that runs everything."""
     origins = origins_of(records)
     if not origins:
         return []
@@ -214,7 +219,7 @@ def reused_note(records: Sequence[Record]) -> list[str]:
     shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     count, first = sum(origin_of(record.outcome) is not None for record in records), min(origins.values())
     text = f"{count} of {len(records)} cases were not run again, but taken over from {shown}"
-    return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest; `qualify run --fresh` runs everything"]
+    return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest. To run everything: {command}"]
 
 
 def unasserted_note(records: Sequence[Record]) -> list[str]:

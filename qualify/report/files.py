@@ -59,7 +59,7 @@ def write_report(
         reason = error.strerror or str(error)
         raise InfrastructureError(
             f"the report cannot be written to {directory}: {reason}. The evidence of run {run.id} is stored. Free the "
-            f"place or choose another folder: {typed.command('report', run.id, '--out', 'DIR')}"
+            f"place or choose another folder: {typed.command('report', run.id, '--out', 'other')}"
         ) from error
     return page
 

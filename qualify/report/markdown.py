@@ -55,7 +55,7 @@ def to_markdown(judged: Judged, now: datetime) -> str:
         "",
     ]
     rest = [*_weaker(judged), *_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)]
-    return _limited(lines, rest)
+    return _limited(lines, rest, judged.typed.command("report", judged.run.id))
 
 
 def _action(action: str) -> str:
@@ -63,8 +63,8 @@ def _action(action: str) -> str:
     return f"{escaped(words)}: {code(command)}" if colon and command.startswith("qualify ") else escaped(action)
 
 
-def _limited(lines: Sequence[str], rest: Iterable[str]) -> str:
-    """The lines, and as many of the rest as the limit allows."""
+def _limited(lines: Sequence[str], rest: Iterable[str], whole: str) -> str:
+    """The lines, and as many of the rest as the limit allows, with the command that shows the whole."""
     kept = list(lines)
     size = sum(len(line.encode()) + 1 for line in kept)
     left_out = 0
@@ -75,7 +75,7 @@ def _limited(lines: Sequence[str], rest: Iterable[str]) -> str:
         else:
             kept.append(line)
     if left_out:
-        kept += ["", f"{left_out} more lines do not fit here: `qualify report` shows everything."]
+        kept += ["", f"{left_out} more lines do not fit here. Everything: {code(whole)}"]
     return "\n".join(kept)
 
 

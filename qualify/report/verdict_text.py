@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from qualify.facts.comparison import Slowdown
+from qualify.facts.differing import stack_words
 from qualify.facts.typed import level_words
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
@@ -217,7 +218,7 @@ def _against_actions(judged: Judged, against: Against) -> list[str]:
         return [*todo, f"{told}: suspect the device, the matrix and the cards, or a failure that comes and goes"]
     todo.append(f"find the component to blame: {typed.command('bisect', before.id, run.id, '--plan')}")
     if against.baseline and before.stack:
-        todo.append(f"or go back to the accepted stack {before.stack.fingerprint[:12]} of run {before.id}")
+        todo.append(f"or go back to the accepted stack of run {before.id} ({stack_words(run.stack, before.stack)})")
     return todo
 
 

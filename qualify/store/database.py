@@ -41,6 +41,11 @@ class Database:
         self.engine = self._engine(migrating=False)
 
     @property
+    def address(self) -> str:
+        """What --db takes: the path of an SQLite file, or the URL without its password."""
+        return self.where if self.sqlite else passwordless(self.url.render_as_string(hide_password=False))
+
+    @property
     def sqlite(self) -> bool:
         """Whether it is an SQLite file."""
         return self.url.get_backend_name() == "sqlite"
@@ -152,7 +157,7 @@ def check_place(url: URL, *, create: bool) -> None:
     if path.is_dir():
         raise store_error(str(path), "it is a folder", f"Give a file, for example {path / 'evidence.db'}.")
     if not create and not path.exists():
-        raise store_error(str(path), "no such file", "Evidence comes from 'qualify run MATRIX'; or give --db.")
+        raise store_error(str(path), "no such file", "Evidence comes from `qualify run`; or give --db.")
     if not path.parent.is_dir():
         advice = f"The path is probably mistyped; otherwise: mkdir -p {path.parent}"
         raise store_error(str(path), f"the folder {path.parent} does not exist", advice)

@@ -443,6 +443,8 @@ watched_stacks = Table(
     # A fingerprint that has not settled yet; empty where there is none.
     _words("changing_to"),
     Column("changing_since", UtcTime),
+    # What differs there; NULL where an older program saw it.
+    Column("changes", Json),
 )
 
 fires = Table(

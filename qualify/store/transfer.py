@@ -37,7 +37,7 @@ SIDES = READ[:4]
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
 calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
 also the environments of a run, version 8 what its kernel cards promised"""
-_AGAIN = "Copy it again, or make it again: qualify db export RUN"
+_AGAIN = "Copy it again, or make it again with `qualify db export`."
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")

@@ -1,4 +1,4 @@
-"""What the kernel cards of a run promised, and which waivers were in force when a baseline was accepted.
+"""What the cards of a run promised, which broad waivers were accepted with a baseline, what a changing stack changes.
 
 Revision ID: 0014
 Revises: 0012
@@ -16,6 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds two columns; of what is stored nobody noted either."""
+    """Adds three columns; of what is stored nobody noted any of it."""
     op.add_column("runs", sa.Column("terms", sa.Text(), nullable=True))
     op.add_column("baselines", sa.Column("waivers", sa.Text(), nullable=True))
+    op.add_column("watched_stacks", sa.Column("changes", sa.Text(), nullable=True))
