@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from qualify.canary.messages import Seen
 from qualify.facts.canary import Advice
 from qualify.facts.run import Verdict
-from qualify.facts.typed import PLAIN
+from qualify.facts.typed import PLAIN, Typed
 
 KERNEL_XIDS = (13, 31, 43, 45)
 """errors that the driver reports when a kernel faults or its context is lost"""
@@ -22,7 +22,9 @@ class Counsel:
     reasons: tuple[str, ...]
 
 
-def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, ...] = ()) -> Counsel:
+def advise(
+    seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, ...] = (), typed: Typed = PLAIN
+) -> Counsel:
     """The advice on a fire that made a verdict.
 
     ========================================================  ===========  =================
@@ -41,10 +43,11 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     Args:
         numerics_only: why times say nothing; then none holds.
         xids: errors that the driver reported during the run.
+        typed: what the command repeats that accepts a baseline.
     """
     faults = tuple(xid for xid in xids if xid in KERNEL_XIDS)
     verdict: Verdict = "FAIL" if faults else seen.verdict
-    worse, doubtful = _worse(seen, faults), _doubtful(seen, numerics_only, xids)
+    worse, doubtful = _worse(seen, faults), _doubtful(seen, numerics_only, xids, typed)
     changed = [change.component for change in seen.stack]
     if worse and seen.baseline and changed:
         since = f"the stack changed since baseline {seen.baseline}: {', '.join(changed)}"
@@ -69,7 +72,7 @@ def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
     return reasons
 
 
-def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...]) -> list[str]:
+def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...], typed: Typed) -> list[str]:
     others = [xid for xid in dict.fromkeys(xids) if xid not in KERNEL_XIDS]
     reasons = [*seen.expired, *(f"the driver reported Xid {xid} during the run" for xid in others)]
     if seen.demonstration:
@@ -77,7 +80,7 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...])
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
         reasons.append(f"the run gave no verdict ({seen.verdict})")
     if seen.baseline is None:
-        command = PLAIN.accept(seen.run_id, "first baseline")
+        command = typed.accept(seen.run_id, "first baseline")
         reasons.append(f"nobody accepted a baseline of {seen.matrix} on {seen.variant}: {command}")
     counted = [f"{count} in {topic}" for topic, count in seen.suspicious.items() if count]
     if counted:
