@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import qualify
+from qualify.facts.typed import OPTIONS
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
 THIRD_PARTY = Path(__file__).parent / "fleet" / "third_party.py"
@@ -216,3 +218,24 @@ def write_matrix(
     )
     path.write_text(text)
     return path
+
+
+PRINTED = re.compile(rf"qualify (?:{'|'.join(OPTIONS)}) .*")
+
+
+def paste(line: str, folder: Path, **variables: str) -> Ended:
+    """A printed line in a real shell, in which ``qualify`` is this interpreter's."""
+    bin_folder = write_program(folder / "bin").parent
+    env = environment(**variables)
+    env["PATH"] = f"{bin_folder}:{env['PATH']}"
+    ended = subprocess.run(
+        ["/bin/sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert "Traceback" not in ended.stderr, ended.stderr
+    return Ended(code=ended.returncode, out=ended.stdout, err=ended.stderr)
+
+
+def advice(text: str) -> list[str]:
+    """The commands of the ``do:`` lines."""
+    lines = [line for line in text.splitlines() if line.startswith("do: ")]
+    return [found[0] for line in lines if (found := PRINTED.search(line))]

@@ -17,6 +17,7 @@ from builders import make_evidence, make_finding
 from qualify.assets import digest_cache
 from qualify.cards.environments import in_environments
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, load_kernels, load_matrix
+from qualify.cards.terms import terms_by_kernel
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code
@@ -24,6 +25,7 @@ from qualify.facts.environment import Environment
 from qualify.facts.outcome import Measured, Outcome, Refused
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Component, Device, Stack
+from qualify.facts.terms import Terms
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
 from qualify.store.store import Store
@@ -126,6 +128,14 @@ def code_of(plan: Plan, cards: tuple[Path, ...], environments: Mapping[str, str]
     return {name: code or {} for name, code in found.items()}
 
 
+def terms_of_plan(
+    plan: Plan, cards: tuple[Path, ...], environments: Mapping[str, str] = NO_ENVIRONMENTS
+) -> dict[str, Terms]:
+    """What the cards of the plan's kernels promise."""
+    kernels = in_environments(load_kernels(cards) if cards else shipped_kernels(), environments)
+    return terms_by_kernel(kernels, plan.kernels)
+
+
 def store_run(
     store: Store,
     matrix: Path,
@@ -153,6 +163,7 @@ def store_run(
         stack=stack or make_stack(),
         environments=environments,
         **({} if "code" in changes else {"code": code_of(plan, cards, interpreters)}),
+        **({} if "terms" in changes else {"terms": terms_of_plan(plan, cards, interpreters)}),
         **changes,
     )
     store.begin(run)

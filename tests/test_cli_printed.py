@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import Ended, call, environment, write_cards, write_matrix, write_program
+from cli_process import advice, call, paste, write_cards, write_matrix
 from stored_runs import MATRIX, NOW, make_stack, store_run, write_waivers
 from typer.testing import CliRunner
 
@@ -19,26 +17,6 @@ from qualify.cli.shared import typed
 from qualify.facts.typed import OPTIONS, Typed
 from qualify.store.database import passwordless
 from qualify.store.store import Store
-
-PRINTED = re.compile(rf"qualify (?:{'|'.join(OPTIONS)}) .*")
-
-
-def paste(line: str, folder: Path, **variables: str) -> Ended:
-    """A printed line in a real shell, in which ``qualify`` is this interpreter's."""
-    bin_folder = write_program(folder / "bin").parent
-    env = environment(**variables)
-    env["PATH"] = f"{bin_folder}:{env['PATH']}"
-    ended = subprocess.run(
-        ["/bin/sh", "-c", line], cwd=folder, env=env, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert "Traceback" not in ended.stderr, ended.stderr
-    return Ended(code=ended.returncode, out=ended.stdout, err=ended.stderr)
-
-
-def advice(text: str) -> list[str]:
-    """The commands of the ``do:`` lines."""
-    lines = [line for line in text.splitlines() if line.startswith("do: ")]
-    return [found[0] for line in lines if (found := PRINTED.search(line))]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +114,7 @@ def test_nobody_is_sent_back_to_the_stack_that_is_there(tmp_path: Path, empty_sq
     assert ["repro", "report", "diff"] == [shlex.split(line)[1] for line in advice(same.out)]
     stored(tmp_path, outcome=failing, stack=make_stack(torch="2.12.0"))
     other = call("gate", "--against", "baseline", "--db", "e.db", cwd=tmp_path)
-    assert f"do: or go back to the accepted stack {make_stack().fingerprint[:12]} of run {before}" in other.out
+    assert f"do: or go back to the accepted stack of run {before} (torch 2.12.0 → 2.11.0)" in other.out
     for line in advice(other.out)[1:]:
         assert 0 == paste(line, tmp_path).code
     write_waivers(tmp_path / "w.yaml")
@@ -177,9 +155,10 @@ def test_no_password_is_printed(monkeypatch: pytest.MonkeyPatch, given: str, pri
 
 def test_every_printed_option_exists() -> None:
     """What a printed command repeats, that command takes."""
-    everything = Typed(cards=("c",), db="d", waivers="w")
+    everything = Typed(cards=("c",), db="d", waivers="w", environments=("n=p",))
+    within = {"baseline": ["accept"], "canary": ["serve"], "db": ["upgrade"]}
     for command in OPTIONS:
-        words = ["baseline", "accept"] if command == "baseline" else [command]
+        words = [command, *within.get(command, [])]
         usage = CliRunner().invoke(_parser(), [*words, "--help"]).output
         for option in (word for word in everything.words(command) if word.startswith("--")):
             assert option in usage, (command, option)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from qualify.canary.messages import Seen
 from qualify.facts.canary import Advice
 from qualify.facts.run import Verdict
+from qualify.facts.typed import PLAIN, Typed
 
 KERNEL_XIDS = (13, 31, 43, 45)
 """errors that the driver reports when a kernel faults or its context is lost"""
@@ -21,7 +22,9 @@ class Counsel:
     reasons: tuple[str, ...]
 
 
-def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, ...] = ()) -> Counsel:
+def advise(
+    seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, ...] = (), typed: Typed = PLAIN
+) -> Counsel:
     """The advice on a fire that made a verdict.
 
     ========================================================  ===========  =================
@@ -30,7 +33,8 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     a failure, a regression, or a fault of the kernel (Xid)   hold         roll back
     no verdict; kernels or numbers suspicious; slower;        hold         hold
     no baseline; another error of the device (Xid);
-    an expired waiver and no failure; a demonstration
+    an expired waiver and no failure; a demonstration;
+    less is asked than in the baseline
     none of these                                             promote      promote
     ========================================================  ===========  =================
 
@@ -39,10 +43,11 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     Args:
         numerics_only: why times say nothing; then none holds.
         xids: errors that the driver reported during the run.
+        typed: what the command repeats that accepts a baseline.
     """
     faults = tuple(xid for xid in xids if xid in KERNEL_XIDS)
     verdict: Verdict = "FAIL" if faults else seen.verdict
-    worse, doubtful = _worse(seen, faults), _doubtful(seen, numerics_only, xids)
+    worse, doubtful = _worse(seen, faults), _doubtful(seen, numerics_only, xids, typed)
     changed = [change.component for change in seen.stack]
     if worse and seen.baseline and changed:
         since = f"the stack changed since baseline {seen.baseline}: {', '.join(changed)}"
@@ -52,8 +57,9 @@ def advise(seen: Seen, *, numerics_only: tuple[str, ...] = (), xids: tuple[int, 
     if worse or doubtful:
         return Counsel(advice="hold", verdict=verdict, reasons=(*worse, *doubtful))
     reason = f"nothing got worse against baseline {seen.baseline}"
+    waived = (f"waived: {seen.waived}",) if seen.waived else ()
     notes = tuple(f"times are not compared: {why}" for why in numerics_only)
-    return Counsel(advice="promote", verdict=verdict, reasons=(reason, *notes))
+    return Counsel(advice="promote", verdict=verdict, reasons=(reason, *waived, *notes))
 
 
 def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
@@ -66,7 +72,7 @@ def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
     return reasons
 
 
-def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...]) -> list[str]:
+def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...], typed: Typed) -> list[str]:
     others = [xid for xid in dict.fromkeys(xids) if xid not in KERNEL_XIDS]
     reasons = [*seen.expired, *(f"the driver reported Xid {xid} during the run" for xid in others)]
     if seen.demonstration:
@@ -74,11 +80,13 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...])
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
         reasons.append(f"the run gave no verdict ({seen.verdict})")
     if seen.baseline is None:
-        command = f"qualify baseline accept {seen.run_id} --by NAME --reason TEXT"
+        command = typed.accept(seen.run_id, "first baseline")
         reasons.append(f"nobody accepted a baseline of {seen.matrix} on {seen.variant}: {command}")
     counted = [f"{count} in {topic}" for topic, count in seen.suspicious.items() if count]
     if counted:
         reasons += [f"suspicious against the baseline: {', '.join(counted)}", *seen.examples]
+    if seen.weaker:
+        reasons += ["less is asked than in the baseline", *seen.weaker]
     if seen.slower and not numerics_only:
         reasons.append(f"{seen.slower} cases are slower than in the baseline by more than the canary allows")
     return reasons

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from qualify.canary.messages import Seen
 from qualify.canary.upgrades import stack_of
-from qualify.canary.watch import told
 from qualify.facts.canary import Fire
 from qualify.facts.comparison import StackChange
+from qualify.facts.differing import changes_words, stack_changes
 from qualify.facts.stack import Stack
 from qualify.store.store import Store
-from qualify.verdict.compare import stack_changes
 
 
 def blamed(fire: Fire, seen: Seen, store: Store) -> Fire:
@@ -49,4 +48,4 @@ def _as_run(filed: tuple[StackChange, ...], ran: Stack) -> tuple[StackChange, ..
 def _reason(changes: tuple[StackChange, ...]) -> str:
     if not changes:
         return "the stack had changed, and the run found it as before"
-    return f"stack changed: {told(changes)}"
+    return f"stack changed: {changes_words(changes)}"

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,9 +25,12 @@ from qualify.facts.comparison import Bucket, Change, Comparison, Topic
 from qualify.fleet.local import execute, new_run
 from qualify.fleet.request import Asked, make_request
 from qualify.judge.against import BASELINE, compare_with
+from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
 from qualify.report.differences import change_text
 from qualify.report.files import write_report
+from qualify.report.waived import waived_words
+from qualify.report.weaker import sentence
 from qualify.run.process.parent import die_with
 from qualify.store.store import Store
 from qualify.text import one_line
@@ -80,7 +84,10 @@ def obey(order: Order, store: Store, messages: Messages) -> Seen:
     run_id = _go_on(order, store, messages) or _begin(order, store, messages)
     kernels, now = load_kernels(tuple(map(Path, order.cards))), datetime.now(UTC)
     judged = judge(store, run_id, kernels, now=now, part=True)
-    write_report(Path(order.out) / run_id, judged.run, judged.whole, judged.conclusion, judged.selftest)
+    # The canary's own verdict stays: what is asked less says nothing of the stack.
+    judged = replace(judged, weaker=beside_baseline(store, judged).weaker)
+    shown = (judged.run, judged.whole, judged.conclusion, judged.selftest)
+    write_report(Path(order.out) / run_id, *shown, weaker=judged.weaker)
     with suppress(NoVerdict):  # nobody accepted one, which the advice says
         judged = compare_with(store, judged, BASELINE, kernels, now=now)
     return seen_of(judged, order.slower)
@@ -133,6 +140,8 @@ def seen_of(judged: Judged, slower: float) -> Seen:
         verdict=judged.conclusion.verdict,
         failing=_failing(judged),
         expired=_expired(judged),
+        weaker=_weaker(judged),
+        waived=_short(waived_words(judged.conclusion)),
         demonstration=judged.conclusion.demonstration,
         baseline=comparison.before.id if comparison else None,
         stack=comparison.stack if comparison else (),
@@ -155,6 +164,15 @@ def _expired(judged: Judged) -> tuple[str, ...]:
     if _failing(judged) or (judged.against and judged.against.forbidden):
         return ()
     return tuple(f"{use.waiver.place}: waiver {use.waiver.id} has expired" for use in judged.conclusion.expired)
+
+
+def _weaker(judged: Judged) -> tuple[str, ...]:
+    """The first points in which less is asked than the policy allows."""
+    if judged.weaker is None or not judged.weaker.forbidden:
+        return ()
+    points = [less for less in judged.weaker.changes if less.kind != "level"]
+    more = [f"and {len(points) - NAMED} more"] if len(points) > NAMED else []
+    return (*(_short(sentence(less)) for less in points[:NAMED]), *more)
 
 
 def _counted(comparison: Comparison | None, bucket: Bucket, topics: Iterable[Topic]) -> dict[Topic, int]:

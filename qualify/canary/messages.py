@@ -73,6 +73,10 @@ class Seen:
     """the first changes, in words"""
     expired: tuple[str, ...] = ()
     """waivers that have expired, where nothing else makes the verdict FAIL: that says nothing of the stack"""
+    weaker: tuple[str, ...] = ()
+    """what the matrix asks less than the baseline, and its policy forbids, in words; the level is the canary's own"""
+    waived: str = ""
+    """owner, case and last day of each waiver that the run needed to pass; empty where it needed none"""
     demonstration: bool = False
     """a CPU stood in for the GPU that kernels of the matrix need: the verdict says nothing of a GPU"""
 

@@ -12,6 +12,8 @@ from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.facts import codec
 from qualify.facts.canary import Fire, Hold, Watched, own_lease
+from qualify.facts.differing import changes_words
+from qualify.facts.typed import PLAIN, Typed
 from qualify.store.store import Store
 from qualify.text import one_line
 
@@ -47,8 +49,8 @@ def list_canaries(store: Store, cards: Mapping[str, LoadedCanary], lease: str) -
     }
 
 
-def to_lines(data: Mapping[str, Any]) -> list[str]:
-    """The list for people."""
+def to_lines(data: Mapping[str, Any], serve: str) -> list[str]:
+    """The list for people; ``serve`` is the command that starts a service."""
     lines = []
     for item in data["canaries"]:
         times = [f"cron {item['cron']}"] * bool(item["cron"]) + ["stack change"] * bool(item["settle"])
@@ -62,14 +64,14 @@ def to_lines(data: Mapping[str, Any]) -> list[str]:
         lines.append(f"held by canaries that have no card any more: {', '.join(data['orphans'])}")
     alerts = data["alerts"]
     lines += [
-        *_leader_lines(data["leader"]),
+        *_leader_lines(data["leader"], serve),
         "alerts " + ", ".join(f"{count} {state}" for state, count in alerts.items()),
         *(f"unsent  {it['canary']} to {it['target']} ({it['kind']}): {it['error']}" for it in data["given_up"]),
     ]
     return [one_line(line) for line in lines]
 
 
-def explain(store: Store, loaded: LoadedCanary, lease: str) -> dict[str, Any]:
+def explain(store: Store, loaded: LoadedCanary, lease: str, typed: Typed = PLAIN) -> dict[str, Any]:
     """When a canary fires next and why, what it waits for, what it did, and what speaks against running here now."""
     card, canaries = loaded.card, store.canaries
     now, found = canaries.now(), examine(loaded.card.device)
@@ -81,7 +83,7 @@ def explain(store: Store, loaded: LoadedCanary, lease: str) -> dict[str, Any]:
         "device": here(card.device),
         "timeout_s": seconds(card.timeout),
         "leader": leader_data(store, lease, now),
-        "why": _why(loaded, [item for item in canaries.watched() if item.lease == own_lease(lease, item.node)], now),
+        "why": _why(loaded, [it for it in canaries.watched() if it.lease == own_lease(lease, it.node)], now, typed),
         "next": [moment.isoformat() for moment in _next(loaded, now, NEXT)],
         "refuse": list(found.refuse),
         "numerics_only": list(found.numerics_only),
@@ -91,8 +93,8 @@ def explain(store: Store, loaded: LoadedCanary, lease: str) -> dict[str, Any]:
     }
 
 
-def explain_lines(data: Mapping[str, Any]) -> list[str]:
-    """The explanation for people."""
+def explain_lines(data: Mapping[str, Any], serve: str) -> list[str]:
+    """The explanation for people; ``serve`` is the command that starts a service."""
     lines = [
         f"{data['canary']}: matrix {data['matrix']} at level {data['level']} on {data['device']} ({data['path']})",
         *data["why"],
@@ -102,12 +104,12 @@ def explain_lines(data: Mapping[str, Any]) -> list[str]:
         *(f"held     {_hold_line(hold)}" for hold in data["holds"]),
         *(f"fired    {fire_line(fire)}" for fire in data["history"]),
         *(f"tells    {alert['target']} ({alert['kind']}): {', '.join(alert['events'])}" for alert in data["alerts"]),
-        *_leader_lines(data["leader"]),
+        *_leader_lines(data["leader"], serve),
     ]
     return [one_line(line) for line in lines]
 
 
-def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime) -> list[str]:
+def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime, typed: Typed) -> list[str]:
     card = loaded.card
     lines = [f"fires at {card.cron} UTC; of times that were missed the last one is made up for"] if card.cron else []
     if card.stack_change:
@@ -119,7 +121,7 @@ def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime) -> lis
             if item.canary == card.canary
         ]
     if not lines:
-        lines.append(f"fires by hand only: qualify canary fire {card.canary}")
+        lines.append(f"fires by hand only: {typed.command('canary', 'fire', card.canary)}")
     return lines
 
 
@@ -127,7 +129,8 @@ def _changing(item: Watched, settle: str, now: datetime) -> str:
     if not item.changing_to or item.changing_since is None:
         return f", unchanged since {item.seen_at:%Y-%m-%d %H:%M} UTC"
     left = item.changing_since + timedelta(seconds=seconds(settle)) - now
-    return f", changing to {item.changing_to[:12]}; fires in {max(0, round(left.total_seconds()))} s if that stays"
+    differs = changes_words(item.changes) if item.changes else item.changing_to[:12]
+    return f", changing ({differs}); fires in {max(0, round(left.total_seconds()))} s if that stays"
 
 
 def _next(loaded: LoadedCanary, now: datetime, count: int) -> list[datetime]:
@@ -173,9 +176,9 @@ def ailments(store: Store, lease: str, node: str, longest_s: float) -> list[str]
     return found
 
 
-def _leader_lines(leader: Mapping[str, Any] | None) -> list[str]:
+def _leader_lines(leader: Mapping[str, Any] | None, serve: str) -> list[str]:
     if leader is None:
-        return ["leader  none yet: qualify canary serve"]
+        return [f"leader  none yet: {serve}"]
     state = "" if leader["leads"] else f", silent since {leader['expires_at']}"
     trouble = [f"trouble {leader['trouble']}"] if leader["trouble"] else []
     return [f"leader  {leader['holder']} (epoch {leader['epoch']}{state})", *trouble]

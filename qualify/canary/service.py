@@ -35,6 +35,8 @@ from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
 from qualify.errors import INFRASTRUCTURE, LeaseLost, StoreError
 from qualify.facts.canary import Due, Fire, FireResult, Lease, Letter, Served, own_lease
+from qualify.facts.typed import Typed
+from qualify.store.database import passwordless
 from qualify.store.store import Store
 
 BEAT_S = 2.0
@@ -299,7 +301,8 @@ class Service:
         if ended.seen is not None:
             doubts, xids = firing.observed
             fire = blamed(fire, ended.seen, self._store)
-            counsel = advise(ended.seen, numerics_only=doubts, xids=xids)
+            typed = Typed(cards=tuple(map(str, self._deck.extra)), db=passwordless(self._options.db))
+            counsel = advise(ended.seen, numerics_only=doubts, xids=xids, typed=typed)
             result = FireResult(
                 state="completed",
                 matrix=ended.seen.matrix,

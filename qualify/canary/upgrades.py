@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 from qualify.canary.deck import Deck
-from qualify.canary.watch import Watcher, as_seen, decide, told
+from qualify.canary.watch import Watcher, as_seen, decide
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary, load_matrix
 from qualify.errors import CardError, StoreError, UsageError
 from qualify.facts.canary import Due, Lease, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.devices import HOST
+from qualify.facts.differing import changes_words
 from qualify.facts.stack import Device, Stack
 from qualify.run.machine.software import describe_cpu
 from qualify.store.store import Store
@@ -67,7 +68,9 @@ class Upgrades:
             self._watched |= seen
         for changes, names in noticed.items():
             listed = ", ".join(names[:6])
-            self._say(f"the stack of {self._node} is changing: {told(changes)}; {listed} will fire if it stays")
+            self._say(
+                f"the stack of {self._node} is changing: {changes_words(changes)}; {listed} will fire if it stays"
+            )
         for item in due:
             self._say(f"{item.canary}: {item.reason}")
 
@@ -124,7 +127,7 @@ def _due(loaded: LoadedCanary, node: str, changes: tuple[StackChange, ...], now:
         canary=loaded.card.canary,
         scheduled_for=now,
         trigger="stack",
-        reason=f"stack changed: {told(changes)}",
+        reason=f"stack changed: {changes_words(changes)}",
         matrix=loaded.card.matrix,
         changes=changes,
         node=node,

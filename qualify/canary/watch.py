@@ -15,6 +15,7 @@ from typing import Any
 from qualify.assets import digest_cache
 from qualify.facts.canary import Watched
 from qualify.facts.comparison import StackChange
+from qualify.facts.differing import stack_changes
 from qualify.facts.stack import Component, Device, Stack
 from qualify.run.machine.software import (
     BINARY,
@@ -27,7 +28,6 @@ from qualify.run.machine.software import (
     started_with,
     system,
 )
-from qualify.verdict.compare import stack_changes
 
 INSTALLED = ("distribution", "system")
 """kinds of components of which a look and a run list the same"""
@@ -37,8 +37,6 @@ AGAIN_S = 0.5
 """between a look that found something new, or failed, and the look that shall confirm it"""
 FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, SyntaxError, RuntimeError)
 """what a look meets while pip replaces files: they vanish, cannot be read, and half a package cannot be parsed"""
-NAMED = 6
-"""changes that a sentence names"""
 
 
 def look() -> Stack:
@@ -155,24 +153,17 @@ def decide(known: Watched, stack: Stack, now: datetime, settle: timedelta) -> De
     """A change fires once it has stayed the same for long enough."""
     fingerprint = stack.fingerprint
     if known.stack.fingerprint == fingerprint:
-        back = replace(known, changing_to="", changing_since=None, seen_at=now)
+        back = replace(known, changing_to="", changing_since=None, changes=(), seen_at=now)
         return Decision(watched=back if known.changing_to else None)
     changes = tuple(stack_changes(known.stack, stack))
     since = known.changing_since
     if known.changing_to != fingerprint or since is None or since > now:  # the clock may have been set back
-        seen = replace(known, changing_to=fingerprint, changing_since=now, seen_at=now)
+        seen = replace(known, changing_to=fingerprint, changing_since=now, seen_at=now, changes=changes)
         return Decision(watched=seen, noticed=changes if known.changing_to != fingerprint else ())
     if now - since < settle:
         return Decision(watched=None)
-    settled = replace(known, stack=stack, changing_to="", changing_since=None, seen_at=now)
+    settled = replace(known, stack=stack, changing_to="", changing_since=None, changes=(), seen_at=now)
     return Decision(watched=settled, fire=changes)
-
-
-def told(changes: tuple[StackChange, ...]) -> str:
-    """The components that changed, in one sentence."""
-    texts = [f"{change.component} {change.before or 'absent'} -> {change.after or 'absent'}" for change in changes]
-    more = f", and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
-    return f"{', '.join(texts[:NAMED])}{more}"
 
 
 class Watcher(Thread):

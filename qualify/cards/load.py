@@ -238,7 +238,7 @@ def _waivers(card: MatrixCard, source: Source) -> tuple[Waiver, ...]:
     if not path.exists():
         message = f"waivers: no such file {path}; the path counts from the matrix's own folder"
         raise CardError([(source.place(("waivers",)), message)])
-    return load_waivers(path)
+    return load_waivers(path, card.policy.waivers)
 
 
 def _traffic(card: MatrixCard, source: Source) -> tuple[TrafficCard | None, str]:

@@ -21,13 +21,13 @@ from pydantic_core import InitErrorDetails
 from qualify.cards.environments import EnvironmentEntry, EnvironmentName
 from qualify.cards.incident import Incident
 from qualify.cards.model import InlineGeometry, ModelCard
+from qualify.cards.policy import Policy
 from qualify.cards.words import (
     INT32_MAX,
     Card,
     Count,
     KernelName,
     Name,
-    Positive,
     Several,
     Some,
     Text,
@@ -269,34 +269,6 @@ class Expectation(Card):
     """kernel that shall serve them; KERNEL@NAME means it in an environment"""
     fallback: Text = "forbid"
     """forbid, record, or the kernel that may serve instead"""
-
-
-class Drift(Card):
-    """What a change against the baseline means, where the gate is asked to compare."""
-
-    kernels: Literal["report", "fail"] = "report"
-    """another attention kernel, or another grid, than in the baseline"""
-    numbers: Literal["report", "fail"] = "report"
-    """a looser measured accuracy class, or errors much nearer to their limits"""
-
-
-class Policy(Card):
-    """How cases are run and judged."""
-
-    reference: Literal["fp64", "fp32"] = "fp64"
-    """precision of the golden result"""
-    timeout_s: Annotated[Positive, Field(le=86400)] = 60
-    """seconds without a sign of life after which a case is killed"""
-    compile_timeout_s: Annotated[Positive, Field(le=86400)] = 600
-    """the same while a library compiles"""
-    fallback: Literal["forbid", "record"] = "forbid"
-    """what a substituted kernel means where no expectation says so"""
-    claims: Literal["enforce", "ignore"] = "enforce"
-    """ignore: also run what the cards do not claim, only to learn what happens"""
-    limit_cases: Count = 200000
-    """a matrix that expands to more cases is an error"""
-    drift: Drift = Drift()
-    """changes against the baseline that fail the gate"""
 
 
 def _repeated_incidents(incidents: tuple[Incident, ...]) -> list[tuple[Where, str]]:

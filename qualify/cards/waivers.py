@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +13,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from qualify.cards.incident import Failure
-from qualify.cards.problems import validate
-from qualify.cards.source import parse, read
+from qualify.cards.policy import LONGEST_DAYS, WaiverPolicy
+from qualify.cards.problems import Problem, in_order, shown, validate
+from qualify.cards.source import Source, dotted, parse, read
 from qualify.cards.words import Card, Name, Some, Text, Where, refuse
-from qualify.errors import CardError
-from qualify.facts.waiver import Waiver
+from qualify.errors import CardError, Place
+from qualify.facts.waiver import Waiver, bare_stars
 
-LONGEST_DAYS = 90
 DAY = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 LINK = r"^(https?://\S+|[\w.-]+/[\w.-]+#[0-9]+)$"
+ANY_WAIVER = WaiverPolicy()
 SPECIFIER = re.compile(r"[<>=!~]")
 
 
@@ -107,19 +110,78 @@ class WaiversCard(Card):
         return self
 
 
-def load_waivers(path: Path) -> tuple[Waiver, ...]:
-    """The waivers of a file, in its order. Raises CardError with every problem of it."""
+def load_waivers(path: Path, policy: WaiverPolicy = ANY_WAIVER) -> tuple[Waiver, ...]:
+    """The waivers of a file, in its order. Raises CardError with every problem of it, also where one is beyond policy.
+
+    Args:
+        policy: of the matrix that they are for.
+    """
     source = read(path)
     card = validate(source, WaiversCard)
+    if problems := _beyond(card, source, policy):
+        raise CardError(in_order(problems))
     return tuple(
         Waiver(
             **waiver.model_dump(exclude={"stack"}),
             stack=dict(waiver.stack),
             path=str(path),
             line=source.place(("waivers", index)).line,
+            select_at=_spot(source.place(("waivers", index, "select"))),
         )
         for index, waiver in enumerate(card.waivers)
     )
+
+
+def _spot(place: Place) -> tuple[int, int]:
+    return place.line, place.column
+
+
+def _beyond(card: WaiversCard, source: Source, policy: WaiverPolicy) -> list[Problem]:
+    """What the policy of the matrix does not allow, each with its place; breadth is looked at where the cases are."""
+    found: list[tuple[Where, str]] = []
+    for index, waiver in enumerate(card.waivers):
+        found += ((("waivers", index, key), message) for key, message in _misuse(waiver, policy))
+        if policy.max_waivers is not None and index >= policy.max_waivers:
+            message = f"is waiver {index + 1} of the file; {_allows('max_waivers', policy.max_waivers)}"
+            found.append((("waivers", index), message))
+    return [(source.place(where), f"{dotted(source.nearest(where))}: {message}") for where, message in found]
+
+
+def _misuse(waiver: WaiverCard, policy: WaiverPolicy) -> Iterator[tuple[str, str]]:
+    """Keys of one waiver that are beyond the policy, each with a message."""
+    if policy.owners and not any(fnmatchcase(waiver.owner, glob) for glob in policy.owners):
+        allowed = f"policy.waivers.owners of the matrix allows {', '.join(policy.owners)}"
+        yield "owner", f"is {shown(waiver.owner)}, who may not waive; {allowed}"
+    days = (waiver.expires - waiver.created).days
+    if policy.max_days is not None and days > policy.max_days:
+        last = waiver.created + timedelta(days=policy.max_days)
+        limit = f"{_allows('max_days', policy.max_days)}, until {last}"
+        yield "expires", f"is {waiver.expires}, {days} days after created; {limit}"
+    if policy.stars == "forbid" and (parts := bare_stars(waiver.select)):
+        left_open = f"leaves the {' and the '.join(parts)} open; name it, because policy.waivers.stars is forbid"
+        yield "select", f"is {shown(waiver.select)}, which {left_open}"
+
+
+def _allows(key: str, limit: int) -> str:
+    return f"policy.waivers.{key} of the matrix allows {limit}"
+
+
+def refuse_broad(waivers: Sequence[Waiver], policy: WaiverPolicy, ids: Sequence[str]) -> None:
+    """Refuse waivers that cover more cases than the policy allows. Raises CardError with the place of each.
+
+    Args:
+        ids: of all cases of the matrix.
+    """
+    if policy.max_cases is None:
+        return
+    problems: list[Problem] = []
+    for waiver in waivers:
+        count = sum(fnmatchcase(name, waiver.select) for name in ids)
+        if count > policy.max_cases:
+            message = f"select of waiver {waiver.id}: {shown(waiver.select)} covers {count} of {len(ids)} cases"
+            problems.append((waiver.select_place, f"{message}; {_allows('max_cases', policy.max_cases)}"))
+    if problems:
+        raise CardError(in_order(problems))
 
 
 def beside(matrix: Path, name: str) -> Path:

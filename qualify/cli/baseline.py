@@ -45,13 +45,16 @@ def baseline_accept(
     """Make a run that qualified the baseline of its matrix on its device model."""
     from qualify.cards.load import load_kernels
     from qualify.judge.against import accepted, why_not
+    from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
     from qualify.report.baselines import to_data, to_line
+    from qualify.report.weaker import weaker_data, weaker_lines
 
     now, called = datetime.now(UTC), _name(name)
     with open_store(db, create=False) as store:
         kernels, given = load_kernels(tuple(cards or ())), typed(cards=cards, db=db, waivers=waivers)
         judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=given, depth="verdict")
+        weaker = beside_baseline(store, judged).weaker
         baseline = accepted(store, judged, by=by, reason=reason, now=now, name=called)
     if baseline is None:
         run = judged.run.id
@@ -59,9 +62,9 @@ def baseline_accept(
         say(f"qualify: run {run} cannot become a baseline: {why_not(judged)}. See: {see}")
         raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
     if as_json:
-        emit_json("baseline", to_data(baseline, current=True))
+        emit_json("baseline", to_data(baseline, current=True) | {"weaker": weaker_data(weaker)})
     else:
-        emit(to_line(baseline, current=True))
+        emit("\n".join((to_line(baseline, current=True), *(weaker_lines(weaker) if weaker else ()))))
 
 
 @app.command("export")
@@ -153,8 +156,8 @@ def baseline_show(
 
     now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
-        found = current_of(store, matrix, variant)
         given = typed(cards=cards, db=db, waivers=waivers)
+        found = current_of(store, matrix, variant, given)
         judged = [
             judge(store, item.run_id, kernels, now=now, waivers=waivers, typed=given, depth="verdict") for item in found
         ]

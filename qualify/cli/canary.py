@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption, JsonOption, OutOption, emit_json, open_store
+from qualify.cli.shared import (
+    DEFAULT_DB,
+    CardsOption,
+    DbOption,
+    JsonOption,
+    OutOption,
+    emit_json,
+    open_store,
+    typed,
+)
 from qualify.cli.terminal import emit, say
 from qualify.errors import INTERRUPTED, QUALIFIED, InfrastructureError, UsageError
 
@@ -56,7 +65,7 @@ def canary_list(
     if as_json:
         emit_json("canaries", data)
     else:
-        emit("\n".join(to_lines(data)))
+        emit("\n".join(to_lines(data, _serve_command(lease, db, cards))))
 
 
 @app.command("explain")
@@ -72,11 +81,17 @@ def canary_explain(
 
     loaded = _canary(name, tuple(cards or ()))
     with open_store(db, create=True) as store:
-        data = explain(store, loaded, lease)
+        data = explain(store, loaded, lease, typed(cards=cards, db=db))
     if as_json:
         emit_json("canary", data)
     else:
-        emit("\n".join(explain_lines(data)))
+        emit("\n".join(explain_lines(data, _serve_command(lease, db, cards))))
+
+
+def _serve_command(lease: str, db: str, cards: list[Path] | None = None, node: str = "") -> str:
+    """The command that serves the lease on this machine."""
+    words = [*(["--lease", lease] if lease != DEFAULT_LEASE else []), *(["--node", node] if node else [])]
+    return typed(cards=cards, db=db).command("canary", "serve", *words)
 
 
 def _canary(name: str, cards: tuple[Path, ...]) -> LoadedCanary:
@@ -107,7 +122,7 @@ def canary_health(
     with open_store(db, create=False) as store:
         found = ailments(store, lease, name, longest_s)
     if found:
-        advice = "Its log probably says why. Start it with: qualify canary serve"
+        advice = f"Its log probably says why. Start it with: {_serve_command(lease, db, node=node)}"
         raise InfrastructureError(f"{'; '.join(found)}. {advice}")
     emit(f"{name} serves lease {lease} and sees its stack")
 

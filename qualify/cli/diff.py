@@ -108,7 +108,7 @@ def bisect(
     with open_store(db, create=False) as store:
         given = typed(cards=cards, db=db, waivers=waivers)
         comparison = _compared(store, before, after, kernels, waivers, now, given)
-        made = plan_bisection(store, comparison, kernels, select=select, now=now, waivers=waivers)
+        made = plan_bisection(store, comparison, kernels, select=select, now=now, waivers=waivers, typed=given)
     if as_json:
         emit_json("bisect", to_data(made))
     else:

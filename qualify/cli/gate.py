@@ -180,14 +180,14 @@ def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     """The verdict on a run or on a matrix, compared where that was asked."""
     from qualify.cards.load import load_kernels
     from qualify.judge.against import compare_with
-    from qualify.judge.slower import with_slower
+    from qualify.judge.beside import beside_baseline
 
     kernels = load_kernels(wanted.cards)
     judge_it = _judged_matrix if wanted.matrix else _judged_run
     judged = judge_it(store, wanted, kernels, now)
-    if not wanted.against:
-        return with_slower(store, judged)
-    return compare_with(store, judged, wanted.against, kernels, now=now, waivers=wanted.waivers)
+    if wanted.against:
+        judged = compare_with(store, judged, wanted.against, kernels, now=now, waivers=wanted.waivers)
+    return beside_baseline(store, judged)
 
 
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
@@ -227,7 +227,7 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
         depth=wanted.depth,
     )
     named = str(wanted.waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
-    items = load_waivers(wanted.waivers) if wanted.waivers else loaded.waivers
+    items = load_waivers(wanted.waivers, loaded.card.policy.waivers) if wanted.waivers else loaded.waivers
     return gather(store, loaded, kernels, fresh, waivers=items, waivers_path=named)
 
 

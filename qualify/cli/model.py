@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import CardsOption, JsonOption, emit_json
+from qualify.cli.shared import CardsOption, JsonOption, emit_json, typed
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
@@ -44,4 +44,4 @@ def model(
     for line in to_lines(read):
         emit(line)
     if matrix:
-        say(f"wrote {matrix}; next: qualify plan {matrix}")
+        say(f"wrote {matrix}; next: {typed(cards=cards).command('plan', str(matrix))}")

@@ -35,8 +35,8 @@ def report(
     reading_only()
     from qualify.cards.load import load_kernels
     from qualify.judge.against import compare_with
+    from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
-    from qualify.judge.slower import with_slower
     from qualify.report.files import write_report
 
     other = given("--against", against)
@@ -46,9 +46,8 @@ def report(
         judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=here)
         if other:
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
-        else:
-            judged = with_slower(store, judged)
-    run, shown = judged.run, (judged.selftest, judged.against, judged.slower, here)
+        judged = beside_baseline(store, judged)
+    run, shown = judged.run, (judged.selftest, judged.against, judged.slower, here, judged.weaker)
     path = write_report(out / run.id, run, judged.whole, judged.conclusion, *shown)
     if as_json:
         emit_json("report", {"run": run.id, "report": str(path)})

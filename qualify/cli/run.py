@@ -142,17 +142,17 @@ def _conclude(
 
     It is the gate's, except that what this command line itself selected may pass.
     """
+    from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
-    from qualify.judge.slower import with_slower
     from qualify.report.files import write_report
     from qualify.report.verdict_json import to_data
     from qualify.report.verdict_text import to_text
 
     now = datetime.now(UTC)
-    judged = with_slower(store, judge(store, run_id, kernels, now=now, part=True, typed=given))
+    judged = beside_baseline(store, judge(store, run_id, kernels, now=now, part=True, typed=given))
     if not as_json:
         emit(to_text(judged, now))
-    shown = (judged.selftest, judged.against, judged.slower, given)
+    shown = (judged.selftest, judged.against, judged.slower, given, judged.weaker)
     path = write_report(out / run_id, judged.run, judged.whole, judged.conclusion, *shown)
     if as_json:
         emit_json("run", to_data(judged) | {"report": str(path)})

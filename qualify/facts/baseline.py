@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,3 +21,6 @@ class Baseline:
     """aware UTC"""
     name: str = ""
     """whose it is, for example a branch's; empty = the one that every other falls back to"""
+    waivers: Mapping[str, str] | None = None
+    """waivers in force on that day that leave kernel or case open: their checks, each on a line of its own, by their
+    glob; None where an older qualify accepted it, which did not note them"""

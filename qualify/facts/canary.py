@@ -77,6 +77,8 @@ class Watched:
     changing_to: str
     """fingerprint of another stack that has not settled yet; empty = none"""
     changing_since: datetime | None
+    changes: tuple[StackChange, ...] = ()
+    """what differs there"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -57,6 +57,8 @@ class KnownCheck:
     """whether a script needs what was launched before a wrong result"""
     recordable: bool = True
     """False where it captures or measures what recording its calls would disturb: then it has no script of its own"""
+    neighbours: bool = False
+    """whether a case that fails among others and passes alone bears its finding"""
     topic: Topic = ""
 
     @property
@@ -168,6 +170,7 @@ CHECKS: tuple[KnownCheck, ...] = (
         cost="two small calls and a golden result for each difference, at most twenty, and at most 23 small calls",
         needs=NO_NEW_SHAPES,
         past="always",
+        neighbours=True,
     ),
     KnownCheck(
         name="size_limits",
@@ -232,6 +235,8 @@ CHECKS: tuple[KnownCheck, ...] = (
 )
 """In the order in which they run: the cheapest that explains most comes first."""
 
+(NEIGHBOURS,) = (known.name for known in CHECKS if known.neighbours)
+"""the finding of a case that fails among others and passes alone"""
 MEASURED = ("witness", "timing")
 """findings of the witness and of the timing, which are no checks"""
 FINDINGS = (*(name for known in CHECKS for name in known.findings), *MEASURED)
@@ -254,6 +259,11 @@ def proofs_of(finding: str) -> tuple[Proof, ...]:
     if known is None:
         return ANY_PROOF
     return known.also.get(finding, known.shown_by)
+
+
+def findings_shown_by(proof: Proof) -> tuple[str, ...]:
+    """Names of the findings that a script shows by that proof alone."""
+    return tuple(name for known in CHECKS for name in known.findings if proofs_of(name) == (proof,))
 
 
 def findings_about(topic: Topic) -> tuple[str, ...]:

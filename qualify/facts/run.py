@@ -13,6 +13,7 @@ from qualify.facts.devices import DeviceKind
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
+from qualify.facts.terms import Terms
 from qualify.facts.waiver import WaiverUse
 
 RunState = Literal["running", "completed", "interrupted"]
@@ -52,6 +53,8 @@ class Run:
     """the YAML of the matrix's traffic file as it was; empty where it names none"""
     code: Mapping[str, Code] | None = None
     """by kernel, what its cases were run by; None in runs of an older qualify, which did not note it"""
+    terms: Mapping[str, Terms] | None = None
+    """by kernel, what its card promised; None in runs of an older qualify, which did not note it"""
     environments: Mapping[str, Environment] = field(default_factory=dict)
     """the other interpreters that kernels ran in, by name; the default one's stack is the run's"""
 

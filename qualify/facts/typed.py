@@ -17,7 +17,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "diff": ("cards", "db", "waivers"),
     "bisect": ("cards", "db", "waivers"),
     "baseline": ("cards", "db", "waivers"),
-    "doctor": (),
+    "canary": ("cards", "db"),
+    "db": ("db",),
+    "doctor": ("environment",),
 }
 """which of the options each printed command takes"""
 
@@ -55,6 +57,10 @@ class Typed:
     def command(self, command: str, *arguments: str) -> str:
         """The same as one line for a shell."""
         return shlex.join(self.words(command, *arguments))
+
+    def accept(self, run: str, reason: str) -> str:
+        """The command that makes a run the baseline, for a shell: in the name of whoever pastes it."""
+        return f'{self.command("baseline", "accept", run, "--reason", reason)} --by "$USER"'
 
 
 PLAIN = Typed()

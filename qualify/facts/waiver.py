@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Literal
+
+from qualify.errors import Place
 
 WaiverState = Literal["used", "passing", "unused", "expired", "pending", "elsewhere"]
 """
 used: it covers a failure; passing: what it covers passes again; unused: it covers nothing; expired: its last day is
 over, so the verdict is FAIL; pending: it is not in force yet; elsewhere: its condition does not fit the stack
 """
+
+
+IN_FORCE: tuple[WaiverState, ...] = ("used", "passing", "unused")
+WILDCARDS = re.compile(r"(\*|\?|/|\[[^\]]*\])*")
+"""a part of a glob that names nothing"""
+
+
+def bare_stars(select: str) -> tuple[str, ...]:
+    """Which of ``case`` and ``kernel`` a glob over case ids leaves open altogether."""
+    case, slash, kernel = select.rpartition("/")
+    if not slash:  # a * crosses every slash
+        case, kernel = select[:1], select[-1:]
+    parts = {"case": case, "kernel": kernel}
+    return tuple(name for name, part in parts.items() if WILDCARDS.fullmatch(part))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +51,18 @@ class Waiver:
     path: str
     line: int
     """where it is written, from 1"""
+    select_at: tuple[int, int] = (0, 0)
+    """line and column of its glob, from 1"""
 
     @property
     def place(self) -> str:
         """``file:line``."""
         return f"{self.path}:{self.line}"
+
+    @property
+    def select_place(self) -> Place:
+        """Where its glob is written."""
+        return Place(path=self.path, line=self.select_at[0], column=self.select_at[1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

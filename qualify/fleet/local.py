@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 
 from qualify import __version__
 from qualify.assets import digest_cache
+from qualify.cards.terms import terms_by_kernel
 from qualify.errors import LeaseLost, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code, code_change
+from qualify.facts.differing import stack_words
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import Measured, NotRun, Refused, Substituted
 from qualify.facts.run import Record, Run
@@ -82,6 +84,7 @@ def new_run(request: Request) -> Run:
         stack=None,
         ceilings=None,
         code=code_of(request),
+        terms=terms_by_kernel(request.kernels, request.plan.kernels),
         environments={name: Environment(python=python) for name, python in request.environments.items()},
     )
 
@@ -336,10 +339,8 @@ class _Filing:
         known = self.run.stack
         if known is None or known.fingerprint == started.stack.fingerprint:
             return
-        before, after = set(known.components), set(started.stack.components)
-        parts = sorted({part.name for part in before ^ after}) or ["device or environment"]
         raise UsageError(
-            f"run {self.run.id} began on another stack (different: {', '.join(parts[:8])}). Evidence of two stacks "
+            f"run {self.run.id} began on another stack ({stack_words(known, started.stack)}). Evidence of two stacks "
             "is not mixed in one run: start a new one."
         )
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from qualify.cards.environments import in_environments
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS, LoadedKernel, parse_matrix
-from qualify.cards.matrix import Policy
+from qualify.cards.policy import Policy
 from qualify.cards.problems import meant
 from qualify.errors import UsageError
 from qualify.facts.case import Case
+from qualify.facts.checks import NEIGHBOURS
 from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, TimedOut, findings_of
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
@@ -234,7 +235,7 @@ def _text(wanted: Wanted, shrunk: Shrunk | None) -> str:
 def _written(wanted: Wanted, attempt: TrialEnded, shrunk: Shrunk | None, say: Say) -> Repro:
     """The script if it shows the failure by itself, else one that runs qualify."""
     why, alone = "", True
-    if wanted.finding == "history" or (wanted.detail and not attempt.failed):
+    if wanted.finding == NEIGHBOURS or (wanted.detail and not attempt.failed):
         why, alone = "Repeated alone the case does not fail: what ran before it in its process matters.", False
     elif not attempt.script:
         why = f"What {wanted.finding} found cannot be shown by calls of the kernel alone."

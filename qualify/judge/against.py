@@ -14,9 +14,10 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
+from qualify.judge.beside import stars_of
 from qualify.judge.judged import Against, Judged, judge
 from qualify.store.store import Store
-from qualify.verdict.compare import Side, compare
+from qualify.verdict.compare import Side, compare, same_card
 from qualify.verdict.gate import forbid_drift, without_verdict
 from qualify.verdict.slower import slower_among
 
@@ -49,7 +50,7 @@ def compare_with(
     if baseline is None and judged.runs == (run_id,):
         why = f"was to be compared with {against!r}, which is the same run"
         raise the_same_run(store, judged.run, why, judged.typed)
-    other = judge(store, run_id, kernels, now=now, waivers=waivers)
+    other = judge(store, run_id, kernels, now=now, waivers=waivers, waiver_policy=judged.matrix.policy.waivers)
     comparison = compare(side_of(other), side_of(judged))
     if baseline and baseline.name != name:
         told = f"nobody accepted a baseline for {name}: this is the one without a name"
@@ -61,7 +62,8 @@ def compare_with(
         conclusion = without_verdict(conclusion)
     seen = Against(comparison=comparison, baseline=baseline, forbidden=forbidden)
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")
-    return replace(judged, conclusion=conclusion, against=seen, slower=slower)
+    untimed = "" if same_card(comparison.before, comparison.after) else "the two runs are not of one card"
+    return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed)
 
 
 def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:
@@ -91,9 +93,11 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
     variant = run.stack.device.variant
     found = store.baseline(run.matrix, variant, name) or store.baseline(run.matrix, variant)
     if found is None:
+        passed = judged.conclusion.verdict == "PASS"
+        accept = judged.typed.accept(run.id, "first baseline")
         raise NoVerdict(
-            f"no baseline of {run.matrix} on {variant}. Accept a run that qualified: "
-            "qualify baseline accept RUN --by NAME --reason TEXT"
+            f"no baseline of {run.matrix} on {variant}. "
+            f"{'Run' if passed else 'Once it qualifies, run'} {run.id} can become the first: {accept}"
         )
     return found
 
@@ -124,6 +128,7 @@ def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetim
         reason=reason.strip(),
         accepted_at=now,
         name=name,
+        waivers=stars_of(judged.conclusion),
     )
     store.accept(baseline)
     return baseline

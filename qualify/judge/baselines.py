@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from qualify.errors import NoVerdict
 from qualify.facts.baseline import Baseline
+from qualify.facts.typed import PLAIN, Typed
 from qualify.store.store import Store
 from qualify.text import one_line
 
@@ -22,7 +23,7 @@ def marked(baselines: Iterable[Baseline]) -> list[tuple[Baseline, bool]]:
     return found
 
 
-def current_of(store: Store, matrix: str, variant: str) -> list[Baseline]:
+def current_of(store: Store, matrix: str, variant: str, typed: Typed = PLAIN) -> list[Baseline]:
     """The current baselines of a matrix on the device models that a glob matches.
 
     Raises:
@@ -33,8 +34,9 @@ def current_of(store: Store, matrix: str, variant: str) -> list[Baseline]:
     ]
     if not found:
         known = ", ".join(sorted({f"{item.matrix} on {item.variant}" for item in store.baselines()})) or "no matrix"
+        last = store.latest(matrix)
+        todo = f"Accept its last run: {typed.accept(last.id, 'first baseline')}" if last else "It was never run here."
         raise NoVerdict(
-            f"no baseline of {matrix} on {variant} in {store.where}; there is one of {one_line(known)}. Accept a run "
-            "that qualified: qualify baseline accept RUN --by NAME --reason TEXT"
+            f"no baseline of {matrix} on {variant} in {store.where}; there is one of {one_line(known)}. {todo}"
         )
     return found

@@ -11,6 +11,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import NothingSelected, NoVerdict
 from qualify.facts.comparison import Comparison
 from qualify.facts.outcome import NotRun
+from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.against import side_of
 from qualify.judge.judged import judge
 from qualify.store.store import Store
@@ -39,6 +40,7 @@ def plan_bisection(
     select: str,
     now: datetime,
     waivers: Path | None,
+    typed: Typed = PLAIN,
 ) -> Bisection:
     """The plan, and what stored runs of stacks between the two say already.
 
@@ -52,7 +54,8 @@ def plan_bisection(
         )
     known = store.done(comparison.before.id) | store.done(comparison.after.id)
     if not any(fnmatchcase(name, select) for name in known):
-        raise NothingSelected(f"--select {select!r} matches no case of the two runs. See them: qualify plan MATRIX")
+        plan = typed.command("plan", comparison.after.matrix_path)
+        raise NothingSelected(f"--select {select!r} matches no case of the two runs. See them: {plan}")
     changed = {change.id for _, changes in comparison.topics() for change in changes}
     symptom = symptom_of(comparison, (name for name in changed if fnmatchcase(name, select)))
     parts = parts_of(comparison.stack)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from qualify.cards.load import LoadedKernel
 from qualify.facts.code import Code, code_change
+from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.outcome import NotRun, Outcome, Refused
 from qualify.facts.run import Record, Run
@@ -47,7 +48,7 @@ def foreign_environments(run: Run, stacks: Mapping[str, Stack | None], kernels: 
         elif name and stack is None:
             found[kernel] = f"nobody reported what environment {name} ran on"
         elif name and stack and wanted and not stack.agrees_with(wanted):
-            found[kernel] = f"environment {name} was another stack, {stack.fingerprint[:12]}"
+            found[kernel] = f"environment {name} was another stack: {stack_words(stack, wanted)}"
     return found
 
 

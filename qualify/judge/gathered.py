@@ -14,10 +14,13 @@ from datetime import datetime, timedelta
 
 from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix, parse_matrix
+from qualify.cards.terms import terms_by_kernel
+from qualify.cards.waivers import refuse_broad
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.case import Case, Level
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import is_future
+from qualify.facts.differing import stack_words
 from qualify.facts.environment import environment_of
 from qualify.facts.outcome import Measured, NotRun, Outcome, Refused, findings_of
 from qualify.facts.run import Record, Run
@@ -25,7 +28,7 @@ from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
-from qualify.judge.judged import Judged, again, reused_note, rules_of, unasserted_note
+from qualify.judge.judged import Judged, again, fresh_words, reused_note, rules_of, unasserted_note
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
 from qualify.store.records import Depth
@@ -37,6 +40,8 @@ LOOKED_AT = 500
 """newest runs of the matrix among which evidence is looked for"""
 Outdated = Callable[[Run], Mapping[str, str]]
 """why a run's evidence of kernels does not count, by kernel"""
+OTHERS = 3
+"""other stacks with fresh evidence that notes name"""
 LOOKED_BACK = 8
 """runs that cannot be used and are opened to say why a case has no evidence"""
 
@@ -104,24 +109,26 @@ def gather(
             f"every run of {plan.matrix} in {store.where} is {_ahead(stored[0], wanted.now)} (run {stored[0].id})"
         )
     stack, others = _stack(store, matrix, runs, wanted)
-    own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
-    outdated = _outdated(plan, kernels, [run for run in runs if run.id in own], wanted)
-    usable, unusable = _usable(matrix, runs, own, wanted, outdated)
+    own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
+    outdated = _outdated(plan, kernels, own, wanted)
+    usable, unusable = _usable(matrix, runs, stack, wanted, outdated)
     rejects = [*(Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead), *unusable]
     found, sources, by_case = _collect(store, plan, usable, wanted, outdated)
     reasons = _reasons(store, plan, found, rejects)
-    latest = sources[0] if sources else next(run for run in runs if run.id in own)
+    latest = sources[0] if sources else own[0]
     judged_as = replace(
         latest,
         matrix_source=matrix.source,
         matrix_hash=matrix.content_hash,
         matrix_path=str(matrix.path),
         traffic_source=matrix.traffic_source,
+        terms=terms_by_kernel(kernels, plan.kernels),
         select="",
         kernel="",
         state="completed",
     )
     records = _records(plan, found, reasons)
+    refuse_broad(waivers, matrix.card.policy.waivers, [record.case.id for record in records])
     conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))
     begun = min(oldest(run, records) for run in sources or [latest])
     return Judged(
@@ -130,7 +137,12 @@ def gather(
         conclusion=conclusion,
         selftest=store.selftest(CHECK_VERSION),
         runs=tuple(run.id for run in sources),
-        notes=(*_missing_note(records, rejects), *reused_note(records), *unasserted_note(records), *others),
+        notes=(
+            *_missing_note(records, rejects),
+            *reused_note(records, wanted.typed.command("run", *fresh_words(latest, matrix.typed))),
+            *unasserted_note(records),
+            *others,
+        ),
         waivers_path=waivers_path,
         matrix=matrix.card,
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
@@ -163,17 +175,18 @@ def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run
 
 
 def _usable(
-    matrix: LoadedMatrix, runs: Sequence[Run], own: set[str], wanted: Fresh, outdated: Outdated
+    matrix: LoadedMatrix, runs: Sequence[Run], stack: Stack, wanted: Fresh, outdated: Outdated
 ) -> tuple[list[Run], list[Reject]]:
     """The runs whose evidence may count, newest first, and those of which all or some does not.
 
     Args:
-        own: ids of the runs on the stack that is judged.
+        stack: what is judged.
         outdated: why a run's evidence of kernels does not count, by kernel.
     """
     usable, rejects = [], []
     for run in runs:
-        why = _why_not(run, matrix, wanted) if run.id in own else "only on another stack"
+        other = run.stack is None or not run.stack.agrees_with(stack)
+        why = f"only on another stack: {stack_words(run.stack, stack)}" if other else _why_not(run, matrix, wanted)
         if not why:
             usable.append(run)
         if not why and weaker(run.level, wanted.level):
@@ -202,21 +215,36 @@ def _stack(store: Store, loaded: LoadedMatrix, runs: Sequence[Run], wanted: Fres
     if not wanted.stack:
         chosen = next(iter(stacks.values()))
         fresh = [run.stack for run in runs if run.stack and wanted.now - run.started_at <= wanted.max_age]
-        others = sorted({stack.fingerprint[:12] for stack in fresh if not stack.agrees_with(chosen)})
-        told = f"fresh evidence lies also on {', '.join(others)}, not judged here: --stack FINGERPRINT judges it"
-        return chosen, [told] if others else []
+        return chosen, _others(chosen, fresh)
     if isinstance(wanted.stack, Stack):
         matching = [stack for stack in stacks.values() if stack.agrees_with(wanted.stack)]
-        asked = f"this machine's stack ({wanted.stack.device.name}, {wanted.stack.fingerprint[:12]})"
+        newest = next(iter(stacks.values()))
+        asked = f"this machine's stack. The newest is of another one ({stack_words(newest, wanted.stack)})"
     else:
         matching = [stack for name, stack in stacks.items() if name.startswith(wanted.stack)]
-        asked = f"the stack {wanted.stack[:12]}"
+        known = ", ".join(_named(stack) for stack in list(stacks.values())[:5])
+        asked = f"the stack {wanted.stack[:12]}; there is one on {known}"
     if not matching:
-        known = ", ".join(name[:12] for name in list(stacks)[:5])
-        raise NoVerdict(f"no run of {matrix} on {asked}; there is one on {known}. Run it there: {make}")
+        raise NoVerdict(f"no run of {matrix} on {asked}. Run it there: {make}")
     if not all(stack.agrees_with(matching[0]) for stack in matching):
         raise UsageError(f"--stack {wanted.stack}: {len(matching)} stacks begin so; type more of the fingerprint")
     return matching[0], []
+
+
+def _others(chosen: Stack, fresh: Sequence[Stack]) -> list[str]:
+    """A note on each other stack that has fresh evidence: what differs there, and how it is judged."""
+    stacks = {stack.fingerprint: stack for stack in fresh if not stack.agrees_with(chosen)}
+    told = "fresh evidence of another stack is not judged here"
+    return [
+        f"{told} ({stack_words(chosen, stack)}); --stack {name[:12]} judges it"
+        for name, stack in list(stacks.items())[:OTHERS]
+    ]
+
+
+def _named(stack: Stack) -> str:
+    """A stack as people tell stacks apart."""
+    versions = [f"{name} {stack.version(name)}" for name in ("driver", "torch") if stack.version(name)]
+    return f"{stack.fingerprint[:12]} ({', '.join([stack.device.name, *versions])})"
 
 
 def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, parse_matrix
 from qualify.cards.matrix import MatrixCard
-from qualify.cards.waivers import beside, load_waivers
+from qualify.cards.policy import WaiverPolicy
+from qualify.cards.waivers import beside, load_waivers, refuse_broad
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
@@ -23,6 +24,7 @@ from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
+from qualify.facts.weaker import Weaker
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
@@ -66,6 +68,10 @@ class Judged:
     """what it was compared with, where that was asked"""
     slower: Slowdown | None = None
     """what takes longer than in the accepted baseline, or in the run that it was compared with"""
+    untimed: str = ""
+    """why times could not be compared with an earlier run; empty where they were, or where there is none"""
+    weaker: Weaker | None = None
+    """what is asked less than in the accepted baseline; None where nothing is, or nobody accepted one"""
     again: tuple[str, ...] = ()
     """options of a run that makes evidence which would count"""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -113,6 +119,7 @@ def judge(
     max_age: timedelta | None = None,
     code: CodeHere | None = None,
     part: bool = False,
+    waiver_policy: WaiverPolicy | None = None,
     typed: Typed = PLAIN,
     depth: Depth = "whole",
 ) -> Judged:
@@ -121,18 +128,22 @@ def judge(
     Neither does one that is dated in the future, nor one that was narrowed.
 
     Waivers are judged as they are today: by ``waivers``, else by the file that the matrix names, where it is here.
+    Raises CardError where that file is wrong, or a waiver is beyond the policy.
 
     Args:
         max_age: an older run, or one that took over older evidence, is no verdict.
         code: where the code lies that the evidence must be of; None = whichever it was made by.
         part: judge what a narrowed run selected, for whoever selected it: then it may pass.
+        waiver_policy: what the waivers must keep to; None = that of the run's matrix.
         typed: what printed commands repeat.
         depth: how much of the outcomes to read; ``verdict`` is enough to judge and to say why.
     """
     run, records = store.run(run_id), store.records(run_id, depth)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     kernels = in_environments(kernels, run.environments)
-    path, items, notes = _waivers_of(card, run, waivers)
+    allowed = waiver_policy or card.policy.waivers
+    path, items, notes = _waivers_of(card, run, waivers, allowed)
+    refuse_broad(items, allowed, [record.case.id for record in records])
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     ran = sorted(ran_kernels(records))
     if code is not None:
@@ -158,7 +169,7 @@ def judge(
             *_changed_note(changed),
             *notes,
             *_ahead(future, now),
-            *reused_note(records),
+            *reused_note(records, typed.command("run", *fresh_words(run, run.matrix_path))),
             *unasserted_note(records),
             *_narrowed(run, selected),
             *_outdated(run),
@@ -197,18 +208,25 @@ def rules_of(
     )
 
 
-def _waivers_of(card: MatrixCard, run: Run, given: Path | None) -> tuple[str, tuple[Waiver, ...], list[str]]:
+def _waivers_of(
+    card: MatrixCard, run: Run, given: Path | None, policy: WaiverPolicy
+) -> tuple[str, tuple[Waiver, ...], list[str]]:
     """The path of the file, its waivers, and a note where it is not here."""
     if given is None and card.waivers is None:
         return "", (), []
     path = given or beside(Path(run.matrix_path), str(card.waivers))
     if given is None and not path.exists():
         return str(path), (), [f"no waiver was applied: {path} is not here; give the file with --waivers FILE"]
-    return str(path), load_waivers(path), []
+    return str(path), load_waivers(path, policy), []
 
 
-def reused_note(records: Sequence[Record]) -> list[str]:
-    """How much was not run again, from which runs, and how old it is."""
+def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:
+    """Arguments of a run that makes all evidence of a run anew."""
+    return (matrix, *again(run, run.level, fresh=True))
+
+
+def reused_note(records: Sequence[Record], command: str) -> list[str]:
+    """How much was not run again, from which runs, how old it is, and the command that runs everything."""
     origins = origins_of(records)
     if not origins:
         return []
@@ -216,7 +234,7 @@ def reused_note(records: Sequence[Record]) -> list[str]:
     shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
     count, first = sum(origin_of(record.outcome) is not None for record in records), min(origins.values())
     text = f"{count} of {len(records)} cases were not run again, but taken over from {shown}"
-    return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest; `qualify run --fresh` runs everything"]
+    return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest. To run everything: {command}"]
 
 
 def unasserted_note(records: Sequence[Record]) -> list[str]:

@@ -20,6 +20,7 @@ from packaging.utils import canonicalize_name
 from qualify.errors import UsageError
 from qualify.facts.adapters import ENTRY_POINTS
 from qualify.facts.stack import Stack
+from qualify.facts.typed import Typed
 from qualify.plan import probe
 from qualify.text import one_line
 
@@ -72,7 +73,8 @@ def find_interpreters(environments: Mapping[str, str]) -> dict[str, Interpreter]
 def check_interpreter(name: str, python: str) -> None:
     """Raises UsageError where no kernel can run in an environment: whoever named it meant another interpreter."""
     if reasons := interpreter(name, python).refusals():
-        raise UsageError(f"--environment {name}={python}: {'; '.join(reasons)}. `qualify doctor` checks it.")
+        check = Typed(environments=(f"{name}={python}",)).command("doctor")
+        raise UsageError(f"--environment {name}={python}: {'; '.join(reasons)}. What it has: {check}")
 
 
 @cache

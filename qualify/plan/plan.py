@@ -14,6 +14,7 @@ from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix
 from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
+from qualify.cards.waivers import refuse_broad
 from qualify.errors import CardError, NothingSelected, UsageError
 from qualify.facts.case import INCIDENTS, Case, Phase, Workload
 from qualify.facts.dtypes import Dtype
@@ -40,6 +41,11 @@ class Plan:
     matrix: str
     cases: tuple[Case, ...]
     refused: tuple[tuple[Case, tuple[str, ...]], ...]
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the kernels that shall run, in the order of the cases."""
+        return tuple(dict.fromkeys(case.kernel for case in self.cases))
 
     @property
     def calls(self) -> int:
@@ -85,7 +91,8 @@ def make_plan(
         typed: what the commands repeat that messages print.
 
     Raises:
-        CardError: an exclusion or an expectation of the matrix matches no case.
+        CardError: an exclusion or an expectation of the matrix matches no case, or a waiver covers more cases than the
+            policy allows.
         UsageError: more cases than ``policy.limit_cases``, an unknown ``--kernel``, or an environment whose interpreter
             does not answer.
         NothingSelected: the selection matches no case.
@@ -114,6 +121,7 @@ def make_plan(
     # A part of the kernels is no reason to blame a glob over ids: it may be about the others.
     if not selection.kernel and (problems := unmatched(matrix, ids, kept)):
         raise CardError(problems)
+    refuse_broad(matrix.waivers, matrix.card.policy.waivers, kept)
     if not cases and not refused:
         raise _nothing_selected(matrix, selection, kept, typed)
     return Plan(matrix=matrix.card.matrix, cases=tuple(cases), refused=tuple(refused))

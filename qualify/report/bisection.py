@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from qualify.facts.typed import PLAIN, Typed, level_words
@@ -59,7 +60,8 @@ def to_text(made: Bisection, typed: Typed = PLAIN) -> str:
     if len(made.candidates) == 1:
         return "\n".join([*lines, f"to blame: {made.candidates[0]}, where one component alone is to blame"])
     lines.append(f"may be to blame: {', '.join(made.candidates)}. Stacks to test, in any order: {len(made.tests)}")
-    again = typed.command("run", before.matrix_path, *level_words(before.level))
+    here = replace(typed, environments=before.environment_words)
+    again = here.command("run", before.matrix_path, *level_words(before.level), "--device", before.device)
     for number, upgraded in enumerate(made.tests, 1):
         lines.append(f"test {number}: {_mixture(upgraded)}, then: {again}")
     lines.append(f"then again: {typed.command('bisect', before.id, after.id, '--plan')}")

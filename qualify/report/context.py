@@ -14,6 +14,7 @@ from qualify.facts.run import VERDICTS, Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Component, Device
 from qualify.facts.typed import PLAIN, Typed
+from qualify.facts.weaker import Weaker
 from qualify.judge.judged import Against
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
@@ -28,7 +29,10 @@ from qualify.report.sections import Section, section
 from qualify.report.slower import slower_table
 from qualify.report.traffic import Traffic, weigh
 from qualify.report.views import SEVERITY, CaseView, by_model, join
+from qualify.report.waived import waived_words
 from qualify.report.waivers import waivers_table
+from qualify.report.weaker import headline as weaker_headline
+from qualify.report.weaker import weaker_table
 from qualify.verdict.origin import oldest
 
 HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
@@ -116,6 +120,10 @@ class ReportContext:
     """what takes longer than in the baseline"""
     slowdowns: AnyTable
     """the same for the page; no rows where nothing does"""
+    weaker: Weaker | None
+    """what is asked less than in the baseline"""
+    weakened: AnyTable
+    """the same for the page; no rows where nothing is"""
 
 
 def report_context(
@@ -126,6 +134,7 @@ def report_context(
     against: Against | None = None,
     slower: Slowdown | None = None,
     typed: Typed = PLAIN,
+    weaker: Weaker | None = None,
 ) -> ReportContext:
     """Joins the facts of one run into the page. Raises KeyError where a case or a shape has no verdict.
 
@@ -134,6 +143,7 @@ def report_context(
         against: the comparison with another run; None where none was asked for.
         slower: what takes longer than in the baseline; None where nothing does, or none was accepted.
         typed: what the command repeats that makes the run again.
+        weaker: what is asked less than in the baseline; None where nothing is, or none was accepted.
     """
     views = join(records, conclusion)
     models = by_model(views, conclusion)
@@ -143,7 +153,7 @@ def report_context(
         run=run,
         conclusion=conclusion,
         headline=_headline(run, conclusion),
-        summary=_summary(_headline(run, conclusion), views, conclusion, counted_states(replayed)),
+        summary=_summary(_headline(run, conclusion), views, conclusion, counted_states(replayed), weaker),
         facts=(
             *((term, value) for term, value in _header(run, oldest(run, records)) if value),
             ("Selftest", sentence(selftest, run.check_version)),
@@ -183,6 +193,8 @@ def report_context(
         repeat=repeat_command(run, typed),
         slower=slower,
         slowdowns=slower_table(slower),
+        weaker=weaker,
+        weakened=weaker_table(weaker.changes, weaker_headline(weaker)) if weaker else weaker_table(()),
     )
 
 
@@ -203,7 +215,9 @@ def _headline(run: Run, conclusion: Conclusion) -> str:
     return HEADLINES.get(conclusion.exit_code, "No verdict")
 
 
-def _summary(headline: str, views: Sequence[CaseView], conclusion: Conclusion, incidents: str) -> str:
+def _summary(
+    headline: str, views: Sequence[CaseView], conclusion: Conclusion, incidents: str, weaker: Weaker | None
+) -> str:
     by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
     required = conclusion.required
     lacking = [cell for cell in required if cell.verdict in ("FAIL", "INCONCLUSIVE")]
@@ -222,6 +236,10 @@ def _summary(headline: str, views: Sequence[CaseView], conclusion: Conclusion, i
     if expired := conclusion.expired:
         places = ", ".join(use.waiver.place for use in expired)
         parts.append(f"{figures.counted(len(expired), 'waiver')} expired ({places})")
+    if weaker:
+        parts.append(weaker_headline(weaker))
+    if conclusion.verdict == "PASS" and (waived := waived_words(conclusion)):
+        parts.append(f"waived: {waived}")
     if incidents:
         parts.append(f"incidents: {incidents}")
     if not failed:

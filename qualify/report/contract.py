@@ -15,6 +15,7 @@ from qualify.facts.comparison import Bucket, Topic
 from qualify.facts.outcome import FindingVerdict, Value
 from qualify.facts.run import RunState, Verdict
 from qualify.facts.waiver import WaiverState
+from qualify.facts.weaker import LessKind
 
 OutcomeName = Literal["measured", "refused", "substituted", "crashed", "timed_out", "not_run"]
 
@@ -203,6 +204,38 @@ class SlowerJson(_Part):
     """how it was compared"""
 
 
+class LessJson(_Part):
+    """One thing of which less is asked than in the accepted baseline."""
+
+    kind: LessKind
+    """what it is about"""
+    what: str
+    """its name, for example policy.timeout_s"""
+    then: str
+    """what the baseline asked"""
+    now: str
+    """what is asked now"""
+    count: int
+    """cases that it is about, or shapes of an expectation; 0 = all"""
+    first: list[str]
+    """the first three of them"""
+
+
+class WeakerJson(_Part):
+    """What is asked less than in the accepted baseline."""
+
+    run: str
+    """id of the accepted run"""
+    accepted_by: str
+    """who accepted it"""
+    accepted_at: str
+    """when, ISO 8601"""
+    forbidden: bool
+    """whether the policy forbids it: then the gate does not promote"""
+    changes: list[LessJson]
+    """each point, alike cases together"""
+
+
 class EnvironmentJson(_Part):
     """Another interpreter that kernels ran in, as KERNEL@NAME."""
 
@@ -247,6 +280,8 @@ class GateJson(_Part):
     """name of the device"""
     environments: list[EnvironmentJson]
     """the other interpreters of the run, by name"""
+    headline: str
+    """the verdict in one line; it names owner, case and expiry date of each waiver that it needs"""
     verdict: Literal["PASS", "FAIL", "INCONCLUSIVE"]
     """what the gate says"""
     exit_code: Literal[0, 1, 5]
@@ -264,7 +299,9 @@ class GateJson(_Part):
     against: AgainstJson | None
     """the comparison, where it was asked for"""
     slower: list[SlowerJson]
-    """cases that became slower, the largest factor first; they fail nothing by themselves"""
+    """cases that became slower, the largest factor first; they fail only where policy.drift.times is fail"""
+    weaker: WeakerJson | None
+    """what is asked less than in the accepted baseline; null = nothing, or nobody accepted one"""
     cells: list[CellJson]
     """production shapes"""
     cases: list[CaseJson]

@@ -17,6 +17,7 @@ from qualify.report.slower import slower_data
 from qualify.report.traffic import traffic_data
 from qualify.report.verdict_json import against_data, waiver_data
 from qualify.report.views import CaseView
+from qualify.report.weaker import weaker_data
 
 SCHEMA = "qualify.report/1"
 
@@ -52,6 +53,7 @@ def to_json(context: ReportContext) -> str:
         "incidents": incidents_data(context.replays),
         "against": against_data(context.against) if context.against else None,
         "slower": slower_data(context.slower),
+        "weaker": weaker_data(context.weaker),
         "waivers": [waiver_data(use) for use in conclusion.waivers],
         "shapes": conclusion.cells,
         "cases": [_case(view) for view in context.views],

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from qualify.facts.comparison import StackChange
+from qualify.facts.differing import change_words, stack_changes
 from qualify.facts.environment import HERE, Environment
 from qualify.facts.run import Run
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.verdict.compare import stack_changes
-
-ABSENT = "none"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,14 +63,6 @@ def environments_data(run: Run) -> list[dict[str, Any]]:
         }
         for view in environment_views(run)
     ]
-
-
-def change_words(change: StackChange) -> str:
-    """One difference, for example ``torch 2.11.0 → 2.13.0``; the digests only where the versions are the same."""
-    before, after = (side or ABSENT for side in (change.before, change.after))
-    if before.partition(" ")[0] != after.partition(" ")[0]:
-        before, after = before.partition(" sha256:")[0], after.partition(" sha256:")[0]
-    return f"{change.component} {before} → {after}"
 
 
 def _view(run: Run, name: str, one: Environment) -> EnvironmentView:

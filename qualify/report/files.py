@@ -15,6 +15,7 @@ from qualify.facts.comparison import Comparison, Slowdown
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed
+from qualify.facts.weaker import Weaker
 from qualify.judge.judged import Against
 from qualify.report.context import report_context
 from qualify.report.diff_page import diff_page
@@ -36,6 +37,7 @@ def write_report(
     against: Against | None = None,
     slower: Slowdown | None = None,
     typed: Typed = PLAIN,
+    weaker: Weaker | None = None,
 ) -> Path:
     """Writes ``report.json`` and ``report.html`` and returns the path of the page.
 
@@ -44,10 +46,11 @@ def write_report(
         against: the comparison with another run; None where none was asked for.
         slower: what takes longer than in the baseline; None where nothing does, or none was accepted.
         typed: what printed commands repeat.
+        weaker: what is asked less than in the baseline; None where nothing is, or none was accepted.
 
     Raises InfrastructureError where the folder cannot be made or written.
     """
-    context = report_context(run, records, conclusion, selftest, against, slower, typed)
+    context = report_context(run, records, conclusion, selftest, against, slower, typed, weaker)
     data, html = to_json(context), render_html(context)
     page = directory / "report.html"
     try:
@@ -58,7 +61,7 @@ def write_report(
         reason = error.strerror or str(error)
         raise InfrastructureError(
             f"the report cannot be written to {directory}: {reason}. The evidence of run {run.id} is stored. Free the "
-            f"place or choose another folder: {typed.command('report', run.id, '--out', 'DIR')}"
+            f"place or choose another folder: {typed.command('report', run.id, '--out', 'other')}"
         ) from error
     return page
 

@@ -10,6 +10,8 @@ import math
 from typing import Any
 
 from qualify.facts.comparison import Change, Seen, Slowdown
+from qualify.facts.typed import level_words
+from qualify.judge.judged import Judged
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.text import one_line
@@ -49,6 +51,18 @@ def sentence(change: Change) -> str:
     """Both times and the factor."""
     before, after = (figures.duration(_us(side)) for side in (change.before, change.after))
     return one_line(f"{before} became {after}, {factor(change):.3g} times as long; measured one after the other")
+
+
+def slower_actions(judged: Judged, slower: Slowdown) -> list[str]:
+    """How to tell a slowdown from noise, or to accept it: every command can be pasted."""
+    run, typed = judged.run, judged.typed
+    again = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device, "--fresh")
+    reason = f"takes longer than {slower.run} in {figures.counted(len(slower.cases), 'case')}"
+    return [
+        f"look at what became slower: {typed.command('diff', slower.run, judged.source(slower.cases[0].id))}",
+        f"measure again on an idle machine, before you blame a kernel: {again}",
+        f"or accept the times: {typed.accept(run.id, reason)}",
+    ]
 
 
 def slower_table(slower: Slowdown | None) -> AnyTable:

@@ -12,6 +12,8 @@ from qualify.report.detection import summary
 from qualify.report.differences import to_data as comparison_data
 from qualify.report.environments import environments_data
 from qualify.report.slower import slower_data
+from qualify.report.verdict_text import verdict_line
+from qualify.report.weaker import weaker_data
 
 
 def to_data(judged: Judged) -> dict[str, Any]:
@@ -49,6 +51,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "stack": run.stack.fingerprint if run.stack else None,
         "device": run.stack.device.name if run.stack else None,
         "environments": environments_data(run),
+        "headline": verdict_line(judged),
         "verdict": conclusion.verdict,
         "exit_code": conclusion.exit_code,
         "demonstration": conclusion.demonstration,
@@ -58,6 +61,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "waivers": [waiver_data(use) for use in conclusion.waivers],
         "against": against_data(judged.against) if judged.against else None,
         "slower": slower_data(judged.slower),
+        "weaker": weaker_data(judged.weaker),
         "cells": [codec.to_data(cell) for cell in conclusion.cells],
         "cases": cases,
     }

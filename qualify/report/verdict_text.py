@@ -5,16 +5,21 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from qualify.facts.comparison import Slowdown
+from qualify.facts.differing import stack_words
 from qualify.facts.typed import level_words
 from qualify.facts.waiver import WaiverUse
 from qualify.judge.judged import Against, Judged
 from qualify.report.ages import shown_age
 from qualify.report.differences import change_text, grouped, stack_change_text, told_topics
 from qualify.report.environments import environment_views
+from qualify.report.figures import counted
 from qualify.report.incidents import counted_states, replays
-from qualify.report.slower import headline, sentence
+from qualify.report.slower import headline, sentence, slower_actions
 from qualify.report.troubles import Trouble, missing, troubles
 from qualify.report.views import join
+from qualify.report.waived import waived_words
+from qualify.report.weaker import headline as weaker_headline
+from qualify.report.weaker import weaker_actions, weaker_lines
 from qualify.text import one_line
 
 SHOWN = 12
@@ -32,6 +37,7 @@ def to_text(judged: Judged, now: datetime) -> str:
     found = troubles(judged)
     lines = [verdict_line(judged), stack_line(judged, now), *environment_lines(judged)]
     lines += against_lines(judged.against) if judged.against else []
+    lines += [f"weaker: {weaker_headline(judged.weaker)}"] if judged.weaker else []
     lines += [f"slower: {headline(judged.slower)}"] if judged.slower else []
     lines += [f"do: {action}" for action in actions(judged, found)]
     lines += [f"note: {one_line(note)}" for note in notes(judged, now)]
@@ -42,6 +48,7 @@ def to_text(judged: Judged, now: datetime) -> str:
             lines.append(f"{'':13}and {len(trouble.more)} more like this")
     if judged.against:
         lines += forbidden_lines(judged.against)
+    lines += weaker_lines(judged.weaker) if judged.weaker else []
     lines += slower_lines(judged.slower) if judged.slower else []
     if len(found) > SHOWN:
         lines.append(f"{len(found) - SHOWN} other kinds of failure are in the report.")
@@ -63,6 +70,12 @@ def verdict_line(judged: Judged) -> str:
         verdict += ", and the evidence is stale"
     if run.narrowed:
         verdict += ", of the part of the matrix that was selected"
+    if judged.weaker:
+        verdict += ", and less is asked than in the accepted baseline"
+    if judged.slower:
+        verdict += f", and {counted(len(judged.slower.cases), 'case')} became slower"
+    if conclusion.verdict == "PASS" and (waived := waived_words(conclusion)):
+        verdict += f"; waived: {waived}"
     counts = ", ".join(f"{count} {name}" for name, count in conclusion.counts["verdicts"].items() if count)
     incidents = counted_states(replays(run, join((it for it in judged.records if it.case.incident), conclusion)))
     served = len(conclusion.required)
@@ -142,6 +155,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     todo = ["keep the release back"]
     if verdict == "FAIL":
         todo += _after_failure(judged, found)
+    elif judged.weaker and judged.weaker.forbidden and not (judged.stale or judged.future or missing(judged)):
+        todo += weaker_actions(judged, judged.weaker)
     elif judged.future:
         todo.append(f"set the clock that is wrong, then make fresh evidence: {again}")
     elif run.state != "completed" and not judged.stale:
@@ -159,7 +174,7 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
 
 def _promotion(judged: Judged) -> list[str]:
     """Promote, but not without a look at what became slower."""
-    waived = judged.conclusion.counts["verdicts"]["WAIVED"]
+    waived = waived_words(judged.conclusion)
     with_it = f"; waived failures that go with it: {waived}" if waived else ""
     if judged.slower is None:
         return [f"promote{with_it}"]
@@ -174,7 +189,11 @@ def _promotion(judged: Judged) -> list[str]:
 def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
     """How to look at a failure, and how to live with it."""
     run, typed, expired = judged.run, judged.typed, judged.conclusion.expired
-    todo = []
+    todo = weaker_actions(judged, judged.weaker) if judged.weaker and judged.weaker.forbidden else []
+    if judged.slower and judged.matrix.policy.drift.times == "fail":
+        todo += slower_actions(judged, judged.slower)
+    if todo and not found and not expired and not (judged.against and judged.against.forbidden):
+        return todo
     worst = next((trouble.first for trouble in found if trouble.is_case and trouble.verdict == "FAIL"), "")
     if worst:
         todo.append(f"repeat the worst failure: {typed.command('repro', worst, '--run', judged.source(worst))}")
@@ -199,7 +218,7 @@ def _against_actions(judged: Judged, against: Against) -> list[str]:
         return [*todo, f"{told}: suspect the device, the matrix and the cards, or a failure that comes and goes"]
     todo.append(f"find the component to blame: {typed.command('bisect', before.id, run.id, '--plan')}")
     if against.baseline and before.stack:
-        todo.append(f"or go back to the accepted stack {before.stack.fingerprint[:12]} of run {before.id}")
+        todo.append(f"or go back to the accepted stack of run {before.id} ({stack_words(run.stack, before.stack)})")
     return todo
 
 

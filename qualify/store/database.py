@@ -52,6 +52,11 @@ class Database:
         self.engine = self._engine(migrating=False)
 
     @property
+    def address(self) -> str:
+        """What --db takes: the path of an SQLite file, or the URL without its password."""
+        return self.where if self.sqlite else passwordless(self.url.render_as_string(hide_password=False))
+
+    @property
     def sqlite(self) -> bool:
         """Whether it is an SQLite file."""
         return self.url.get_backend_name() == "sqlite"
@@ -181,7 +186,7 @@ def check_place(url: URL, *, create: bool) -> None:
         example = path / "evidence.db" if path.is_dir() else path.with_name("evidence.db")
         raise store_error(str(path), f"it is {kind}", f"Give a file, for example {example}.")
     if not create and not path.exists():
-        raise store_error(str(path), "no such file", "Evidence comes from 'qualify run MATRIX'; or give --db.")
+        raise store_error(str(path), "no such file", "Evidence comes from `qualify run`; or give --db.")
     if not path.parent.is_dir():
         advice = f"The path is probably mistyped; otherwise: mkdir -p {path.parent}"
         raise store_error(str(path), f"the folder {path.parent} does not exist", advice)

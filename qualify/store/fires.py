@@ -261,6 +261,7 @@ def load_watched(connection: Connection, *where: ColumnElement[bool]) -> list[Wa
             seen_at=row.seen_at,
             changing_to=row.changing_to,
             changing_since=row.changing_since,
+            changes=codec.from_data(tuple[StackChange, ...], row.changes or ()),
         )
         for row in connection.execute(wanted)
     ]
@@ -276,6 +277,7 @@ def save_watched(connection: Connection, seen: Sequence[Watched]) -> None:
             "seen_at": item.seen_at,
             "changing_to": item.changing_to,
             "changing_since": item.changing_since,
+            "changes": codec.to_data(item.changes, tuple[StackChange, ...]),
         }
         key = [watched_stacks.c[name] == value for name, value in identity.items()]
         if not connection.execute(update(watched_stacks).where(*key).values(values)).rowcount:

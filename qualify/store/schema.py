@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Text, column, inspect, select, table, text
 
 from qualify.errors import StoreError
+from qualify.facts.typed import Typed
 from qualify.store.database import Database
 from qualify.store.failures import store_error
 
@@ -71,7 +72,8 @@ def check_current(database: Database) -> str:
 
 def _outdated(database: Database, found: str | None) -> StoreError:
     happened = f"its schema is at revision {found or 'none'}, and this program needs {head()}"
-    return store_error(database.where, happened, "Bring it there with the same program: qualify db upgrade")
+    command = Typed(db=database.address).command("db", "upgrade")
+    return store_error(database.where, happened, f"Bring it there with the same program: {command}")
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -109,4 +111,4 @@ def _check_empty(database: Database, connection: Connection, *, create: bool) ->
         happened = f"it belongs to another program (tables {', '.join(sorted(tables)[:5])})"
         raise store_error(database.where, happened, "Give qualify a database of its own with --db.")
     if not create:
-        raise store_error(database.where, "it is empty", "Evidence comes from 'qualify run MATRIX'; or give --db.")
+        raise store_error(database.where, "it is empty", "Evidence comes from `qualify run`; or give --db.")

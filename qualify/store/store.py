@@ -179,7 +179,7 @@ class Store:
         with self._database.reading() as connection:
             ids = reading.run_ids(connection)
         if not ids:
-            raise NoVerdict(f"no run in {self.where} yet. Make one: qualify run MATRIX")
+            raise NoVerdict(f"no run in {self.where} yet: `qualify run` with a matrix makes one")
         if run == LATEST:
             return ids[0]
         if run in ids:
@@ -344,5 +344,9 @@ def _several(run: str, matches: list[str]) -> str:
 
 def _unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
     near = get_close_matches(value, known, n=_NAMED, cutoff=0.5) or known[:_NAMED]
-    hint = f"Perhaps you meant {', '.join(near)}." if near else "Nothing is stored there yet: qualify run MATRIX"
+    hint = (
+        f"Perhaps you meant {', '.join(near)}."
+        if near
+        else "Nothing is stored there yet; `qualify run` with a matrix stores something"
+    )
     return f"no {what} {value!r} in {where}. {hint}"

@@ -159,6 +159,8 @@ runs = Table(
     _words("device_uuid", nullable=True),
     # By kernel and file; most runs have the same. NULL in runs of before it was noted.
     Column("code", Repeated("code")),
+    # By kernel and key of its card, in the same way.
+    Column("terms", Repeated("terms")),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),
@@ -362,6 +364,8 @@ baselines = Table(
     _words("reason"),
     Column("accepted_at", UtcTime, nullable=False),
     _words("name"),
+    # Checks by glob; NULL where an older program accepted it.
+    _json("waivers", nullable=True),
     Index(None, "matrix", "variant", "id"),
     Index(None, "run_id"),
 )
@@ -440,6 +444,8 @@ watched_stacks = Table(
     # A fingerprint that has not settled yet; empty where there is none.
     _words("changing_to"),
     Column("changing_since", UtcTime),
+    # What differs there; NULL where an older program saw it.
+    _json("changes", nullable=True),
 )
 
 fires = Table(

@@ -33,7 +33,7 @@ from qualify.store.records import load_history
 from qualify.store.tables import runs
 from qualify.text import one_line
 
-VERSION = 7
+VERSION = 8
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
 READ = (*(f"qualify.export/{version}" for version in range(2, VERSION)), FORMAT)
@@ -41,7 +41,7 @@ SIDES = READ[:4]
 """formats that spell a mask in three fields"""
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
 calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
-also the environments of a run"""
+also the environments of a run, version 8 what its kernel cards promised"""
 LONGEST_LINE = 1 << 26
 """bytes; the longest line is the first, with the digests of all files behind the kernels"""
 PACKED = 100
@@ -49,7 +49,7 @@ PACKED = 100
 MOST_BYTES = 1 << 24
 """what a file may unpack to however small it is"""
 _BURST = "It was probably made to fill the memory of who reads it: take the file from where it was exported."
-_AGAIN = "Copy it again, or make it again: qualify db export RUN"
+_AGAIN = "Copy it again, or make it again with `qualify db export`."
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
 _RUN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")

@@ -9,12 +9,13 @@ from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import UsageError
 from qualify.facts.case import Case
+from qualify.facts.differing import stack_words
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
 from qualify.store.bulk import insert_rows, new_ids
-from qualify.store.reading import chunks
+from qualify.store.reading import chunks, load_runs
 from qualify.store.types import Words
 
 _PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[mapping.Row]]], ...] = (
@@ -39,7 +40,7 @@ def insert_run(connection: Connection, run: Run) -> None:
 def attach_stack(connection: Connection, run_id: str, stack: Stack) -> None:
     """Says on which stack the run runs. A run that has one keeps it; another one is a UsageError."""
     found = connection.execute(
-        select(tables.stacks.c.fingerprint, tables.stacks.c.device_name)
+        select(tables.stacks.c.fingerprint)
         .join(tables.runs, tables.runs.c.stack_id == tables.stacks.c.id)
         .where(tables.runs.c.id == run_id)
     ).one_or_none()
@@ -48,8 +49,8 @@ def attach_stack(connection: Connection, run_id: str, stack: Stack) -> None:
         update_run(connection, run_id, values)
     elif found.fingerprint != stack.fingerprint:
         raise UsageError(
-            f"run {run_id} ran on the stack {found.fingerprint[:12]} ({found.device_name}) and cannot go on on "
-            f"{stack.fingerprint[:12]} ({stack.device.name}): one run is evidence about one stack. Start a new run."
+            f"run {run_id} cannot go on on another stack ({_differing(connection, run_id, '', stack)}): one run is "
+            "evidence about one stack. Start a new run."
         )
 
 
@@ -68,10 +69,17 @@ def attach_environments(connection: Connection, run_id: str, stacks: Mapping[str
             changing = update(tables.run_environments).where(part.run_id == run_id, part.name == name)
             connection.execute(changing.values(values))
         elif found[name] != stack.fingerprint:
+            differs = _differing(connection, run_id, name, stack)
             raise UsageError(
-                f"environment {name} of run {run_id} was on the stack {str(found[name])[:12]} and is on "
-                f"{stack.fingerprint[:12]} now: one run is evidence about one stack of each. Start a new run."
+                f"environment {name} of run {run_id} is another stack now ({differs}): one run is evidence about one "
+                "stack of each. Start a new run."
             )
+
+
+def _differing(connection: Connection, run_id: str, environment: str, stack: Stack) -> str:
+    """What differs between the stack that a run has and another one."""
+    (run,) = load_runs(connection, tables.runs.c.id == run_id)
+    return stack_words(run.stack_of(environment), stack)
 
 
 def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qualify.facts.comparison import Change, Comparison, StackChange, Topic
+from qualify.facts.differing import stack_changes
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
-from qualify.verdict.compare import stack_changes
 
 FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("torch", r"torch", r"torch|triton|cuda|cudnn|nvidia-(?!cutlass).*"),

@@ -20,10 +20,10 @@ from statistics import quantiles
 
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, ORDER, R_LIMIT
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange
+from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
 from qualify.facts.outcome import Evidence, Launch, Statistics, Timing, evidence_of
 from qualify.facts.run import Judgement, Record, Run
-from qualify.facts.stack import Component, ComponentKind, Stack
 
 GENERATIONS = ("ampere", "hopper", "blackwell")
 """older first"""
@@ -76,7 +76,7 @@ def compare(before: Side, after: Side) -> Comparison:
 
 def compare_times(before: Run, after: Run, both: Iterable[tuple[Record, Record]]) -> tuple[Change, ...]:
     """Times that differ between two runs on one card, from the cases that both have; none of two cards."""
-    return _ordered(_each(both, _time)) if _same_card(before, after) else ()
+    return _ordered(_each(both, _time)) if same_card(before, after) else ()
 
 
 def _stack_changes(before: Run, after: Run) -> Iterator[StackChange]:
@@ -84,42 +84,6 @@ def _stack_changes(before: Run, after: Run) -> Iterator[StackChange]:
     for name in ("", *after.environments):
         for change in stack_changes(before.stack_of(name), after.stack_of(name)):
             yield replace(change, component=in_environment(change.component, name))
-
-
-def stack_changes(before: Stack | None, after: Stack | None) -> Iterator[StackChange]:
-    """Device, components and dispatch environment that differ; nothing where a stack is unknown."""
-    if before is None or after is None:
-        return
-    for name, one, other in (
-        ("device", before.device.name, after.device.name),
-        ("compute capability", before.device.compute_capability, after.device.compute_capability),
-        ("units", str(before.device.units), str(after.device.units)),
-        ("memory bytes", str(before.device.memory_bytes), str(after.device.memory_bytes)),
-        ("cache bytes", str(before.device.cache_bytes), str(after.device.cache_bytes)),
-    ):
-        if one != other:
-            yield StackChange(component=name, kind="device", before=one or None, after=other or None)
-    old, new = _components(before), _components(after)
-    for key in dict.fromkeys((*old, *new)):
-        if old.get(key) != new.get(key):
-            yield StackChange(component=key[1], kind=key[0], before=old.get(key), after=new.get(key))
-    for name in sorted({*before.environment, *after.environment}):
-        one_value, other_value = before.environment.get(name), after.environment.get(name)
-        if one_value != other_value:
-            yield StackChange(component=name, kind="environment", before=one_value, after=other_value)
-
-
-def _components(stack: Stack) -> dict[tuple[ComponentKind, str], str]:
-    """Version and digest by kind and name; files of one name in several places are one entry."""
-    found: dict[tuple[ComponentKind, str], list[str]] = {}
-    for part in stack.components:
-        found.setdefault((part.kind, part.name), []).append(_identity(part))
-    return {key: ", ".join(sorted(texts)) for key, texts in found.items()}
-
-
-def _identity(part: Component) -> str:
-    digest = f"sha256:{part.digest[:12]}" if part.digest else ""
-    return " ".join(filter(None, (part.version, digest))) or "present"
 
 
 def _by_id(side: Side) -> dict[str, tuple[Record, Judgement]]:
@@ -144,7 +108,8 @@ def _same_checks(before: Side, after: Side) -> bool:
     return before.run.check_version == after.run.check_version
 
 
-def _same_card(before: Run, after: Run) -> bool:
+def same_card(before: Run, after: Run) -> bool:
+    """Whether both runs used one device: only then their times are compared."""
     one, other = before.stack, after.stack
     return one is not None and other is not None and one.device.uuid == other.device.uuid
 
@@ -164,7 +129,7 @@ def _caveats(before: Side, after: Side) -> Iterator[str]:
         )
     if not one.stack or not other.stack:
         yield "the stack of one run is unknown: stacks and times are not compared"
-    elif not _same_card(one, other):
+    elif not same_card(one, other):
         yield "the runs used two cards: times are not compared, because equal cards differ"
     if any(run.state != "completed" for run in (one, other)):
         yield "one of the runs did not complete"

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from qualify.cards.matrix import Drift
+from qualify.cards.policy import Drift
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
-from qualify.facts.comparison import Change, Comparison, Topic
+from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.outcome import OUTCOMES, Refused
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
+from qualify.facts.weaker import Weaker
 from qualify.plan.host import lacks_gpu
 from qualify.verdict.policy import Rules, causes_of, judge_case, judge_cell
 from qualify.verdict.waivers import waive
@@ -91,6 +92,24 @@ def forbid_drift(
     if unknown or any(change.bucket == "insufficient data" for _, change in asked):
         return without_verdict(conclusion), ()
     return conclusion, ()
+
+
+def forbid_weaker(conclusion: Conclusion, weaker: Weaker) -> Conclusion:
+    """The conclusion where less is asked than in the baseline, and the policy forbids it: not qualified.
+
+    Evidence of a lower level alone is no verdict: more of it may say better.
+    """
+    kinds = {change.kind for change in weaker.changes} if weaker.forbidden else set()
+    if kinds - {"level"}:
+        return replace(conclusion, verdict="FAIL", exit_code=NOT_QUALIFIED)
+    return without_verdict(conclusion) if kinds else conclusion
+
+
+def forbid_slower(conclusion: Conclusion, slower: Slowdown | None, untimed: str) -> Conclusion:
+    """The conclusion where a slower case fails the gate; where times cannot be compared it is no verdict."""
+    if slower:
+        return replace(conclusion, verdict="FAIL", exit_code=NOT_QUALIFIED)
+    return without_verdict(conclusion) if untimed else conclusion
 
 
 def _cells(records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> tuple[CellJudgement, ...]:

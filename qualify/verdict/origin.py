@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from qualify.cards.matrix import Policy
+from qualify.cards.policy import Policy
 from qualify.facts.case import Level
 from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of
 from qualify.facts.run import Record, Run

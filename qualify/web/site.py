@@ -13,7 +13,7 @@ from qualify.facts import codec
 from qualify.facts.comparison import Comparison
 from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.against import compare_with
-from qualify.judge.slower import with_slower
+from qualify.judge.beside import beside_baseline
 from qualify.report.context import ReportContext, report_context
 from qualify.report.diff_page import diff_page
 from qualify.report.differences import SCHEMA as DIFF_SCHEMA
@@ -81,8 +81,10 @@ class Site:
         return render_page("canaries.html", page)
 
     def _context(self, run_id: str) -> ReportContext:
-        judged = with_slower(self.store, self.verdicts.judged(run_id))
-        shown = (judged.selftest, judged.against, judged.slower, self._typed)
+        judged = self.verdicts.judged(run_id)
+        beside = beside_baseline(self.store, judged)
+        shown = (judged.selftest, judged.against, beside.slower, self._typed, beside.weaker)
+        # The verdict is the run's own, as in the list of runs: the baseline may be newer.
         return report_context(judged.run, judged.whole, judged.conclusion, *shown)
 
     def _compared(self, after: str, before: str) -> Comparison:

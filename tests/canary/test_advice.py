@@ -39,6 +39,7 @@ GOOD = Seen(
         ({"verdict": "INCONCLUSIVE"}, "hold", "hold"),
         ({"suspicious": {"verdicts": 0, "kernels": 2, "numbers": 0}}, "hold", "hold"),
         ({"slower": 1}, "hold", "hold"),
+        ({"weaker": ("kernel a: then 2 cases, now none",)}, "hold", "hold"),
         ({"baseline": None}, "hold", "hold"),
         ({"baseline": None, "verdict": "FAIL"}, "hold", "hold"),
     ],
@@ -76,4 +77,10 @@ def test_reasons_name_what_changed() -> None:
     same = advise(replace(failed, stack=())).reasons
     assert any("the stack is that of baseline run-1" in reason for reason in same)
     (unknown,) = advise(replace(GOOD, baseline=None)).reasons
-    assert unknown.endswith("qualify baseline accept run-2 --by NAME --reason TEXT")
+    assert unknown.endswith("qualify baseline accept run-2 --reason 'first baseline' --by \"$USER\"")
+
+
+def test_a_promotion_names_what_is_waived() -> None:
+    """Owner, case and last day stand beside the advice."""
+    reasons = advise(replace(GOOD, waived="a/b by jane until 2026-12-31 (w0)")).reasons
+    assert ("nothing got worse against baseline run-1", "waived: a/b by jane until 2026-12-31 (w0)") == reasons

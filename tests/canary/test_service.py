@@ -276,11 +276,11 @@ def test_a_changed_stack_is_noticed_settles_and_fires(sqlite_place: Place) -> No
             "Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.9.0\n"
         )
         changed = time.monotonic()
-        replica.said("the stack of n is changing: flash-attn 2.8.0 -> 2.9.0; t-stack will fire if it stays")
+        replica.said("the stack of n is changing: flash-attn 2.8.0 → 2.9.0; t-stack will fire if it stays")
         noticed = time.monotonic() - changed
         wait_for(lambda: len(place.fires()) == 1, "a fire", 20, replica)
         (fire,) = place.fires()
-        assert ("stack", "n", "stack changed: flash-attn 2.8.0 -> 2.9.0") == (fire.trigger, fire.node, fire.reason)
+        assert ("stack", "n", "stack changed: flash-attn 2.8.0 → 2.9.0") == (fire.trigger, fire.node, fire.reason)
         assert ["flash-attn"] == [change.component for change in fire.changes]
         place.until(fire.id, "failed")
         assert noticed <= 2.5

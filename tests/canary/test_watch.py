@@ -14,8 +14,9 @@ import pytest
 from cli_process import environment
 from stored_runs import make_stack
 
-from qualify.canary.watch import decide, look, told
+from qualify.canary.watch import decide, look
 from qualify.facts.canary import Watched
+from qualify.facts.differing import changes_words
 from qualify.facts.stack import Stack
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -89,10 +90,10 @@ def test_changes_in_one_sentence() -> None:
     node = Node(OLD)
     changed = make_stack(**{f"part{number}": "1" for number in range(9)})
     decision = decide(node.known, changed, START, SETTLE)
-    text = told(decision.noticed)
-    assert text.startswith("part0 absent -> 1, ")
+    text = changes_words(decision.noticed)
+    assert text.startswith("part0 absent → 1, ")
     assert text.endswith(", and 3 more")
-    assert "torch 2.11.0 sha256:aaaaaaaaaaaa -> 2.12.0" == told(decide(node.known, NEW, START, SETTLE).noticed)
+    assert "torch 2.11.0 → 2.12.0" == changes_words(decide(node.known, NEW, START, SETTLE).noticed)
 
 
 @pytest.fixture

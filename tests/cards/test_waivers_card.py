@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from qualify.cards.load import load_matrix
-from qualify.cards.waivers import LONGEST_DAYS, holds_waivers, load_waivers
+from qualify.cards.policy import LONGEST_DAYS, WaiverPolicy
+from qualify.cards.waivers import holds_waivers, load_waivers
 from qualify.errors import CardError
+from qualify.facts.waiver import bare_stars
 
 TEXT = """\
 # failures that we ship with
@@ -110,3 +112,67 @@ def test_files_are_told_apart(write: Any, matrix: Any) -> None:
     assert holds_waivers(write(TEXT, "a.yaml"))
     assert not holds_waivers(write(matrix({"waivers": "a.yaml"}), "b.yaml"))
     assert not holds_waivers(write("waivers: [", "c.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "place", "message"),
+    [
+        (
+            {"owners": ["*@example.com", "ops"]},
+            "12:58: waivers[1].owner: ",
+            'is "x", who may not waive; policy.waivers.owners of the matrix allows *@example.com, ops',
+        ),
+        (
+            {"max_days": 30},
+            "10:14: waivers[0].expires: is 2027-01-30, 90 days after created; ",
+            "policy.waivers.max_days of the matrix allows 30, until 2026-12-01",
+        ),
+        (
+            {"stars": "forbid"},
+            '12:21: waivers[1].select: is "*", which leaves the case and the kernel open; ',
+            "name it, because policy.waivers.stars is forbid",
+        ),
+        (
+            {"max_waivers": 1},
+            "12:5: waivers[1]: is waiver 2 of the file; ",
+            "policy.waivers.max_waivers of the matrix allows 1",
+        ),
+    ],
+)
+def test_a_waiver_beyond_the_policy(write: Any, policy: dict[str, Any], place: str, message: str) -> None:
+    """Who, for how long, how broad, how many: refused with file, line and column; within the policy it is taken."""
+    path = write(TEXT)
+    assert 2 == len(load_waivers(path))
+    with pytest.raises(CardError) as caught:
+        load_waivers(path, WaiverPolicy(**policy))
+    assert [f"{path}:{place}{message}"] == str(caught.value).splitlines()
+    wide = {"owners": ["*"], "max_days": 90, "max_waivers": 2}
+    assert 2 == len(load_waivers(path, WaiverPolicy(**wide)))
+
+
+@pytest.mark.parametrize(
+    ("select", "parts"),
+    [
+        ("*", ("case", "kernel")),
+        ("**", ("case", "kernel")),
+        ("*/*/*", ("case", "kernel")),
+        ("*/[!~]*", ("case", "kernel")),
+        ("toy*", ("kernel",)),
+        ("toy/*/fp32/*", ("kernel",)),
+        ("*/flash-attn-3", ("case",)),
+        ("*flash-attn-3", ("case",)),
+        ("*/decode/*/flash-attn-3", ()),
+        ("toy/decode/b1.q1.k8/fp32/causal/flash-attn-3", ()),
+    ],
+)
+def test_what_a_glob_leaves_open(select: str, parts: tuple[str, ...]) -> None:
+    """A bare star for every kernel, or for every case."""
+    assert parts == bare_stars(select)
+
+
+def test_the_policy_of_the_matrix_counts(write: Any, matrix: Any) -> None:
+    """Loading the matrix refuses the waiver, with the place in the file of waivers."""
+    waivers = write(TEXT, "waivers.yaml")
+    path = write(matrix({"waivers": "waivers.yaml", "policy": {"waivers": {"max_days": 30}}}), "m.yaml")
+    with pytest.raises(CardError, match=f"{waivers}:10:14: "):
+        load_matrix(str(path))

@@ -17,9 +17,9 @@ from qualify.cards.load import load_matrix
 from qualify.facts.case import Case
 from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
 from qualify.judge.against import accepted
+from qualify.judge.beside import beside_baseline
 from qualify.judge.gathered import Fresh, gather
 from qualify.judge.judged import Judged, judge
-from qualify.judge.slower import with_slower
 from qualify.report.formats import FormatName, format_named
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.verdict_json import to_data
@@ -97,9 +97,12 @@ def test_a_verdict_needs_no_more(store: Store, path: Path, seed: int) -> None:
     store_run(store, path, lambda _: random_outcome(chance), age=timedelta(hours=2))
     run = store_run(store, path, lambda _: random_outcome(chance))
     same(
-        *(with_slower(store, judge(store, run.id, shipped_kernels(), now=NOW, depth=it)) for it in ("whole", "verdict"))
+        *(
+            beside_baseline(store, judge(store, run.id, shipped_kernels(), now=NOW, depth=it))
+            for it in ("whole", "verdict")
+        )
     )
-    same(*(with_slower(store, gate(store, path, depth=it)) for it in ("whole", "verdict")))
+    same(*(beside_baseline(store, gate(store, path, depth=it)) for it in ("whole", "verdict")))
 
 
 def gate(store: Store, path: Path, **changes: Any) -> Judged:

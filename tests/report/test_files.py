@@ -42,7 +42,7 @@ def test_a_place_that_cannot_be_written_is_named(facts: Any, tmp_path: Path) -> 
 
     assert (
         f"the report cannot be written to {blocked}: File exists. The evidence of run 20261120T234500Z-1f3a9c is "
-        "stored. Free the place or choose another folder: qualify report 20261120T234500Z-1f3a9c --out DIR"
+        "stored. Free the place or choose another folder: qualify report 20261120T234500Z-1f3a9c --out other"
     ) == str(caught.value)
 
 

@@ -16,8 +16,8 @@ from qualify.facts.case import Case
 from qualify.facts.outcome import Measured
 from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
+from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
-from qualify.judge.slower import with_slower
 from qualify.report.context import report_context
 from qualify.report.document import to_json
 from qualify.report.formats import github, junit, markdown
@@ -55,7 +55,7 @@ def baseline(store: Store, path: Path, base_us: float = 100.0) -> Run:
 def judged(store: Store, path: Path, factor: float, base_us: float = 100.0, **changes: Any) -> Judged:
     """A newer run with that factor, judged as `run` and `gate` do."""
     run = store_run(store, path, timed(factor, base_us), **changes)
-    return with_slower(store, judge(store, run.id, shipped_kernels(), now=NOW))
+    return beside_baseline(store, judge(store, run.id, shipped_kernels(), now=NOW))
 
 
 def test_ten_times_slower_is_never_simply_promoted(store: Store, path: Path) -> None:
@@ -132,3 +132,54 @@ def test_without_a_baseline_nothing_is_compared(store: Store, path: Path) -> Non
     compared = compare_with(store, found, before.id, shipped_kernels(), now=NOW)
     assert compared.slower is not None
     assert (before.id, "") == (compared.slower.run, compared.slower.accepted_by)
+
+
+FAIL = MATRIX + "policy: {drift: {times: fail}}\n"
+
+
+def test_a_matrix_may_fail_slower_cases(store: Store, path: Path) -> None:
+    """Exit 1; it says what it cannot know, and what to do. A rerun that is as fast as before is green again."""
+    path.write_text(FAIL)
+    before = baseline(store, path)
+    assert 0 == judged(store, path, 1.03).conclusion.exit_code
+    found = judged(store, path, 2)
+    lines = to_text(found, NOW).splitlines()
+    reason = f"takes longer than {before.id} in 1 case"
+    assert (1, "FAIL") == (found.conclusion.exit_code, found.conclusion.verdict)
+    assert lines[0].startswith("serving: not qualified, and 1 case became slower (")
+    assert [
+        "do: keep the release back",
+        f"do: look at what became slower: qualify diff {before.id} {found.run.id}",
+        f"do: measure again on an idle machine, before you blame a kernel: qualify run {path} --device cpu --fresh",
+        f"do: or accept the times: qualify baseline accept {found.run.id} --reason '{reason}' --by \"$USER\"",
+    ] == [line for line in lines if line.startswith("do: ")]
+    assert any("Two runs of one stack differ by 3.5% without any change" in line for line in lines)
+    assert accepted(store, judge(store, found.run.id, shipped_kernels(), now=NOW), by="a", reason="b", now=NOW)
+    assert 0 == judged(store, path, 2).conclusion.exit_code
+
+
+def test_times_that_cannot_be_compared_are_no_verdict(store: Store, path: Path) -> None:
+    """Who asks for them gets no green one from another card; who does not is not bothered."""
+    path.write_text(FAIL)
+    before = baseline(store, path)
+    stack = make_stack()
+    other = replace(stack, device=replace(stack.device, uuid="cpu-1"))
+    found = judged(store, path, 2, stack=other)
+    assert (5, None) == (found.conclusion.exit_code, found.slower)
+    why = f"run {before.id} used another card than this evidence, and equal cards differ"
+    assert f"note: policy.drift.times is fail, and times are not compared: {why}" in to_text(found, NOW).splitlines()
+    run = store_run(store, path, timed(1), stack=other)
+    compared = compare_with(
+        store, judge(store, run.id, shipped_kernels(), now=NOW), "baseline", shipped_kernels(), now=NOW
+    )
+    assert 5 == beside_baseline(store, compared).conclusion.exit_code
+
+
+def test_another_run_may_be_the_measure(store: Store, path: Path) -> None:
+    """`--against RUN` compares times with that run, where nobody accepted a baseline too."""
+    path.write_text(FAIL)
+    before = store_run(store, path, timed(1), age=timedelta(hours=2))
+    found = judged(store, path, 2)
+    assert 0 == found.conclusion.exit_code
+    compared = beside_baseline(store, compare_with(store, found, before.id, shipped_kernels(), now=NOW))
+    assert 1 == compared.conclusion.exit_code

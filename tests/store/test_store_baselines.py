@@ -24,6 +24,7 @@ def baseline(number: int = 0, **changes: Any) -> Baseline:
         "accepted_by": f"jane {examples.HOSTILE}",
         "reason": f"release {number}",
         "accepted_at": NOW + timedelta(hours=number),
+        "waivers": {"toy/*": f"census\n{examples.HOSTILE}"} if number else None,
     }
     return Baseline(**usual | changes)
 

@@ -180,7 +180,9 @@ def test_the_first_stack_and_ceilings_stay(planned: Store) -> None:
     planned.set_stack(RUN.id, examples.stack(), None)
     planned.set_stack(RUN.id, examples.stack("GPU-2"), examples.ceilings())
     planned.set_stack(RUN.id, examples.stack(), examples.ceilings())
-    with pytest.raises(UsageError, match="one stack"):
+    with pytest.raises(
+        UsageError, match=r"another stack \(nvidia 580.65 → 590.1\): one run is evidence about one stack"
+    ):
         planned.set_stack(RUN.id, examples.stack(driver="590.1"), None)
     stored = planned.run(RUN.id)
     assert examples.stack() == stored.stack

@@ -12,10 +12,11 @@ from builders import make_evidence, make_finding, make_matrix, make_record
 from stored_runs import make_run, make_stack
 
 from qualify.facts.comparison import Comparison, StackChange
+from qualify.facts.differing import stack_changes
 from qualify.facts.outcome import Measured, Outcome
 from qualify.facts.stack import Component, Stack
 from qualify.verdict.bisect import Bisection, StoredTest, bisect, parts_of, result_of, symptom_of, upgraded_parts
-from qualify.verdict.compare import Side, compare, stack_changes
+from qualify.verdict.compare import Side, compare
 from qualify.verdict.gate import conclude
 from qualify.verdict.policy import Rules
 

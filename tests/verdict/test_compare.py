@@ -19,13 +19,14 @@ from builders import (
 )
 from stored_runs import make_run, make_stack
 
-from qualify.cards.matrix import Drift
+from qualify.cards.policy import Drift
 from qualify.facts.accuracy import CLASSES
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.comparison import Change, Comparison
+from qualify.facts.differing import stack_changes
 from qualify.facts.outcome import Crashed, Evidence, Launch, Measured, NotRun, Outcome, Refused, Statistics
 from qualify.facts.run import Record
-from qualify.verdict.compare import Side, compare, stack_changes
+from qualify.verdict.compare import Side, compare
 from qualify.verdict.gate import conclude, forbid_drift
 from qualify.verdict.policy import Rules
 

@@ -11,7 +11,9 @@ from qualify.report.differences import change_text
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.slower import headline
 from qualify.report.troubles import troubles
-from qualify.report.verdict_text import slower_lines, to_text, verdict_line, waiver_note
+from qualify.report.verdict_text import SHOWN, slower_lines, to_text, verdict_line, waiver_note
+from qualify.report.weaker import headline as weaker_headline
+from qualify.report.weaker import weaker_lines
 from qualify.text import one_line
 
 MOST = 10
@@ -94,6 +96,14 @@ def _all(judged: Judged, options: OutputOptions) -> Iterator[Annotation]:
             line=lines.get(change.id, 0),
             title=f"changed {topic}: {change.id}",
             message=change_text(topic, change),
+        )
+    if judged.weaker:
+        yield Annotation(
+            level="error" if judged.weaker.forbidden else "warning",
+            path=matrix,
+            line=0,
+            title=f"less is asked than in baseline {judged.weaker.run}",
+            message="\n".join((weaker_headline(judged.weaker), *weaker_lines(judged.weaker)[:SHOWN])),
         )
     if judged.slower:
         worst = judged.slower.cases[0]

@@ -14,7 +14,9 @@ from qualify.errors import NoVerdict, UsageError
 from qualify.facts import codec
 from qualify.judge.judged import Judged
 from qualify.report.formats.interface import Artifact, OutputOptions
-from qualify.report.verdict_text import DEMONSTRATION
+from qualify.report.verdict_text import DEMONSTRATION, verdict_line
+from qualify.report.waived import waived_data
+from qualify.report.weaker import sentence
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -97,6 +99,9 @@ def _configuration(judged: Judged) -> list[dict[str, Any]]:
         "exit_code": judged.conclusion.exit_code,
         "check_version": run.check_version,
         "qualify_version": run.qualify_version,
+        "headline": verdict_line(judged),
+        "waived": waived_data(judged.conclusion),
+        "asks_less": [sentence(less) for less in judged.weaker.changes] if judged.weaker else [],
     }
     found: list[dict[str, Any]] = [
         {"name": run.matrix_path, "digest": {"sha256": run.matrix_hash}, "annotations": annotations}

@@ -19,6 +19,9 @@ from qualify.report.differences import change_text
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.slower import headline
 from qualify.report.verdict_text import WORDS, slower_lines, verdict_line
+from qualify.report.waived import waived_words
+from qualify.report.weaker import headline as weaker_headline
+from qualify.report.weaker import sentence
 
 LIMIT_BYTES = 20_000_000
 """of all messages and details together; CI servers refuse files of 30 MB"""
@@ -33,7 +36,7 @@ def render(judged: Judged, _options: OutputOptions) -> str:
     conclusion = judged.conclusion
     verdicts = [item.verdict for item in conclusion.judgements] + [cell.verdict for cell in conclusion.cells]
     room = min(LONGEST_BYTES, LIMIT_BYTES // (1 + sum(verdict != "PASS" for verdict in verdicts)))
-    suites = [_gate(judged), _shapes(judged, room), *_models(judged, room), *_drift(judged, room)]
+    suites = [_gate(judged), _shapes(judged, room), *_models(judged, room), *_baseline(judged, room)]
     root = Element("testsuites", {"name": f"qualify {judged.run.matrix}", **_counts(suites)})
     root.extend(suites)
     document: bytes = tostring(root, encoding="us-ascii", xml_declaration=True)
@@ -95,9 +98,10 @@ def _gate(judged: Judged) -> Element:
     """The verdict itself."""
     conclusion, run = judged.conclusion, judged.run
     case = _case(f"{run.matrix} is qualified", "gate", conclusion.shown, _told(judged))
-    if judged.slower:
-        told = "\n".join((headline(judged.slower), *slower_lines(judged.slower)))
-        SubElement(case, "system-out").text = clipped(xml_text(told), LONGEST_BYTES)
+    told = [headline(judged.slower), *slower_lines(judged.slower)] if judged.slower else []
+    told = [waived_words(conclusion), *told] if conclusion.verdict == "PASS" else told
+    if any(told):
+        SubElement(case, "system-out").text = clipped(xml_text("\n".join(filter(None, told))), LONGEST_BYTES)
     suite = _suite("gate", [case], judged)
     properties = Element("properties")
     stack = run.stack
@@ -107,6 +111,7 @@ def _gate(judged: Judged) -> Element:
         ("stack", stack.fingerprint if stack else ""),
         ("device", stack.device.name if stack else ""),
         ("exit_code", str(conclusion.exit_code)),
+        ("headline", verdict_line(judged)),
     ):
         SubElement(properties, "property", {"name": name, "value": xml_text(value)})
     suite.insert(0, properties)
@@ -116,7 +121,8 @@ def _gate(judged: Judged) -> Element:
 def _told(judged: Judged) -> list[str]:
     """The verdict in words, what fails it beside cases and shapes, and what a reader must know."""
     expired = [f"{use.waiver.place}: waiver {use.waiver.id} has expired" for use in judged.conclusion.expired]
-    return [verdict_line(judged), *expired, *judged.notes]
+    weaker = [weaker_headline(judged.weaker), *map(sentence, judged.weaker.changes)] if judged.weaker else []
+    return [verdict_line(judged), *expired, *weaker, *judged.notes]
 
 
 def _shapes(judged: Judged, room: int) -> Element:
@@ -157,14 +163,18 @@ def _models(judged: Judged, room: int) -> list[Element]:
     return [_suite(model, cases, judged) for model, cases in suites.items()]
 
 
-def _drift(judged: Judged, room: int) -> list[Element]:
-    """Changes against the baseline that the matrix forbids."""
-    if not judged.against or not judged.against.forbidden:
-        return []
+def _baseline(judged: Judged, room: int) -> list[Element]:
+    """Changes against the baseline that the matrix forbids, and what it asks less."""
     cases = [
         _case(
             f"{change.id} has the {topic} of the baseline", "baseline", "FAIL", [change_text(topic, change)], room=room
         )
-        for topic, change in judged.against.forbidden
+        for topic, change in (judged.against.forbidden if judged.against else ())
     ]
-    return [_suite("baseline", cases, judged)]
+    if judged.weaker and judged.weaker.forbidden:
+        verdict: Verdict = "FAIL" if judged.conclusion.verdict == "FAIL" else "INCONCLUSIVE"
+        cases += [
+            _case(f"{less.what} is asked as in the baseline", "baseline", verdict, [sentence(less)], room=room)
+            for less in judged.weaker.changes
+        ]
+    return [_suite("baseline", cases, judged)] if cases else []

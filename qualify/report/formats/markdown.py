@@ -12,6 +12,8 @@ from qualify.report.heatmap import WORDS
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
 from qualify.report.verdict_text import DEMONSTRATION, actions, notes, stack_line, verdict_line
+from qualify.report.weaker import headline as weaker_headline
+from qualify.report.weaker import weaker_table
 from qualify.text import one_line
 
 LIMIT_BYTES = 1_000_000
@@ -52,7 +54,8 @@ def render(judged: Judged, options: OutputOptions) -> str:
         *(f"- {escaped(note)}" for note in notes(judged, options.now)[:50]),
         "",
     ]
-    return _limited(lines, [*_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)])
+    rest = [*_weaker(judged), *_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)]
+    return _limited(lines, rest, judged.typed.command("report", judged.run.id))
 
 
 def _action(action: str) -> str:
@@ -60,8 +63,8 @@ def _action(action: str) -> str:
     return f"{escaped(words)}: {code(command)}" if colon and command.startswith("qualify ") else escaped(action)
 
 
-def _limited(lines: Sequence[str], rest: Iterable[str]) -> str:
-    """The lines, and as many of the rest as the limit allows."""
+def _limited(lines: Sequence[str], rest: Iterable[str], whole: str) -> str:
+    """The lines, and as many of the rest as the limit allows, with the command that shows the whole."""
     kept = list(lines)
     size = sum(len(line.encode()) + 1 for line in kept)
     left_out = 0
@@ -72,7 +75,7 @@ def _limited(lines: Sequence[str], rest: Iterable[str]) -> str:
         else:
             kept.append(line)
     if left_out:
-        kept += ["", f"{left_out} more lines do not fit here: `qualify report` shows everything."]
+        kept += ["", f"{left_out} more lines do not fit here. Everything: {code(whole)}"]
     return "\n".join(kept)
 
 
@@ -103,6 +106,16 @@ def _against(judged: Judged) -> Iterator[str]:
     yield from _table("Stack", ("what changed",), stack)
     rows = [[topic, code(change.id), escaped(change_text(topic, change))] for topic, change in judged.against.forbidden]
     yield from _table("Changes that the matrix forbids", ("what", "case", "change"), rows)
+
+
+def _weaker(judged: Judged) -> Iterator[str]:
+    if judged.weaker is None:
+        return
+    yield f"**Weaker:** {escaped(weaker_headline(judged.weaker))}"
+    yield ""
+    table = weaker_table(judged.weaker.changes)
+    rows = [[escaped(cell.text) for cell in table.cells(row)] for row in table.rows]
+    yield from _table("Asked less than before", [column.title for column in table.columns], rows)
 
 
 def _slower(judged: Judged) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from qualify.facts.accuracy import E_LIMIT, R_LIMIT
-from qualify.facts.checks import findings_about
+from qualify.facts.checks import findings_about, findings_shown_by
 from qualify.facts.outcome import FindingVerdict, Measured, Statistics
 from qualify.report.columns import Column, Limited, Table
 from qualify.report.figures import counted, text
@@ -17,6 +17,8 @@ from qualify.report.views import CaseView, ModelView
 
 NUMERIC = findings_about("numbers")
 """findings that judge numbers; one that fails may leave no statistics, as an output full of NaN does"""
+LSE = findings_shown_by("lse")
+"""findings that judge the LSE"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +31,7 @@ class Sample:
 
 def lse_limit(view: CaseView) -> float:
     """The LSE limit of the card, as the lse check names it; infinite where it does not."""
-    limits = (finding.values.get("limit") for finding in view.findings if finding.check == "lse")
+    limits = (finding.values.get("limit") for finding in view.findings if finding.check in LSE)
     return next((float(limit) for limit in limits if isinstance(limit, int | float)), math.inf)
 
 

@@ -1,0 +1,8 @@
+"""What a kernel card promises and how the promise is checked, as text, so that a later card can be compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Terms = Mapping[str, str]
+"""text by the key of the card, for example ``accuracy.bf16``; of a list each value on a line of its own"""

@@ -1,0 +1,155 @@
+"""A verdict beside the accepted baseline: what takes longer than there, and what is asked less."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from qualify.cards.load import parse_matrix
+from qualify.facts.baseline import Baseline
+from qualify.facts.case import Level
+from qualify.facts.outcome import evidence_of
+from qualify.facts.run import Conclusion, Record, Run
+from qualify.facts.waiver import IN_FORCE, bare_stars
+from qualify.facts.weaker import Weaker
+from qualify.judge.judged import Judged
+from qualify.store.store import Store
+from qualify.verdict.gate import forbid_slower, forbid_weaker
+from qualify.verdict.slower import NOISE, slowdown
+from qualify.verdict.weaker import Demand, asked_less
+
+LOOKED_AT = 500
+"""newest runs of the matrix among which those of a verdict are looked for"""
+
+LIMITS = (
+    f"slower cases fail the gate, as policy.drift.times says. Two runs of one stack differ by {NOISE:.1%} without any "
+    "change, and a busy or hot machine by more: this proves no slower kernel"
+)
+"""what a failure by times says of itself"""
+
+
+def beside_baseline(store: Store, judged: Judged) -> Judged:
+    """The verdict with what takes longer than in the accepted baseline, what is asked less, and what comes of both.
+
+    As it is where nobody accepted a baseline of the matrix on that device model. Times that were compared with another
+    run, because that was asked, stay so.
+    """
+    baseline = store.baseline(judged.run.matrix, judged.run.stack.device.variant) if judged.run.stack else None
+    if baseline:
+        before, records = store.run(baseline.run_id), store.records(baseline.run_id, "times")
+        judged = with_weaker(store, judged, baseline, before, records)
+        judged = judged if judged.against else _with_slower(store, judged, baseline, before, records)
+    return _times(judged)
+
+
+def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
+    """The verdict with what it asks less than the accepted baseline; that fails where the policy forbids it."""
+    run = judged.run
+    if run.narrowed:
+        return judged
+    then = Demand(
+        run=before,
+        matrix=parse_matrix(before.matrix_source, before.matrix_path),
+        records=records,
+        stars=baseline.waivers,
+    )
+    levels = _levels(store, judged)
+    now = Demand(
+        run=run, matrix=judged.matrix, records=judged.records, stars=stars_of(judged.conclusion), levels=levels
+    )
+    notes = (*judged.notes, *_unknown(then, now))
+    changes = asked_less(then, now)
+    if not changes:
+        return replace(judged, notes=notes)
+    weaker = Weaker(
+        run=before.id,
+        accepted_by=baseline.accepted_by,
+        accepted_at=baseline.accepted_at,
+        changes=changes,
+        forbidden=then.matrix.policy.forbid_weaker or now.matrix.policy.forbid_weaker,
+        acceptable=_acceptable(store, judged, before),
+    )
+    return replace(judged, notes=notes, weaker=weaker, conclusion=forbid_weaker(judged.conclusion, weaker))
+
+
+def _acceptable(store: Store, judged: Judged, before: Run) -> bool:
+    """Whether to accept the judged run is to accept what is asked now."""
+    run = judged.run
+    if judged.runs[:1] != (run.id,) or run.id == before.id or run.state != "completed":
+        return False
+    return store.run(run.id).matrix_hash == run.matrix_hash and set(judged.sources.values()) <= {run.id}
+
+
+def stars_of(conclusion: Conclusion) -> dict[str, str]:
+    """The waivers in force that leave kernel or case open: their checks, one a line, by their glob."""
+    found: dict[str, set[str]] = {}
+    for use in conclusion.waivers:
+        if use.state in IN_FORCE and bare_stars(use.waiver.select):
+            found.setdefault(use.waiver.select, set()).update(use.waiver.checks)
+    return {glob: "\n".join(sorted(checks)) for glob, checks in found.items()}
+
+
+def _levels(store: Store, judged: Judged) -> Mapping[str, Level]:
+    """The levels of evidence that other runs than the judged one have, by case id."""
+    known = {name: store.run(name).level for name in set(judged.sources.values())}
+    return {case: known[run] for case, run in judged.sources.items()}
+
+
+def _unknown(then: Demand, now: Demand) -> tuple[str, ...]:
+    """What an older qualify did not note."""
+    found = []
+    if then.run.terms is None or now.run.terms is None:
+        run = then.run if then.run.terms is None else now.run
+        found.append(f"run {run.id} of an older qualify did not note what its cards promise: cards are not compared")
+    if then.stars is None:
+        found.append("an older qualify accepted the baseline and did not note its waivers: they are not compared")
+    return tuple(found)
+
+
+def _with_slower(store: Store, judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
+    """The verdict with what takes longer; nothing where the evidence is the baseline, or the cards are not one."""
+    if baseline.run_id in judged.runs:
+        return judged
+    if why := _other_card(store, judged, before):
+        return replace(judged, untimed=why)
+    slower = slowdown(before, records, judged.run, _timed(store, judged), accepted_by=baseline.accepted_by)
+    return replace(judged, slower=slower)
+
+
+def _timed(store: Store, judged: Judged) -> Sequence[Record]:
+    """The records with their times, of the runs that the evidence is from."""
+    if judged.depth == "whole":
+        return judged.records
+    ran = {record.case.id: judged.source(record.case.id) for record in judged.records if evidence_of(record.outcome)}
+    return [
+        record
+        for run_id in dict.fromkeys(ran.values())
+        for record in store.records(run_id, "times")
+        if ran.get(record.case.id) == run_id
+    ]
+
+
+def _other_card(store: Store, judged: Judged, before: Run) -> str:
+    """Why times are not compared: equal cards differ. Empty where all evidence is of the baseline's card."""
+    if before.stack is None or judged.run.stack is None:
+        return f"the stack of run {before.id} is unknown"
+    uuids = {run.stack.device.uuid for run in _runs(store, judged) if run.stack}
+    if uuids == {before.stack.device.uuid}:
+        return ""
+    return f"run {before.id} used another card than this evidence, and equal cards differ"
+
+
+def _runs(store: Store, judged: Judged) -> list[Run]:
+    """The runs that the evidence is from; what a run takes over is from its own card."""
+    runs = store.runs(judged.run.matrix, limit=LOOKED_AT) if len(judged.runs) > 1 else []
+    return [judged.run, *(run for run in runs if run.id in judged.runs)]
+
+
+def _times(judged: Judged) -> Judged:
+    """The verdict under what the matrix says about slower cases."""
+    if judged.matrix.policy.drift.times != "fail":
+        return judged
+    conclusion = forbid_slower(judged.conclusion, judged.slower, judged.untimed)
+    notes = [f"policy.drift.times is fail, and times are not compared: {judged.untimed}"] if judged.untimed else []
+    notes += [LIMITS] if judged.slower else []
+    return replace(judged, conclusion=conclusion, notes=(*judged.notes, *notes))

@@ -1,0 +1,39 @@
+"""Whom a promotion relies on: the waivers that a verdict used, each with its owner, a case and its last day."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qualify.facts.run import Conclusion
+from qualify.facts.waiver import WaiverUse
+from qualify.text import one_line
+
+NAMED = 5
+"""waivers that a headline names; every format has all of them below"""
+
+
+def waived_words(conclusion: Conclusion) -> str:
+    """Owner, case and expiry date of each waiver that covers a failure; empty where none does."""
+    used = used_waivers(conclusion)
+    words = [_words(use) for use in used[:NAMED]]
+    more = [f"and {len(used) - NAMED} more waivers"] if len(used) > NAMED else []
+    return one_line("; ".join([*words, *more]))
+
+
+def used_waivers(conclusion: Conclusion) -> list[WaiverUse]:
+    """The waivers that cover a failure, the one that ends first first."""
+    return sorted((use for use in conclusion.waivers if use.waived), key=lambda use: use.waiver.expires)
+
+
+def waived_data(conclusion: Conclusion) -> list[dict[str, Any]]:
+    """The same for machines, with all cases."""
+    return [
+        {"id": it.waiver.id, "owner": it.waiver.owner, "expires": f"{it.waiver.expires}", "cases": list(it.waived)}
+        for it in used_waivers(conclusion)
+    ]
+
+
+def _words(use: WaiverUse) -> str:
+    more = f" and {len(use.waived) - 1} more" if len(use.waived) > 1 else ""
+    waiver = use.waiver
+    return f"{use.waived[0]}{more} by {waiver.owner} until {waiver.expires} ({waiver.id})"

@@ -1,0 +1,114 @@
+"""What is asked less than in the accepted baseline: told like a plan, what was asked then and what is asked now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qualify.facts.typed import level_words
+from qualify.facts.weaker import Less, Weaker
+from qualify.judge.judged import Judged
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
+from qualify.text import one_line
+
+EXAMPLES = 3
+"""cases that the JSON names of each point"""
+LONGEST = 160
+"""characters of one side"""
+
+
+def headline(weaker: Weaker) -> str:
+    """In how many points less is asked, and against what."""
+    accepted = f"run {weaker.run}, accepted by {weaker.accepted_by} on {weaker.accepted_at:%Y-%m-%d}"
+    allowed = "the policy forbids it" if weaker.forbidden else "the policy allows it"
+    points = counted(len(weaker.changes), "point")
+    return one_line(f"less is asked than in baseline {accepted}: {points}; {allowed}")
+
+
+def sentence(less: Less) -> str:
+    """What was asked then and what is asked now, on one line."""
+    return one_line(f"{less.what}: then {_short(less.then)}, now {_short(less.now)}{_about(less)}")
+
+
+def _about(less: Less) -> str:
+    if not less.cases:
+        return ""
+    first = f"first {less.cases[0]}"
+    return f" ({first})" if less.kind == "cases" else f" ({_counted(less)}, {first})"
+
+
+def _counted(less: Less) -> str:
+    return counted(less.count, "shape" if less.kind == "expectation" else "case") if less.cases else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def weaker_lines(weaker: Weaker) -> list[str]:
+    """One line for each point."""
+    return [f"{'LESS':13}{sentence(less)}" for less in weaker.changes]
+
+
+def weaker_data(weaker: Weaker | None) -> dict[str, Any] | None:
+    """For JSON; None where nothing is asked less."""
+    if weaker is None:
+        return None
+    return {
+        "run": weaker.run,
+        "accepted_by": weaker.accepted_by,
+        "accepted_at": weaker.accepted_at.isoformat(),
+        "forbidden": weaker.forbidden,
+        "changes": changes_data(weaker.changes),
+    }
+
+
+def changes_data(changes: Sequence[Less]) -> list[dict[str, Any]]:
+    """Each point for JSON: counted, with the first cases or shapes."""
+    return [
+        {
+            "kind": less.kind,
+            "what": less.what,
+            "then": less.then,
+            "now": less.now,
+            "count": less.count,
+            "first": list(less.cases[:EXAMPLES]),
+        }
+        for less in changes
+    ]
+
+
+COLUMNS: tuple[Column[Less], ...] = (
+    Column(key="what", title="What", cell=lambda less: less.what, code=True),
+    Column(key="then", title="Asked then", sentence=True, cell=lambda less: less.then),
+    Column(key="now", title="Asked now", sentence=True, cell=lambda less: less.now),
+    Column(key="count", title="About", cell=lambda less: _counted(less) or "all"),
+    Column(key="first", title="First", cell=lambda less: next(iter(less.cases), "–"), code=True),
+)
+
+
+def weaker_table(changes: Sequence[Less], caption: str = "Nothing is asked less than before") -> AnyTable:
+    """The same for pages; no rows where nothing is asked less."""
+    return Table(caption=caption, columns=COLUMNS, rows=tuple(changes))
+
+
+def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
+    """How to ask as much as before, or to accept less: every command can be pasted."""
+    run, typed = judged.run, judged.typed
+    todo = []
+    level = next((less.then for less in weaker.changes if less.kind == "level"), "")
+    if level:
+        words = ["--level", level, "--device", run.device]
+        todo.append(f"make evidence of level {level}: {typed.command('run', run.matrix_path, *words)}")
+    if any(less.kind != "level" for less in weaker.changes):
+        todo.append(f"ask again what run {weaker.run} asked: see the lines that begin with LESS")
+    accepted = run.id
+    if not weaker.acceptable:
+        make = typed.command("run", run.matrix_path, *level_words(run.level), "--device", run.device)
+        todo.append(f"or, if less is meant, run the matrix as it is: {make}")
+        accepted = "latest"
+    reason = f"asks less than {weaker.run} in {counted(len(weaker.changes), 'point')}"
+    accept = typed.accept(accepted, reason)
+    todo.append(f"{'then' if not weaker.acceptable else 'or, if less is meant,'} accept it as the baseline: {accept}")
+    return todo

@@ -1,0 +1,84 @@
+"""A promotion that needs waivers names owner, case and expiry date wherever the verdict is shown."""
+
+from __future__ import annotations
+
+from html import unescape
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+
+from qualify.judge.judged import Judged, judge
+from qualify.report.context import report_context
+from qualify.report.formats import github, junit, markdown
+from qualify.report.formats.in_toto import parse_subject, to_statement
+from qualify.report.formats.interface import OutputOptions
+from qualify.report.page import render_html
+from qualify.report.verdict_json import to_data
+from qualify.report.verdict_text import to_text
+from qualify.report.waived import NAMED, waived_words
+from qualify.store.store import Store
+
+OPTIONS = OutputOptions(now=NOW)
+WHO = f"{IDS[0]} and 1 more by jane@example.com until 2026-12-31 (w0)"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A matrix whose first two cases are waived."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: w.yaml\n")
+    write_waivers(tmp_path / "w.yaml", {"select": IDS[0].rpartition("/")[0] + "/*"}, {"select": "none"})
+    return tmp_path / "serving.yaml"
+
+
+def outcome(case: Any) -> Any:
+    """The cases of the first shape fail."""
+    return WRONG if case.id in IDS[:2] else PASSED
+
+
+@pytest.fixture
+def promoted(store: Store, path: Path) -> Judged:
+    """A run that passes with waivers."""
+    return judge(store, store_run(store, path, outcome).id, shipped_kernels(), now=NOW)
+
+
+def test_every_headline_names_them(promoted: Judged) -> None:
+    """Text, JSON, Markdown, GitHub, JUnit, in-toto, the page."""
+    assert 0 == promoted.conclusion.exit_code
+    text = to_text(promoted, NOW).splitlines()
+    assert text[0].startswith(f"serving: qualified; waived: {WHO} (")
+    assert f"do: promote; waived failures that go with it: {WHO}" in text
+    assert WHO in to_data(promoted)["headline"]
+    assert WHO in unescape(markdown.render(promoted, OPTIONS).splitlines()[2])
+    notice = github.render(promoted, OPTIONS).splitlines()[0]
+    assert notice.startswith("::notice")
+    assert WHO in notice
+    suites = fromstring(junit.render(promoted, OPTIONS))
+    assert WHO in str(next(suites.iter("system-out")).text)
+    assert any(WHO in item.attrib["value"] for item in suites.iter("property") if item.attrib["name"] == "headline")
+    told = to_statement(promoted, [parse_subject(f"x@sha256:{'ab' * 32}")])["predicate"]["configuration"][0]
+    expected = {"id": "w0", "owner": "jane@example.com", "expires": "2026-12-31", "cases": IDS[:2]}
+    assert [expected] == told["annotations"]["waived"]
+    context = report_context(promoted.run, promoted.records, promoted.conclusion)
+    assert WHO in context.summary
+    assert WHO in unescape(render_html(context))
+
+
+def test_nothing_is_said_where_nothing_is_waived(store: Store, path: Path) -> None:
+    """A waiver that covers no failure is no part of the promotion, and a failure is no promotion."""
+    passed = judge(store, store_run(store, path).id, shipped_kernels(), now=NOW)
+    assert "waived:" not in to_text(passed, NOW).splitlines()[0]
+    failed = judge(store, store_run(store, path, WRONG).id, shipped_kernels(), now=NOW)
+    assert "waived:" not in to_text(failed, NOW).splitlines()[0]
+
+
+def test_the_first_to_end_stands_first(store: Store, path: Path) -> None:
+    """More waivers than a line can hold are counted."""
+    days = [f"2026-12-{day}" for day in range(31, 23, -1)]
+    write_waivers(path.parent / "w.yaml", *({"select": IDS[0], "expires": day} for day in days))
+    run = store_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
+    words = waived_words(judge(store, run.id, shipped_kernels(), now=NOW).conclusion)
+    assert words.startswith(f"{IDS[0]} by jane@example.com until 2026-12-24 (w7); ")
+    assert words.endswith(f"and {len(days) - NAMED} more waivers")
