@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from qualify.cards.load import LoadedKernel
+    from qualify.facts.artifact import Artifact
     from qualify.facts.stack import Stack
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
     from qualify.plan.code import CodeHere
-    from qualify.report.attestation import Artifact
+    from qualify.seal.keys import PublicKey, SigningKey
     from qualify.store.store import Store
 
 
@@ -67,6 +68,7 @@ class GateOptions:
     waivers: Path | None
     cards: tuple[Path, ...]
     environments: Mapping[str, str]
+    keys: tuple[PublicKey, ...]
     typed: Typed
 
 
@@ -93,6 +95,17 @@ SubjectOption = Annotated[
     list[str] | None,
     typer.Option("--subject", metavar="NAME@sha256:HEX", help="Artifact of the in-toto statement; may be repeated."),
 ]
+SignedByOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--require-signed-by",
+        metavar="KEYS",
+        help="Only evidence that one of these public keys has sealed counts: a file, or a folder; may be repeated.",
+    ),
+]
+SignOption = Annotated[
+    bool, typer.Option("--sign", help="Sign the in-toto statement with the key of QUALIFY_SIGNING_KEY.")
+]
 
 
 def gate(
@@ -105,6 +118,8 @@ def gate(
     against: AgainstOption = None,
     subject: SubjectOption = None,
     waivers: WaiversOption = None,
+    require_signed_by: SignedByOption = None,
+    sign: SignOption = False,
     environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
@@ -113,7 +128,8 @@ def gate(
     """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
     reading_only()
     from qualify.cards.environments import parse_environments
-    from qualify.report.attestation import parse_subject
+    from qualify.facts.artifact import parse_artifact
+    from qualify.seal.keys import needed_signing_key, public_keys
 
     wanted = GateOptions(
         run=given("--run", run_id),
@@ -125,11 +141,15 @@ def gate(
         waivers=waivers,
         cards=tuple(cards or ()),
         environments=parse_environments(environment or ()),
+        keys=tuple(public_keys(require_signed_by)) if require_signed_by else (),
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
     )
-    subjects = [parse_subject(text) for text in subject or []]
+    subjects = [parse_artifact("--subject", text) for text in subject or []]
     if subjects and format_ is not GateFormat.in_toto:
         raise UsageError("--subject needs --format in-toto: only that states something about artifacts")
+    if sign and format_ is not GateFormat.in_toto:
+        raise UsageError("--sign needs --format in-toto: only a statement is signed")
+    key = needed_signing_key() if sign else None
     if run_id and matrix:
         raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
     if stack and not matrix:
@@ -139,11 +159,13 @@ def gate(
     now = datetime.now(UTC)
     with open_store(db, create=False) as store:
         judged = _judged(store, wanted, now)
-    _emit_verdict(judged, GateFormat.json if as_json else format_, subjects, now)
+    _emit_verdict(judged, GateFormat.json if as_json else format_, subjects, key, now)
     raise typer.Exit(judged.conclusion.exit_code)
 
 
-def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Artifact], now: datetime) -> None:
+def _emit_verdict(
+    judged: Judged, format_: GateFormat, subjects: list[Artifact], key: SigningKey | None, now: datetime
+) -> None:
     """Print the verdict in one format."""
     match format_:
         case GateFormat.text:
@@ -170,8 +192,10 @@ def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Artifact],
         case GateFormat.in_toto:
             from qualify.facts import codec
             from qualify.report.attestation import to_statement
+            from qualify.seal.sealed import signed
 
-            emit(codec.to_json(to_statement(judged, subjects)))
+            statement = to_statement(judged, subjects)
+            emit(codec.to_json(signed(statement, key) if key else statement))
 
 
 def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
@@ -185,7 +209,8 @@ def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     judged = judge_it(store, wanted, kernels, now)
     if not wanted.against:
         return with_slower(store, judged)
-    return compare_with(store, judged, wanted.against, kernels, now=now, waivers=wanted.waivers)
+    against = wanted.against
+    return compare_with(store, judged, against, kernels, now=now, waivers=wanted.waivers, keys=wanted.keys)
 
 
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:
@@ -202,6 +227,7 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         waivers=wanted.waivers,
         max_age=limit,
         code=_code_here(wanted, {}),
+        keys=wanted.keys,
         typed=wanted.typed,
     )
 
@@ -220,6 +246,7 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
         level=wanted.level,
         code=_code_here(wanted, loaded.environments),
         stack=_stack_here() if wanted.stack == "here" else wanted.stack,
+        keys=wanted.keys,
         typed=wanted.typed,
     )
     named = str(wanted.waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))

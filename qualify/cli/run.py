@@ -29,7 +29,7 @@ from qualify.cli.shared import (
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, NothingSelected, RunBusy
+from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, NothingSelected, RunBusy, SigningFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,7 +115,7 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
             execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
-    except (LeaseLost, RunBusy):
+    except (LeaseLost, RunBusy, SigningFailed):
         raise
     except InfrastructureError as error:
         raise type(error)(f"{error}\n{go_on}") from error

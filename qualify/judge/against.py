@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
 from qualify.judge.judged import Against, Judged, judge
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.compare import Side, compare
 from qualify.verdict.gate import forbid_drift, without_verdict
@@ -31,8 +32,12 @@ def compare_with(
     *,
     now: datetime,
     waivers: Path | None = None,
+    keys: Sequence[PublicKey] = (),
 ) -> Judged:
     """The verdict, compared with ``baseline`` or another run, and what the matrix forbids to change.
+
+    Args:
+        keys: one of these must have sealed the other run, too; empty = it needs no seal.
 
     Raises:
         NoVerdict: nobody accepted a baseline for the matrix on that device model.
@@ -43,12 +48,15 @@ def compare_with(
     if baseline is None and judged.runs == (run_id,):
         why = f"was to be compared with {against!r}, which is the same run"
         raise the_same_run(store, judged.run, why, judged.typed)
-    other = judge(store, run_id, kernels, now=now, waivers=waivers)
+    other = judge(store, run_id, kernels, now=now, waivers=waivers, keys=keys)
     comparison = compare(side_of(other), side_of(judged))
     conclusion, forbidden = forbid_drift(judged.conclusion, comparison, judged.matrix.policy.drift)
     if other.future:
         told = f"run {run_id} is dated in the future ({other.future:%Y-%m-%d %H:%M} UTC): it is not believed"
         comparison = replace(comparison, caveats=(*comparison.caveats, told))
+        conclusion = without_verdict(conclusion)
+    if other.unsealed:
+        comparison = replace(comparison, caveats=(*comparison.caveats, other.notes[0]))
         conclusion = without_verdict(conclusion)
     seen = Against(comparison=comparison, baseline=baseline, forbidden=forbidden)
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")

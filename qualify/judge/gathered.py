@@ -25,10 +25,13 @@ from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
-from qualify.judge.judged import Judged, again, reused_note, rules_of, unasserted_note
+from qualify.judge.judged import Judged, again, reused_note, rules_of, skewed_note, unasserted_note
+from qualify.judge.seals import Seals
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
+from qualify.verdict.consistency import matrix_contradiction
 from qualify.verdict.gate import conclude
 from qualify.verdict.origin import MAX_AGE, made_under, newest, oldest, origin_of, weaker
 
@@ -52,6 +55,8 @@ class Fresh:
     """the machine whose code the evidence must be of; None = whichever it was made by"""
     stack: str | Stack = ""
     """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
+    keys: tuple[PublicKey, ...] = ()
+    """one of these must have sealed a run; empty = it needs no seal"""
     typed: Typed = PLAIN
     """what printed commands repeat"""
 
@@ -103,9 +108,10 @@ def gather(
     stack, others = _stack(store, matrix, runs, wanted)
     own = {run.id for run in runs if run.stack and run.stack.agrees_with(stack)}
     outdated = _outdated(plan, kernels, [run for run in runs if run.id in own], wanted)
-    usable, unusable = _usable(matrix, runs, own, wanted, outdated)
+    seals = Seals(store, wanted.keys)
+    usable, unusable = _usable(matrix, runs, own, wanted, outdated, seals)
     rejects = [*(Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead), *unusable]
-    found, sources, by_case = _collect(store, plan, usable, wanted, outdated)
+    found, sources, by_case = _collect(seals, plan, usable, wanted, outdated)
     reasons = _reasons(store, plan, found, rejects)
     latest = sources[0] if sources else next(run for run in runs if run.id in own)
     judged_as = replace(
@@ -117,6 +123,7 @@ def gather(
         select="",
         kernel="",
         state="completed",
+        image=latest.image if {run.image for run in sources} <= {latest.image} else "",
     )
     records = _records(plan, found, reasons)
     conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))
@@ -127,7 +134,13 @@ def gather(
         conclusion=conclusion,
         selftest=store.selftest(CHECK_VERSION),
         runs=tuple(run.id for run in sources),
-        notes=(*_missing_note(records, rejects), *reused_note(records), *unasserted_note(records), *others),
+        notes=(
+            *_missing_note(records, rejects),
+            *_source_notes(seals, sources),
+            *reused_note(records),
+            *unasserted_note(records),
+            *others,
+        ),
         waivers_path=waivers_path,
         matrix=matrix.card,
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
@@ -159,7 +172,7 @@ def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run
 
 
 def _usable(
-    matrix: LoadedMatrix, runs: Sequence[Run], own: set[str], wanted: Fresh, outdated: Outdated
+    matrix: LoadedMatrix, runs: Sequence[Run], own: set[str], wanted: Fresh, outdated: Outdated, seals: Seals
 ) -> tuple[list[Run], list[Reject]]:
     """The runs whose evidence may count, newest first, and those of which all or some does not.
 
@@ -169,7 +182,7 @@ def _usable(
     """
     usable, rejects = [], []
     for run in runs:
-        why = _why_not(run, matrix, wanted) if run.id in own else "only on another stack"
+        why = _why_not(run, matrix, wanted) or seals.why_not(run) if run.id in own else "only on another stack"
         if not why:
             usable.append(run)
         if not why and weaker(run.level, wanted.level):
@@ -221,8 +234,9 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
         return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC"
     if run.check_version != CHECK_VERSION:
         return f"only with check version {run.check_version}, this is {CHECK_VERSION}"
-    if run.matrix_hash == matrix.content_hash:
-        return ""
+    edited = matrix_contradiction(run)
+    if edited or run.matrix_hash == matrix.content_hash:
+        return edited
     if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
         return "only under another policy of reference, claims or timeouts"
     return ""
@@ -239,7 +253,7 @@ def _speaks_against(outcome: Outcome) -> bool:
 
 
 def _collect(
-    store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
+    seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
 ) -> tuple[dict[str, Outcome], list[Run], dict[str, str]]:
     """The newest outcome of each planned case, the runs that they are from, newest first, and which is from which."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
@@ -251,7 +265,7 @@ def _collect(
         if not open_cases:
             break
         before, changed = len(found), outdated(run)
-        for record in store.records(run.id):
+        for record in seals.records(run.id):
             if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
                 continue
             if record.case.kernel in changed and ran_code(record.outcome):
@@ -294,6 +308,11 @@ def _records(plan: Plan, found: Mapping[str, Outcome], reason: Callable[[Case], 
         ),
         *refused,
     ]
+
+
+def _source_notes(seals: Seals, sources: Sequence[Run]) -> list[str]:
+    """Who sealed the runs that evidence is from, and whose clock was wrong."""
+    return [*(note for run in sources for note in seals.note(run)), *skewed_note(sources)]
 
 
 def _missing_note(records: Sequence[Record], rejects: Sequence[Reject]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ from qualify.cards.waivers import beside, load_waivers
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.clock import CLOCK_SKEW, is_future
+from qualify.facts.clock import CLOCK_SKEW, is_future, skew_note
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.devices import HOST
 from qualify.facts.outcome import evidence_of
@@ -24,9 +24,12 @@ from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
+from qualify.judge.seals import Seals
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
+from qualify.verdict.consistency import matrix_contradiction
 from qualify.verdict.gate import conclude, without_verdict
 from qualify.verdict.origin import newest, oldest, origin_of, origins_of
 from qualify.verdict.policy import Rules
@@ -58,6 +61,8 @@ class Judged:
     """the evidence is older than was asked for, or of other code than is here"""
     future: datetime | None = None
     """the latest date of the evidence, where it lies in the future: that is not believed"""
+    unsealed: str = ""
+    """why no key that was asked for vouches for the evidence; empty where one does, or none was asked for"""
     part: Verdict | None = None
     """the verdict on what was selected, where the run was narrowed: no verdict on the matrix comes of it"""
     against: Against | None = None
@@ -102,6 +107,7 @@ def judge(
     max_age: timedelta | None = None,
     code: CodeHere | None = None,
     part: bool = False,
+    keys: Sequence[PublicKey] = (),
     typed: Typed = PLAIN,
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
@@ -114,9 +120,11 @@ def judge(
         max_age: an older run, or one that took over older evidence, is no verdict.
         code: where the code lies that the evidence must be of; None = whichever it was made by.
         part: judge what a narrowed run selected, for whoever selected it: then it may pass.
+        keys: one of these must have sealed the run as it is; empty = it needs no seal.
         typed: what printed commands repeat.
     """
-    run, records = store.run(run_id), store.records(run_id)
+    seals = Seals(store, keys)
+    run, records = seals.run(run_id), seals.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     kernels = in_environments(kernels, run.environments)
     path, items, notes = _waivers_of(card, run, waivers)
@@ -129,7 +137,8 @@ def judge(
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)
     future = dated if is_future(dated, now) else None
-    if run.state != "completed" or stale or future:
+    unsealed, edited = seals.why_not(run), matrix_contradiction(run)
+    if run.state != "completed" or stale or future or unsealed or edited:
         conclusion = without_verdict(conclusion)
     selected = conclusion.verdict if run.narrowed else None
     if run.narrowed and not part:
@@ -141,9 +150,12 @@ def judge(
         selftest=store.selftest(run.check_version),
         runs=(run.id, *sorted(origins_of(records), reverse=True)),
         notes=(
+            *seals.note(run),
+            *([f"run {run.id} contradicts itself: {edited}"] if edited else []),
             *_changed_note(changed),
             *notes,
             *_ahead(future, now),
+            *skewed_note([run]),
             *reused_note(records),
             *unasserted_note(records),
             *_narrowed(run, selected),
@@ -153,6 +165,7 @@ def judge(
         matrix=card,
         stale=stale,
         future=future,
+        unsealed=unsealed,
         part=selected,
         again=again(run, run.level, fresh=stale or future is not None),
         typed=replace(typed, environments=typed.environments or run.environment_words),
@@ -190,6 +203,11 @@ def _waivers_of(card: MatrixCard, run: Run, given: Path | None) -> tuple[str, tu
     if given is None and not path.exists():
         return str(path), (), [f"no waiver was applied: {path} is not here; give the file with --waivers FILE"]
     return str(path), load_waivers(path), []
+
+
+def skewed_note(runs: Iterable[Run]) -> list[str]:
+    """Which of the runs were made on a machine whose clock was not the store's."""
+    return list(filter(None, (skew_note(run.id, run.clock_skew_s) for run in runs)))
 
 
 def reused_note(records: Sequence[Record]) -> list[str]:

@@ -13,6 +13,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Select, Table, Text, f
 from qualify.facts.case import Case
 from qualify.facts.outcome import Finding, Outcome
 from qualify.facts.run import Record, Run
+from qualify.facts.seal import Seal
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
 from qualify.store.clock import believed_until
@@ -71,6 +72,13 @@ class _Stacks:
         return mapping.stack_from(
             self._rows[key], self._components[key], self._environment[key], uuid=part["device_uuid"]
         )
+
+
+def load_seal(connection: Connection, run_id: str) -> Seal | None:
+    """The seal of a run; None where it has none."""
+    part = tables.seals.c
+    row = connection.execute(select(part.envelope, part.parts).where(part.run_id == run_id)).one_or_none()
+    return Seal(envelope=row.envelope, parts=row.parts) if row else None
 
 
 def _load_ceilings(connection: Connection, run_ids: Sequence[str]) -> dict[str, Ceilings]:

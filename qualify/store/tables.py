@@ -4,7 +4,8 @@
 
     stacks ─┬─ components            runs ─┬─ ceilings
             ├─ stack_environment           ├─ matmul_ceilings
-            ├─ runs                        ├─ run_environments
+            ├─ runs                        ├─ seals
+            │                              ├─ run_environments
             └─ run_environments            └─ cases ── outcomes ─┬─ findings
                                                                  ├─ statistics
                                                                  ├─ launches
@@ -159,6 +160,10 @@ runs = Table(
     _words("device_uuid", nullable=True),
     # By kernel and file; most runs have the same. NULL in runs of before it was noted.
     Column("code", Repeated),
+    # NULL in runs of before it was measured.
+    _real("clock_skew_s", nullable=True),
+    # Empty where QUALIFY_IMAGE named none.
+    _words("image"),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),
@@ -174,6 +179,14 @@ run_environments = Table(
     _words("python"),
     _part_of("stacks.id", "stack_id", nullable=True),
     _words("device_uuid", nullable=True),
+)
+
+seals = Table(
+    "seals",
+    metadata,
+    _part_of("runs.id", "run_id", primary_key=True),
+    _json("envelope"),
+    _word("parts"),
 )
 
 ceilings = Table(

@@ -1,8 +1,9 @@
 """One run as one file, so that evidence moves between stores, also where no network does.
 
-The file is gzip of JSON Lines in the shape of the facts: the format and the run, every case in the order of the plan,
-every outcome in the order in which it was stored, also those that a later attempt replaced, and at last the SHA-256
-over all lines before. Equal evidence gives equal lines, whichever database it comes from.
+The file is gzip of JSON Lines: the format, then the canonical lines of the evidence (qualify.seal.form), which are
+every case in the order of the plan, every outcome in the order in which it was stored, also those that a later attempt
+replaced, and the run; then the run's seal, where it has one, and at last the SHA-256 over all lines before. Equal
+evidence gives equal lines, whichever database it comes from.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
+from qualify.facts.seal import Seal
+from qualify.seal.form import case_data, line, outcome_data, plain, run_data
+from qualify.seal.sealed import own_digest
 from qualify.store import reading, writing
+from qualify.store.mapping import NOT_REACHED
 from qualify.store.tables import runs
 
-VERSION = 7
+VERSION = 8
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
 FORMAT = f"qualify.export/{VERSION}"
 READ = (*(f"qualify.export/{version}" for version in range(2, VERSION)), FORMAT)
@@ -36,7 +41,7 @@ SIDES = READ[:4]
 """formats that spell a mask in three fields"""
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
 calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
-also the environments of a run"""
+also the environments of a run; version 8 has the run after its outcomes, no field that holds its default, and a seal"""
 _AGAIN = "Copy it again, or make it again: qualify db export RUN"
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
@@ -51,23 +56,30 @@ class RunArchive:
     cases: list[Case]
     outcomes: list[Record]
     """every attempt, in the order in which they were stored"""
+    seal: Seal | None = None
 
     @property
-    def lines(self) -> Iterator[bytes]:
-        """The file's content but for the last line."""
-        yield _line({"format": FORMAT, "run": codec.to_data(self.run)})
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The canonical lines of the evidence, before they are written."""
         for case in self.cases:
-            yield _line({"case": codec.to_data(case)})
+            yield case_data(case)
         places = {case.id: place for place, case in enumerate(self.cases)}
         for record in self.outcomes:
-            yield _line({"of": places[record.case.id], "outcome": codec.to_data(record.outcome)})
+            yield outcome_data(places[record.case.id], record.outcome)
+        yield run_data(self.run)
+
+    @property
+    def records(self) -> list[Record]:
+        """Every case with the outcome that counts: its last one."""
+        last = {record.case.id: record.outcome for record in self.outcomes}
+        return [Record(case=case, outcome=last.get(case.id, NOT_REACHED)) for case in self.cases]
 
     @property
     def sha256(self) -> str:
-        """The digest of the evidence: over the lines, not over the compressed file."""
+        """The digest of the evidence, which a seal signs: over its lines, not over the compressed file."""
         digest = hashlib.sha256()
-        for line in self.lines:
-            digest.update(line)
+        for data in self.lines:
+            digest.update(line(data))
         return digest.hexdigest()
 
 
@@ -90,7 +102,7 @@ def load(connection: Connection, run_id: str) -> RunArchive | None:
     if not found:
         return None
     cases, outcomes = reading.load_history(connection, run_id)
-    return RunArchive(run=found[0], cases=cases, outcomes=outcomes)
+    return RunArchive(run=found[0], cases=cases, outcomes=outcomes, seal=reading.load_seal(connection, run_id))
 
 
 def insert(connection: Connection, evidence: RunArchive) -> None:
@@ -99,23 +111,30 @@ def insert(connection: Connection, evidence: RunArchive) -> None:
     writing.insert_cases(connection, evidence.run.id, evidence.cases)
     for start in range(0, len(evidence.outcomes), _GROUP):
         writing.insert_records(connection, evidence.run.id, evidence.outcomes[start : start + _GROUP])
+    if evidence.seal:
+        writing.set_seal(connection, evidence.run.id, evidence.seal)
 
 
 def write(evidence: RunArchive, path: Path) -> str:
-    """Writes the file, which gets its name only when it is complete; returns the digest.
+    """Writes the file, which gets its name only when it is complete; returns the digest of the evidence.
 
     Raises:
         InfrastructureError: it cannot be written there.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
-    digest = hashlib.sha256()
+    whole, digest = hashlib.sha256(), hashlib.sha256()
+    head, tail = line({"format": FORMAT}), _seal_line(evidence.seal)
     try:
         # Neither name nor time in the header, so that equal evidence gives equal bytes.
         with unfinished.open("wb") as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
-            for line in evidence.lines:
-                digest.update(line)
-                packed.write(line)
-            packed.write(_line({"sha256": digest.hexdigest()}))
+            whole.update(head)
+            packed.write(head)
+            for content in map(line, evidence.lines):
+                digest.update(content)
+                whole.update(content)
+                packed.write(content)
+            whole.update(tail)
+            packed.write(tail + line({"sha256": whole.hexdigest()}))
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
@@ -157,31 +176,35 @@ def _parse(path: Path, lines: list[bytes], last: bytes) -> RunArchive:
     stated = trailer.get("sha256") if isinstance(trailer, dict) else None
     if stated is None:
         raise _refused(path, "it was cut off: the digest at its end is missing", _AGAIN)
-    computed = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
+    computed = hashlib.sha256(b"".join(text + b"\n" for text in lines)).hexdigest()
     if stated != computed:
         detail = f"it was changed: its content has the sha256 {computed[:12]}…, and it says {str(stated)[:12]}…"
         raise _refused(path, detail, _AGAIN)
     try:
-        return _evidence(head, [json.loads(line) for line in lines[1:]])
+        return _evidence(head, [json.loads(text) for text in lines[1:]])
     except (ValidationError, KeyError, IndexError, TypeError, ValueError) as error:
         detail = " ".join(str(error).split())[:300]
         raise _refused(path, f"its records are none ({detail})", "It was probably not made by qualify.") from error
 
 
-def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> RunArchive:
-    run = codec.from_data(Run, head["run"])
+def _evidence(head: dict[str, Any], rest: list[dict[str, Any]]) -> RunArchive:
+    of = {name: [data for data in rest if name in data] for name in ("case", "of", "run", "seal")}
+    if sum(map(len, of.values())) != len(rest):
+        raise ValueError("a line is neither case, outcome, run nor seal")
+    # Until format 7 the run stood in the first line.
+    run = codec.from_data(Run, head["run"] if "run" in head else of["run"][0]["run"])
     if not _RUN_ID.fullmatch(run.id):
         raise ValueError(f"run id {run.id!r}")
     sides = head["format"] in SIDES
-    written = [_with_mask(line["case"]) if sides else line["case"] for line in lines if "case" in line]
-    cases = [codec.from_data(Case, case) for case in written]
+    cases = [codec.from_data(Case, _with_mask(data["case"]) if sides else data["case"]) for data in of["case"]]
     if len({case.id for case in cases}) < len(cases):
         raise ValueError("a case is there twice")
-    attempts = [line for line in lines if "case" not in line]
-    if not all(type(line["of"]) is int and line["of"] >= 0 for line in attempts):
+    attempts = of["of"]
+    if not all(type(data["of"]) is int and data["of"] >= 0 for data in attempts):
         raise ValueError("an outcome names no case")
-    outcomes = [Record(case=cases[line["of"]], outcome=codec.from_data(Outcome, line["outcome"])) for line in attempts]
-    return RunArchive(run=run, cases=cases, outcomes=outcomes)
+    outcomes = [Record(case=cases[data["of"]], outcome=codec.from_data(Outcome, data["outcome"])) for data in attempts]
+    seal = codec.from_data(Seal, of["seal"][0]["seal"]) if of["seal"] else None
+    return RunArchive(run=run, cases=cases, outcomes=outcomes, seal=seal)
 
 
 def _with_mask(case: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +214,14 @@ def _with_mask(case: dict[str, Any]) -> dict[str, Any]:
     mask = {"causal": workload.pop("causal"), "window": workload.pop("window"), "size": chunk}
     mask["pattern"] = "chunked" if chunk else ""
     return {**case, "workload": {**workload, "mask": mask}}
+
+
+def refuse_other_seal(path: Path, given: RunArchive) -> None:
+    """Raises UsageError where the file's seal states another digest: it was changed after it was sealed."""
+    stated = own_digest(given.seal) if given.seal else given.sha256
+    if stated != given.sha256:
+        detail = f"its evidence has the sha256 {given.sha256[:12]}…, and {stated[:12] or 'nothing'}… was sealed"
+        raise _refused(path, detail, f"It was changed after it was sealed. What differs: qualify verify {path}")
 
 
 def differs(path: Path, where: str, stored: RunArchive, given: RunArchive) -> UsageError:
@@ -203,8 +234,9 @@ def differs(path: Path, where: str, stored: RunArchive, given: RunArchive) -> Us
     )
 
 
-def _line(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+def _seal_line(seal: Seal | None) -> bytes:
+    """The line of the seal; nothing where there is none."""
+    return line({"seal": plain(seal)}) if seal else b""
 
 
 def _refused(path: Path, happened: str, advice: str) -> UsageError:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table, func, insert, select, update
+from sqlalchemy import Connection, Dialect, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import UsageError
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
+from qualify.facts.seal import Seal
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
 from qualify.store.reading import chunks
@@ -79,6 +80,14 @@ def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> 
     if connection.execute(known).first() is None:
         connection.execute(insert(tables.ceilings), mapping.ceilings_row(ceilings, run_id))
         _insert(connection, tables.matmul_ceilings, mapping.matmul_rows(ceilings, run_id))
+
+
+def set_seal(connection: Connection, run_id: str, seal: Seal | None) -> None:
+    """Makes this the run's seal, in place of the one of before; None takes it away."""
+    connection.execute(delete(tables.seals).where(tables.seals.c.run_id == run_id))
+    if seal:
+        row = {"run_id": run_id, "envelope": dict(seal.envelope), "parts": seal.parts}
+        connection.execute(insert(tables.seals), row)
 
 
 def update_run(connection: Connection, run_id: str, values: mapping.Row) -> None:
