@@ -56,8 +56,6 @@ class Run:
     """the other interpreters that kernels ran in, by name; the default one's stack is the run's"""
     clock_skew_s: float | None = None
     """by how much the runner's clock was ahead of the store's; None in runs of an older qualify"""
-    image: str = ""
-    """the container image that it ran in, NAME@sha256:HEX, as QUALIFY_IMAGE said; empty = none was named"""
 
     @property
     def environment_words(self) -> tuple[str, ...]:

@@ -84,7 +84,6 @@ def new_run(request: Request) -> Run:
         ceilings=None,
         code=code_of(request),
         environments={name: Environment(python=python) for name, python in request.environments.items()},
-        image=request.image,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_matrix
 from qualify.errors import DeviceError, UsageError
-from qualify.facts.artifact import parse_artifact
 from qualify.facts.case import Level
 from qualify.facts.devices import HOST, DeviceKind
 from qualify.facts.run import Run
@@ -21,7 +19,6 @@ from qualify.plan.interpreter import check_interpreter
 from qualify.plan.plan import Plan, Selection, make_plan
 from qualify.seal.keys import SigningKey, signing_key
 
-IMAGE = "QUALIFY_IMAGE"
 NAMED = 3
 """kernels that a message names"""
 
@@ -59,8 +56,6 @@ class Request:
     """the interpreters, by name, of the environments that cases run in"""
     signing_key: SigningKey | None = None
     """what seals the run; None = it is not sealed"""
-    image: str = ""
-    """the container image that it runs in, NAME@sha256:HEX; empty = none was named"""
 
     @property
     def device(self) -> DeviceKind:
@@ -113,16 +108,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         import_paths=tuple(str(folder.resolve()) for folder in asked.cards),
         environments=_used(matrix, plan),
         signing_key=signing_key(),
-        image=_image(),
     )
-
-
-def _image() -> str:
-    """The image that QUALIFY_IMAGE names: nothing inside a container knows its digest."""
-    named = os.environ.get(IMAGE, "")
-    if named:
-        parse_artifact(IMAGE, named)
-    return named
 
 
 def _used(matrix: LoadedMatrix, plan: Plan) -> dict[str, str]:

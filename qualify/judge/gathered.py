@@ -123,7 +123,6 @@ def gather(
         select="",
         kernel="",
         state="completed",
-        image=latest.image if {run.image for run in sources} <= {latest.image} else "",
     )
     records = _records(plan, found, reasons)
     conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))

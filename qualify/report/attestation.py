@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qualify.errors import NoVerdict
-from qualify.facts.artifact import Artifact, parse_artifact
+from qualify.facts.artifact import ARTIFACT, Artifact
 from qualify.facts.code import Code
 from qualify.facts.run import Run
 from qualify.facts.stack import Stack
@@ -82,8 +82,9 @@ def _refuse_other(judged: Judged, subject: Artifact) -> None:
 
 
 def _image(run: Run) -> list[Artifact]:
-    """The image that the run was in, where QUALIFY_IMAGE named it."""
-    return [parse_artifact(f"the image of run {run.id}", run.image)] if run.image else []
+    """The image that the run was in, where QUALIFY_IMAGE named it with its digest."""
+    found = ARTIFACT.fullmatch(run.stack.version("image")) if run.stack else None
+    return [Artifact(name=found["name"], sha256=found["digest"])] if found else []
 
 
 def _mapped(run: Run) -> list[Artifact]:

@@ -162,8 +162,6 @@ runs = Table(
     Column("code", Repeated),
     # NULL in runs of before it was measured.
     _real("clock_skew_s", nullable=True),
-    # Empty where QUALIFY_IMAGE named none.
-    _words("image"),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),

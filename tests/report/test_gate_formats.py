@@ -317,8 +317,9 @@ def test_an_artifact_of_another_digest_is_refused(store: Store, path: Path) -> N
     file = Component(kind="binary", name="a.so", version="", digest=DIGEST)
     there = Environment(python="/opt/next/bin/python", stack=replace(stack, components=(*stack.components, file)))
     judged = judged_run(store, path)
-    image = f"registry.example/image@sha256:{DIGEST}"
-    judged = replace(judged, run=replace(judged.run, environments={"next": there}, image=image))
+    image = Component(kind="system", name="image", version=f"registry.example/image@sha256:{DIGEST}", digest="")
+    here = replace(stack, components=(*stack.components, image))
+    judged = replace(judged, run=replace(judged.run, environments={"next": there}, stack=here))
     assert ["registry.example/image"] == [item["name"] for item in to_statement(judged)["subject"]]
     names = [item["name"] for item in to_statement(judged)["predicate"]["configuration"]]
     assert "stack of environment next on Test CPU" in names

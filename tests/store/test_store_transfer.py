@@ -39,7 +39,7 @@ SHAPES = {
     "qualify.export/5": "52c70f05181c",
     "qualify.export/6": "14438520ef3e",
     "qualify.export/7": "4cf78f10c610",
-    "qualify.export/8": "6caf3e1e6864",
+    "qualify.export/8": "6f5bad4f16d7",
 }
 
 

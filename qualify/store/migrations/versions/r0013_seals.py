@@ -1,4 +1,4 @@
-"""Seals of runs, how far the runner's clock was from the store's, and the image that a run ran in.
+"""Seals of runs, and how far the runner's clock was from the store's.
 
 Revision ID: 0013
 Revises: 0012
@@ -16,9 +16,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds a table and two columns; the runs that are stored are not sealed, and nobody measured their clocks."""
+    """Adds a table and a column; the runs that are stored are not sealed, and nobody measured their clocks."""
     op.add_column("runs", sa.Column("clock_skew_s", sa.Double(), nullable=True))
-    op.add_column("runs", sa.Column("image", sa.Text(), nullable=False, server_default=""))
     op.create_table(
         "seals",
         sa.Column("run_id", sa.Text(), nullable=False),
