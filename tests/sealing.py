@@ -8,7 +8,7 @@ from pathlib import Path
 from securesystemslib.signer import CryptoSigner
 
 from qualify.seal.keys import PublicKey, SigningKey, public_keys, with_public
-from qualify.seal.parts import summed
+from qualify.seal.parts import parts_of
 from qualify.seal.sealed import make_seal
 from qualify.store.store import Store
 
@@ -42,6 +42,6 @@ def new_pair(folder: Path, name: str = "runner", *, ecdsa: bool = False) -> KeyP
 def seal_run(store: Store, run_id: str, key: SigningKey | None = None) -> None:
     """Seals a run as it is stored; without a key with a new one."""
     found = store.evidence(run_id)
-    sha256, parts = summed(found.lines)
+    parts = parts_of(found.lines)
     key = key or with_public(CryptoSigner.generate_ed25519(), "a new key")
-    store.set_seal(run_id, make_seal(run_id, found.run.state, sha256, parts, key))
+    store.set_seal(run_id, make_seal(run_id, found.run.state, found.sha256, parts, key))

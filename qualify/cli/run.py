@@ -119,6 +119,8 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
         raise
     except InfrastructureError as error:
         raise type(error)(f"{error}\n{go_on}") from error
+    if request.signing_key:
+        say(f"run {the_run.id}: sealed by key {request.signing_key.public.id[:12]}")
     return the_run.id
 
 

@@ -152,10 +152,17 @@ def _places(parts: Parts) -> list[str]:
     return [parts.cases[place][0] for place, _ in parts.outcomes]
 
 
-def summed(lines: Iterable[Mapping[str, Any]]) -> tuple[str, Parts]:
-    """The digest of all lines, and their parts."""
-    digest, parts = hashlib.sha256(), Parts()
+def digest_of(lines: Iterable[Mapping[str, Any]]) -> str:
+    """The sha256 of all lines."""
+    digest = hashlib.sha256()
     for data in lines:
         digest.update(line(data))
+    return digest.hexdigest()
+
+
+def parts_of(lines: Iterable[Mapping[str, Any]]) -> Parts:
+    """The trees of all lines."""
+    parts = Parts()
+    for data in lines:
         parts.add(data)
-    return digest.hexdigest(), parts
+    return parts

@@ -19,7 +19,7 @@ from qualify.errors import UsageError
 from qualify.facts.seal import Seal
 from qualify.seal.form import FORM
 from qualify.seal.keys import PublicKey, SigningKey, check_installed, public_key
-from qualify.seal.parts import Difference, Parts, differences, parts_from, summed
+from qualify.seal.parts import Difference, Parts, differences, digest_of, parts_from, parts_of
 
 PAYLOAD = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -104,9 +104,9 @@ def check_seal(
     elif form != FORM:
         why = f"its seal is of form {form}, this qualify reads {FORM}: verify it with the qualify that sealed it"
     else:
-        actual, parts = summed(lines)
-        if actual != digest:
-            found = _what_differs(seal, parts_digest, parts)
+        content = list(lines)
+        if digest_of(content) != digest:
+            found = _what_differs(seal, parts_digest, parts_of(content))
             why = f"it is not what was sealed: {_told(found)}"
     return Checked(
         signed_by=signer, trusted=signer.id in {key.id for key in trusted}, at=at, why_not=why, differences=found

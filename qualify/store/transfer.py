@@ -28,6 +28,7 @@ from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
 from qualify.facts.seal import Seal
 from qualify.seal.form import case_data, line, outcome_data, plain, run_data
+from qualify.seal.parts import digest_of
 from qualify.seal.sealed import own_digest
 from qualify.store import reading, writing
 from qualify.store.mapping import NOT_REACHED
@@ -77,10 +78,7 @@ class RunArchive:
     @property
     def sha256(self) -> str:
         """The digest of the evidence, which a seal signs: over its lines, not over the compressed file."""
-        digest = hashlib.sha256()
-        for data in self.lines:
-            digest.update(line(data))
-        return digest.hexdigest()
+        return digest_of(self.lines)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,7 @@ from qualify.facts.run import Record, Run
 
 BUDGET = "budget"
 LSE = "lse"
+LSE_REL = "lse_rel"
 COPIED = ("E", "R", "G", "G_limit", "beta", "beta_limit", "measured_class")
 """what a finding of the budget repeats of its statistics"""
 
@@ -62,8 +63,8 @@ def _of_findings(evidence: Evidence) -> Iterator[str]:
 
 def _beyond(finding: Finding) -> list[str]:
     """Which of a finding's own numbers are beyond the limits beside them."""
-    if finding.check == LSE and "lse_rel" in finding.values:
-        return _over([("lse_rel", finding.values["lse_rel"], finding.values.get("limit"))])
+    if finding.check == LSE and LSE_REL in finding.values:
+        return _over([(LSE_REL, finding.values[LSE_REL], finding.values.get("limit"))])
     if finding.check == BUDGET and "E" in finding.values:
         return _over(_limits(finding.values))
     return []
@@ -72,6 +73,7 @@ def _beyond(finding: Finding) -> list[str]:
 def _of_statistics(evidence: Evidence) -> Iterator[str]:
     """Statistics beyond their limits that no failing finding tells, and findings that say other numbers."""
     findings = {str(it.values.get("inputs")): it for it in evidence.findings if it.check == BUDGET and "E" in it.values}
+    of_lse = {str(it.values.get("inputs")): it for it in evidence.findings if it.check == LSE and LSE_REL in it.values}
     for one in evidence.statistics:
         what = f"the statistics of {one.inputs} inputs"
         finding = findings.get(one.inputs)
@@ -87,6 +89,9 @@ def _of_statistics(evidence: Evidence) -> Iterator[str]:
             said = finding.values.get(name, numbers[name])
             if not _equal(said, numbers[name]):
                 yield f"{BUDGET} says {name} {said}, and {what} have {numbers[name]}"
+        said = of_lse[one.inputs].values[LSE_REL] if one.inputs in of_lse else one.lse_rel
+        if not _equal(said, one.lse_rel):
+            yield f"{LSE} says {LSE_REL} {said}, and {what} have {one.lse_rel}"
 
 
 def _of_witness(witness: Witness, *, substituted: bool) -> Iterator[str]:

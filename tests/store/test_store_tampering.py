@@ -15,7 +15,7 @@ import dumps
 import pytest
 import store_examples as examples
 from sealing import KeyPair, new_pair, seal_run
-from sqlalchemy import Connection, Double, Integer, Table, create_engine, select, text
+from sqlalchemy import Boolean, Connection, Table, create_engine, select, text
 from sqlalchemy.exc import DBAPIError
 
 from qualify.errors import QualifyError, UsageError
@@ -109,15 +109,15 @@ def _cells() -> list[tuple[Table, str]]:
 def _others(connection: Connection, table: Table, name: str, value: Any) -> list[Any]:
     """Values that might stand in place of one: what other rows have, and what no row has."""
     column = table.columns[name]
+    if isinstance(column.type, Boolean):
+        return [not value]
     seen = [row[0] for row in connection.execute(text(f'SELECT DISTINCT "{name}" FROM {table.name}'))]
-    made: list[Any] = [value + 1 if isinstance(value, int) and not isinstance(value, bool) else None]
-    if isinstance(column.type, Integer | Double):
-        made += [1, 0]
+    made: list[Any] = [value + 1, 0.5] if isinstance(value, int | float) else []
     words = [word for check in table.constraints for word in str(getattr(check, "sqltext", "")).split("'")[1::2]]
     return [
         other
         for other in [*seen, *made, not value, f"{value}x", *words, *STRANGE]
-        if other is not None and other != value
+        if other is not None and repr(other) != repr(value)
     ]
 
 

@@ -86,6 +86,7 @@ EDITS: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
     ),
     "beyond": (_statistics(R=9.0), "budget says pass, and the statistics of normal inputs have R 9 > 3"),
     "lse": (_lse(lse_rel=2e-5), "lse says pass, and lse_rel 2e-05 > 1e-05"),
+    "lse of one of two": (_lse(lse_rel=1e-9), "lse says lse_rel 1e-09, and the statistics of normal inputs have 8e-07"),
     "limit": (_lse(limit=1e-9), "lse_rel 8e-07 > 1e-09"),
     "removed": (
         lambda it: replace(it, findings=(it.findings[0], *it.findings[2:])),
