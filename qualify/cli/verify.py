@@ -12,7 +12,7 @@ from qualify.cli.terminal import emit
 from qualify.errors import NO_VERDICT, QUALIFIED
 
 if TYPE_CHECKING:
-    from qualify.seal.sealed import Checked
+    from qualify.seal.sealed import SealCheck
     from qualify.store.transfer import RunArchive
 
 ENDING = ".jsonl.gz"
@@ -63,7 +63,7 @@ def _found(what: str, db: str) -> RunArchive:
         return store.evidence(store.resolve(what))
 
 
-def _lines(found: RunArchive, checked: Checked, wrong: list[str], skew: str) -> list[str]:
+def _lines(found: RunArchive, checked: SealCheck, wrong: list[str], skew: str) -> list[str]:
     """The answer for a person."""
     run, signer = found.run.id, checked.signed_by
     if checked.why_not and not checked.differences:
@@ -82,7 +82,7 @@ def _lines(found: RunArchive, checked: Checked, wrong: list[str], skew: str) -> 
     return [*lines, skew] if skew else lines
 
 
-def _data(found: RunArchive, checked: Checked, wrong: list[str], skew: str) -> dict[str, Any]:
+def _data(found: RunArchive, checked: SealCheck, wrong: list[str], skew: str) -> dict[str, Any]:
     """The answer for a program."""
     signer = checked.signed_by
     return {

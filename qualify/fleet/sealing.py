@@ -19,7 +19,7 @@ from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run, RunState
 from qualify.seal.form import case_data, line, outcome_data, run_data
 from qualify.seal.keys import SIGNING_KEY, SigningKey
-from qualify.seal.parts import Parts
+from qualify.seal.parts import FieldDigests
 from qualify.seal.sealed import check_seal, make_seal
 from qualify.store.store import Store
 
@@ -32,7 +32,7 @@ class Ledger:
         self._run_id = run_id
         self._key = key
         self._digest = hashlib.sha256()
-        self._parts = Parts()
+        self._parts = FieldDigests()
         self._places: dict[str, int] = {}
 
     def add_cases(self, cases: Sequence[Case]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qualify.facts.run import Record, Run
 from qualify.seal.form import line, run_data
 from qualify.seal.keys import PublicKey
-from qualify.seal.sealed import Checked, check_seal
+from qualify.seal.sealed import SealCheck, check_seal
 from qualify.store.store import Store
 
 
@@ -20,7 +20,7 @@ class Seals:
     def __init__(self, store: Store, keys: Sequence[PublicKey] = ()) -> None:
         self._store = store
         self._keys = keys
-        self._known: dict[str, tuple[Run, list[Record], Checked]] = {}
+        self._known: dict[str, tuple[Run, list[Record], SealCheck]] = {}
 
     def run(self, run_id: str) -> Run:
         """A run, whether its seal counts or not."""
@@ -50,7 +50,7 @@ class Seals:
         assert checked.signed_by
         return [f"run {run.id} is sealed by {checked.signed_by.shown} ({checked.signed_by.id[:12]}), and unchanged"]
 
-    def _checked(self, run_id: str) -> tuple[Run, list[Record], Checked]:
+    def _checked(self, run_id: str) -> tuple[Run, list[Record], SealCheck]:
         if run_id not in self._known:
             found = self._store.evidence(run_id)
             checked = check_seal(found.seal, found.lines, run_id, self._keys)

@@ -6,6 +6,7 @@ command, or an identity of an OIDC token. A public key is a PEM file; that of an
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shlex
@@ -24,13 +25,17 @@ SIGNING_KEY = "QUALIFY_SIGNING_KEY"
 PUBLIC_KEY = "QUALIFY_SIGNING_PUBLIC_KEY"
 COMMAND = "command"
 KEYLESS = "sigstore"
-SERVICES = ("awskms", "gcpkms", "azurekms", "hashivault", "hsm", COMMAND, KEYLESS)
+SERVICES = ("awskms", "gcpkms", "azurekms", "hv", "hsm", COMMAND, KEYLESS)
 """what may stand before the colon in QUALIFY_SIGNING_KEY; anything else is a file"""
 IDENTITY = {"identity", "issuer"}
 """the keys of a JSON file that stands for an identity"""
 SUFFIXES = (".pem", ".pub", ".json")
 """files of a folder that are keys"""
 COMMAND_TIMEOUT_S = 60.0
+NO_IDENTITY = (
+    "A CI job has an OIDC token where it may ask for one: on GitHub, `permissions: id-token: write`. "
+    "Elsewhere sign with a key file."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +62,7 @@ class SigningKey:
         """The signature of some bytes, checked with the public key. Raises SigningFailed where there is none."""
         try:
             signature = self.signer.sign(content)
-            signature.keyid = self.public.id
+            signature.keyid, signature.signature = self.public.id, in_hex(signature.signature)
             self.public.key.verify_signature(signature, content)
         except Exception as error:  # every key service raises errors of its own
             raise SigningFailed(
@@ -78,17 +83,19 @@ def signing_key() -> SigningKey | None:
         return None
     check_installed(SIGNING_KEY)
     scheme, _, rest = named.partition(":")
+    if scheme not in SERVICES:
+        return _from_file(Path(named))
+    public = _public_key_named(scheme)
+    signer = _command(rest, public) if scheme == COMMAND else _from_service(named, public)
+    return SigningKey(public=public, signer=signer)
+
+
+def in_hex(signature: str) -> str:
+    """A signature as envelopes take it: Sigstore's are in base64."""
     try:
-        if scheme not in SERVICES:
-            return _from_file(Path(named))
-        public = _public_key_named(scheme)
-        if scheme == COMMAND:
-            return SigningKey(public=public, signer=_command(shlex.split(rest), public))
-        return SigningKey(public=public, signer=_from_service(named, public))
-    except UsageError:
-        raise
-    except Exception as error:  # every key service raises errors of its own
-        raise UsageError(f"{SIGNING_KEY}={scheme}: no key there can be used ({_one_line(error)})") from error
+        return bytes.fromhex(signature).hex()
+    except ValueError:
+        return base64.b64decode(signature, validate=True).hex()
 
 
 def needed_signing_key() -> SigningKey:
@@ -138,7 +145,7 @@ def _public_key_named(scheme: str) -> PublicKey:
     if not named:
         what = 'a JSON file {"identity": …, "issuer": …}' if scheme == KEYLESS else "the PEM file of its public key"
         raise UsageError(f"{SIGNING_KEY}={scheme}:… needs {PUBLIC_KEY}: {what}")
-    return public_key(Path(named).read_text(), named)
+    return _read_public(Path(named))
 
 
 def _from_service(uri: str, public: PublicKey) -> Signer:
@@ -150,20 +157,26 @@ def _from_service(uri: str, public: PublicKey) -> Signer:
     try:
         return Signer.from_priv_key_uri(uri, public.key)
     except UnsupportedLibraryError as error:
+        extra = "vault" if scheme == "hv" else scheme
         raise UsageError(
             f"{SIGNING_KEY}={scheme}:… needs a library that is not here ({error}): "
-            f"pip install 'securesystemslib[{scheme}]'"
+            f"pip install 'securesystemslib[{extra}]'"
         ) from error
-    except RuntimeError as error:
-        raise UsageError(
-            f"{SIGNING_KEY}={scheme}:… finds no OIDC token here ({error}). A CI job has one where it is allowed to ask "
-            "for it: on GitHub, `permissions: id-token: write`. Elsewhere sign with a key file."
-        ) from error
+    except Exception as error:  # every key service raises errors of its own
+        hint = NO_IDENTITY if scheme == KEYLESS else "Check the address, and what this machine may do there."
+        raise UsageError(f"{SIGNING_KEY}={scheme}:… names no key to sign with ({_one_line(error)}). {hint}") from error
 
 
-def _command(arguments: list[str], public: PublicKey) -> Signer:
+def _command(line: str, public: PublicKey) -> Signer:
     """A signer that asks a program: it reads the bytes on stdin and writes the signature to stdout."""
     from securesystemslib.signer import Signature, Signer
+
+    try:
+        arguments = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{SIGNING_KEY}={COMMAND}:… is no command line ({error})") from error
+    if not arguments:
+        raise UsageError(f"{SIGNING_KEY}={COMMAND}: names no program; give `command:PROGRAM ARGUMENTS`")
 
     class CommandSigner(Signer):
         """A program of the user's that signs."""
@@ -183,8 +196,6 @@ def _command(arguments: list[str], public: PublicKey) -> Signer:
                 raise ValueError(f"{arguments[0]} ended with {done.returncode}: {told}")
             return Signature(public.id, done.stdout.hex())
 
-    if not arguments:
-        raise UsageError(f"{SIGNING_KEY}={COMMAND}: names no program; give `command:PROGRAM ARGUMENTS`")
     return CommandSigner()
 
 

@@ -36,7 +36,7 @@ class Difference:
 
 
 @dataclass(kw_only=True, slots=True)
-class Parts:
+class FieldDigests:
     """The trees of a run, as they grow line by line."""
 
     cases: list[tuple[str, Any]] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Parts:
         return line({"cases": self.cases, "outcomes": self.outcomes, "run": self.run})
 
 
-def parts_from(text: str, sha256: str) -> Parts | None:
+def parts_from(text: str, sha256: str) -> FieldDigests | None:
     """The trees that were stored; None where they are not those with that digest."""
     try:
         content = zlib.decompress(base64.b64decode(text))
@@ -76,7 +76,7 @@ def parts_from(text: str, sha256: str) -> Parts | None:
     if hashlib.sha256(content).hexdigest() != sha256:
         return None
     found = json.loads(content)
-    return Parts(
+    return FieldDigests(
         cases=[(name, tree) for name, tree in found["cases"]],
         outcomes=[(place, tree) for place, tree in found["outcomes"]],
         run=found["run"],
@@ -92,7 +92,7 @@ def digests(data: Any) -> Any:
     return hashlib.sha256(line({"": data})).hexdigest()[:_DIGITS]
 
 
-def differences(sealed: Parts, found: Parts) -> Iterator[Difference]:
+def differences(sealed: FieldDigests, found: FieldDigests) -> Iterator[Difference]:
     """Every place where what was found is not what was sealed."""
     for path, what in _between(sealed.run, found.run, ""):
         yield Difference(case="", field=path, what=what)
@@ -135,7 +135,7 @@ def _between(sealed: Any, found: Any, path: str) -> Iterator[tuple[str, str]]:
         yield path, "added" if sealed is None else "removed" if found is None else "changed"
 
 
-def _by_case(parts: Parts) -> dict[str, list[Any]]:
+def _by_case(parts: FieldDigests) -> dict[str, list[Any]]:
     """The trees of the outcomes of each case, by its id."""
     found: dict[str, list[Any]] = {}
     for place, tree in parts.outcomes:
@@ -143,12 +143,12 @@ def _by_case(parts: Parts) -> dict[str, list[Any]]:
     return found
 
 
-def _same_order(sealed: Parts, found: Parts) -> bool:
+def _same_order(sealed: FieldDigests, found: FieldDigests) -> bool:
     """Whether what both have stands in the same order."""
     return [name for name, _ in sealed.cases] == [name for name, _ in found.cases] and _places(sealed) == _places(found)
 
 
-def _places(parts: Parts) -> list[str]:
+def _places(parts: FieldDigests) -> list[str]:
     return [parts.cases[place][0] for place, _ in parts.outcomes]
 
 
@@ -160,9 +160,9 @@ def digest_of(lines: Iterable[Mapping[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-def parts_of(lines: Iterable[Mapping[str, Any]]) -> Parts:
+def parts_of(lines: Iterable[Mapping[str, Any]]) -> FieldDigests:
     """The trees of all lines."""
-    parts = Parts()
+    parts = FieldDigests()
     for data in lines:
         parts.add(data)
     return parts

@@ -19,7 +19,7 @@ from qualify.errors import UsageError
 from qualify.facts.seal import Seal
 from qualify.seal.form import FORM
 from qualify.seal.keys import PublicKey, SigningKey, check_installed, public_key
-from qualify.seal.parts import Difference, Parts, differences, digest_of, parts_from, parts_of
+from qualify.seal.parts import Difference, FieldDigests, differences, digest_of, parts_from, parts_of
 
 PAYLOAD = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -29,7 +29,7 @@ NAMED = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
+class SealCheck:
     """What a seal says about evidence."""
 
     signed_by: PublicKey | None
@@ -56,7 +56,7 @@ def signed(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
     return data
 
 
-def make_seal(run_id: str, state: str, sha256: str, parts: Parts, key: SigningKey) -> Seal:
+def make_seal(run_id: str, state: str, sha256: str, parts: FieldDigests, key: SigningKey) -> Seal:
     """The seal of lines with that digest and those parts."""
     statement = {
         "_type": STATEMENT,
@@ -79,7 +79,7 @@ def make_seal(run_id: str, state: str, sha256: str, parts: Parts, key: SigningKe
 
 def check_seal(
     seal: Seal | None, lines: Iterable[Mapping[str, Any]], run_id: str, trusted: Sequence[PublicKey] = ()
-) -> Checked:
+) -> SealCheck:
     """Whether evidence is what was sealed, and by one of the trusted keys.
 
     Args:
@@ -108,7 +108,7 @@ def check_seal(
         if digest_of(content) != digest:
             found = _what_differs(seal, parts_digest, parts_of(content))
             why = f"it is not what was sealed: {_told(found)}"
-    return Checked(
+    return SealCheck(
         signed_by=signer, trusted=signer.id in {key.id for key in trusted}, at=at, why_not=why, differences=found
     )
 
@@ -145,7 +145,9 @@ def _opened(envelope: Mapping[str, Any], trusted: Sequence[PublicKey]) -> tuple[
         accepted = found.verify([key.key for key in keys], 1)
     except VerificationError as error:
         if {key.id for key in keys} & set(found.signatures):
-            raise _Unsealed(f"the signature of its seal is wrong: the seal was changed (key {signers})") from error
+            raise _Unsealed(
+                f"the signature of its seal does not hold: the seal was changed, or it cannot be checked here ({error})"
+            ) from error
         raise _Unsealed(f"it is sealed by {signers}, and that is none of the keys asked for") from error
     return statement, next(key for key in keys if key.id in accepted)
 
@@ -154,7 +156,7 @@ def _payload(envelope: Mapping[str, Any]) -> bytes:
     return base64.b64decode(envelope["payload"])
 
 
-def _what_differs(seal: Seal, parts_digest: str, found: Parts) -> tuple[Difference, ...]:
+def _what_differs(seal: Seal, parts_digest: str, found: FieldDigests) -> tuple[Difference, ...]:
     sealed = parts_from(seal.parts, parts_digest)
     return tuple(differences(sealed, found)) if sealed else ()
 
@@ -167,5 +169,5 @@ def _told(found: Sequence[Difference]) -> str:
     return "; ".join(map(str, found[:NAMED])) + more
 
 
-def _refused(why: str) -> Checked:
-    return Checked(signed_by=None, trusted=False, at="", why_not=why)
+def _refused(why: str) -> SealCheck:
+    return SealCheck(signed_by=None, trusted=False, at="", why_not=why)

@@ -16,7 +16,7 @@ from qualify.facts.environment import Environment
 from qualify.facts.outcome import NotRun, TimedOut
 from qualify.facts.run import Run
 from qualify.fleet.sealing import Ledger
-from qualify.seal.sealed import Checked, check_seal
+from qualify.seal.sealed import SealCheck, check_seal
 from qualify.store.database import parse
 from qualify.store.store import Store
 
@@ -48,7 +48,7 @@ def written(store: Store, run: Run, pair: KeyPair | None) -> Ledger:
     return ledger
 
 
-def check(store: Store, run: Run, pair: KeyPair) -> Checked:
+def check(store: Store, run: Run, pair: KeyPair) -> SealCheck:
     """What a gate says."""
     found = store.evidence(run.id)
     return check_seal(found.seal, found.lines, run.id, pair.trusted)

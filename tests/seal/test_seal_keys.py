@@ -13,7 +13,7 @@ from sealing import KeyPair, new_pair
 from securesystemslib.dsse import Envelope
 
 from qualify.errors import SigningFailed, UsageError
-from qualify.seal.keys import PUBLIC_KEY, SIGNING_KEY, needed_signing_key, public_keys, signing_key
+from qualify.seal.keys import PUBLIC_KEY, SIGNING_KEY, in_hex, needed_signing_key, public_keys, signing_key
 from qualify.seal.sealed import signed
 
 STATEMENT = {"_type": "x", "subject": []}
@@ -64,6 +64,23 @@ def test_a_command_signs(pair: KeyPair, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(SIGNING_KEY, "command:" + shlex.join([sys.executable, "-c", "raise SystemExit('no such key')"]))
     with pytest.raises(SigningFailed, match="no such key"):
         signed(STATEMENT, needed_signing_key())
+    for wrong, message in (("command:", "names no program"), ("command:'x", "is no command line")):
+        monkeypatch.setenv(SIGNING_KEY, wrong)
+        with pytest.raises(UsageError, match=message):
+            signing_key()
+
+
+def test_a_key_service_without_its_library_is_refused(pair: KeyPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the extra that brings it; none of them is installed for the tests."""
+    monkeypatch.setenv(PUBLIC_KEY, str(pair.public))
+    monkeypatch.setenv(SIGNING_KEY, "hv:runner/1")
+    with pytest.raises(UsageError, match=r"hv:… needs a library .*'securesystemslib\[vault\]'"):
+        signing_key()
+
+
+def test_signatures_in_base64_fit_into_an_envelope() -> None:
+    """Sigstore gives them so, and envelopes take hexadecimal digits."""
+    assert "00ff10" == in_hex("00ff10") == in_hex("AP8Q")
 
 
 def test_without_a_key_nothing_is_signed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +152,7 @@ def test_keyless_without_its_library_or_a_token_is_refused(tmp_path: Path, monke
     except ImportError:
         expected = "needs a library that is not here .*pip install 'securesystemslib.sigstore.'"
     else:
-        expected = "finds no OIDC token here"
+        expected = "A CI job has an OIDC token"
     with pytest.raises(UsageError, match=expected):
         signing_key()
 

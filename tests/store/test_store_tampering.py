@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from qualify.errors import QualifyError, UsageError
 from qualify.facts.outcome import Finding
 from qualify.seal.form import line, plain
-from qualify.seal.sealed import Checked, check_seal
+from qualify.seal.sealed import SealCheck, check_seal
 from qualify.store import tables, transfer
 from qualify.store.database import parse
 from qualify.store.failures import UnknownWordError
@@ -82,7 +82,7 @@ def tampering(address: str) -> Iterator[Connection]:
         engine.dispose()
 
 
-def checked(connection: Connection, pair: KeyPair) -> Checked:
+def checked(connection: Connection, pair: KeyPair) -> SealCheck:
     """What a gate finds in the stored run, within the transaction of the connection."""
     found = transfer.load(connection, RUN)
     assert found is not None
