@@ -9,6 +9,7 @@
     ├── InfrastructureError  4    device, driver or database is not there
     │   ├── DeviceError      4
     │   ├── RunBusy          4    another process writes the run
+    │   ├── SigningFailed    4    a key gives no signature, or the store does not hold what it would stand for
     │   └── StoreError       4
     │       └── LeaseLost    4    another process leads the canary service, or writes the run, now
     └── NoVerdict            5    stored evidence is missing, stale or incomplete
@@ -84,6 +85,10 @@ class DeviceError(InfrastructureError):
 
 class RunBusy(InfrastructureError):
     """Another process writes the run; nothing was run or written here."""
+
+
+class SigningFailed(InfrastructureError):
+    """A key gives no signature, or the store does not hold what it would stand for; what was measured is stored."""
 
 
 class StoreError(InfrastructureError):

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +180,8 @@ def make_launch(name: str, role: Role = "attention", *, duration_us: float = 10.
 def make_witness(state: Any = "proven", *names: str, reason: str = "") -> Witness:
     """What the witness says of a call that launched attention kernels of the given names."""
     launches = tuple(make_launch(name) for name in names or ("under_test",))
-    return Witness(state=state, reason=reason, expected=("under_test",), launches=launches, calls=3)
+    expected = tuple(map(re.escape, names)) if names and state == "proven" else ("under_test",)
+    return Witness(state=state, reason=reason, expected=expected, launches=launches, calls=3)
 
 
 def make_finding(verdict: FindingVerdict = "pass", detail: str = "as it should be", check: str = "census") -> Finding:
@@ -222,6 +224,13 @@ def make_statistics(inputs: str = "normal", **changes: Any) -> Statistics:
         lse_base="e",
     )
     return replace(usual, **changes)
+
+
+def budget_of(statistics: Statistics) -> Finding:
+    """What the budget says about statistics within their limits."""
+    names = ("inputs", "E", "R", "G", "G_limit", "beta", "beta_limit", "measured_class")
+    values = {name: getattr(statistics, name) for name in names}
+    return Finding(check="budget", verdict="pass", detail="within the budget", values=values)
 
 
 def make_timing(latency_us: float, **changes: Any) -> Timing:

@@ -49,8 +49,16 @@ REGISTRIES = (
     ("qualify.report.questions", "QUESTIONS"),
     ("qualify.report.formats", "FORMATS"),
 )
-BROAD = {"cards/options.py", "cli/entry.py", "run/process/worker.py", "run/execute.py", "run/host/serve.py"}
-"""modules that may catch any exception: what a kernel, a card's entry or a third party's module raises is a result"""
+BROAD = {
+    "cards/options.py",
+    "cli/entry.py",
+    "run/process/worker.py",
+    "run/execute.py",
+    "run/host/serve.py",
+    "seal/keys.py",
+}
+"""modules that may catch any exception: what a kernel, a card's entry, a third party or a key service raises, is an
+answer"""
 
 
 def name_of(path: Path) -> str:

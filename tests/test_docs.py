@@ -65,6 +65,8 @@ def variant(command: str) -> list[str]:
         assert extras
         assert all(f"\n{name} = [" in text for extra in extras for name in extra.split(","))
         return [sys.executable, "-m", "pip", "--version"]
+    if words[0] == "openssl":
+        return words
     if words[0] == "python":
         return [sys.executable, str(ROOT / words[1]), "--small"]
     assert words[0] == "qualify", f"teach variant() the command {command!r}"

@@ -86,7 +86,7 @@ def obey(order: Order, store: Store, messages: Messages) -> Seen:
     judged = judge(store, run_id, kernels, now=now, part=True)
     # The canary's own verdict stays: what is asked less says nothing of the stack.
     judged = replace(judged, weaker=beside_baseline(store, judged).weaker)
-    shown = (judged.run, judged.whole, judged.conclusion, judged.selftest)
+    shown = (judged.run, judged.records, judged.conclusion, judged.selftest)
     write_report(Path(order.out) / run_id, *shown, weaker=judged.weaker)
     with suppress(NoVerdict):  # nobody accepted one, which the advice says
         judged = compare_with(store, judged, BASELINE, kernels, now=now)

@@ -53,7 +53,7 @@ def baseline_accept(
     now, called = datetime.now(UTC), _name(name)
     with open_store(db, create=False) as store:
         kernels, given = load_kernels(tuple(cards or ())), typed(cards=cards, db=db, waivers=waivers)
-        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=given, depth="verdict")
+        judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=given)
         weaker = beside_baseline(store, judged).weaker
         baseline = accepted(store, judged, by=by, reason=reason, now=now, name=called)
     if baseline is None:
@@ -158,9 +158,7 @@ def baseline_show(
     with open_store(db, create=False) as store:
         given = typed(cards=cards, db=db, waivers=waivers)
         found = current_of(store, matrix, variant, given)
-        judged = [
-            judge(store, item.run_id, kernels, now=now, waivers=waivers, typed=given, depth="verdict") for item in found
-        ]
+        judged = [judge(store, item.run_id, kernels, now=now, waivers=waivers, typed=given) for item in found]
     if as_json:
         pairs = zip(found, judged, strict=True)
         shown = [to_data(item, current=True) | {"verdict": run.conclusion.verdict} for item, run in pairs]

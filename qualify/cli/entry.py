@@ -23,6 +23,7 @@ from qualify.cli.schema import show_schema
 from qualify.cli.selftest import selftest
 from qualify.cli.shared import fail
 from qualify.cli.terminal import open_streams, say
+from qualify.cli.verify import verify
 from qualify.cli.web import web
 from qualify.errors import INTERRUPTED, QualifyError, UsageError
 from qualify.run.process.parent import keep_to_itself
@@ -34,6 +35,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("run", run),
     ("plan", plan),
     ("gate", gate),
+    ("verify", verify),
     ("report", report),
     ("diff", diff),
     ("bisect", bisect),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from qualify.judge.judged import Judged
     from qualify.plan.code import CodeHere
     from qualify.report.formats.interface import OutputOptions
-    from qualify.store.records import Depth
+    from qualify.seal.keys import PublicKey
     from qualify.store.store import Store
 
 
@@ -55,9 +55,8 @@ class GateOptions:
     waivers: Path | None
     cards: tuple[Path, ...]
     environments: Mapping[str, str]
+    keys: tuple[PublicKey, ...]
     typed: Typed
-    depth: Depth
-    """how much of the evidence the format needs, and a comparison"""
 
     def check(self) -> None:
         """Raises UsageError where options contradict each other."""
@@ -108,6 +107,17 @@ SubjectOption = Annotated[
     list[str] | None,
     typer.Option("--subject", metavar="NAME@sha256:HEX", help="Artifact of the in-toto statement; may be repeated."),
 ]
+SignedByOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--require-signed-by",
+        metavar="KEYS",
+        help="Only evidence that one of these public keys has sealed counts: a file, or a folder; may be repeated.",
+    ),
+]
+SignOption = Annotated[
+    bool, typer.Option("--sign", help="Sign the in-toto statement with the key of QUALIFY_SIGNING_KEY.")
+]
 
 
 def gate(
@@ -126,6 +136,8 @@ def gate(
     github: GithubOption = False,
     subject: SubjectOption = None,
     waivers: WaiversOption = None,
+    require_signed_by: SignedByOption = None,
+    sign: SignOption = False,
     environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
@@ -133,6 +145,7 @@ def gate(
     """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
     reading_only()
     from qualify.cards.environments import parse_environments
+    from qualify.seal.keys import public_keys
 
     files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
     outputs = make_outputs(format_, files, db, on_github=github)
@@ -147,11 +160,11 @@ def gate(
         waivers=waivers,
         cards=tuple(cards or ()),
         environments=parse_environments(environment or ()),
+        keys=tuple(public_keys(require_signed_by)) if require_signed_by else (),
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
-        depth="whole" if against or outputs.wants("json") else "verdict",
     )
     wanted.check()
-    options = _options(subject or (), outputs)
+    options = _options(subject or (), outputs, sign=sign)
     try:
         with open_store(db, create=False) as store:
             judged = _judged(store, wanted, options.now)
@@ -161,18 +174,22 @@ def gate(
     raise typer.Exit(outputs.write(judged, options))
 
 
-def _options(subjects: Sequence[str], outputs: Outputs) -> OutputOptions:
-    """What the formats take: the present, the checkout and the artifacts that the statement is about."""
-    from qualify.report.formats.in_toto import parse_subject
+def _options(subjects: Sequence[str], outputs: Outputs, *, sign: bool) -> OutputOptions:
+    """What the formats take: the present, the checkout, and the artifacts and the key of the statement."""
+    from qualify.facts.artifact import parse_artifact
     from qualify.report.formats.interface import OutputOptions
+    from qualify.seal.keys import needed_signing_key
 
     if subjects and not outputs.wants("in-toto"):
         raise UsageError("--subject needs --format in-toto or --statement FILE: only these name artifacts")
+    if sign and not outputs.wants("in-toto"):
+        raise UsageError("--sign needs --format in-toto or --statement FILE: only a statement is signed")
     workspace = os.environ.get("GITHUB_WORKSPACE")
     return OutputOptions(
         now=datetime.now(UTC),
         workspace=Path(workspace) if workspace else None,
-        subjects=[parse_subject(text) for text in subjects],
+        subjects=[parse_artifact("--subject", text) for text in subjects],
+        key=needed_signing_key() if sign else None,
     )
 
 
@@ -186,7 +203,8 @@ def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     judge_it = _judged_matrix if wanted.matrix else _judged_run
     judged = judge_it(store, wanted, kernels, now)
     if wanted.against:
-        judged = compare_with(store, judged, wanted.against, kernels, now=now, waivers=wanted.waivers)
+        against = wanted.against
+        judged = compare_with(store, judged, against, kernels, now=now, waivers=wanted.waivers, keys=wanted.keys)
     return beside_baseline(store, judged)
 
 
@@ -204,8 +222,8 @@ def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedK
         waivers=wanted.waivers,
         max_age=limit,
         code=_code_here(wanted, {}),
+        keys=wanted.keys,
         typed=wanted.typed,
-        depth=wanted.depth,
     )
 
 
@@ -223,8 +241,8 @@ def _judged_matrix(store: Store, wanted: GateOptions, kernels: Mapping[str, Load
         level=wanted.level,
         code=_code_here(wanted, loaded.environments),
         stack=_stack_here(anew=wanted.level == "full") if wanted.stack == "here" else wanted.stack,
+        keys=wanted.keys,
         typed=wanted.typed,
-        depth=wanted.depth,
     )
     named = str(wanted.waivers or (beside(loaded.path, loaded.card.waivers) if loaded.card.waivers else ""))
     items = load_waivers(wanted.waivers, loaded.card.policy.waivers) if wanted.waivers else loaded.waivers

@@ -48,7 +48,7 @@ def report(
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
         judged = beside_baseline(store, judged)
     run, shown = judged.run, (judged.selftest, judged.against, judged.slower, here, judged.weaker)
-    path = write_report(out / run.id, run, judged.whole, judged.conclusion, *shown)
+    path = write_report(out / run.id, run, judged.records, judged.conclusion, *shown)
     if as_json:
         emit_json("report", {"run": run.id, "report": str(path)})
     else:

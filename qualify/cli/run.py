@@ -29,7 +29,7 @@ from qualify.cli.shared import (
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, NothingSelected, RunBusy
+from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, NothingSelected, RunBusy, SigningFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,10 +115,12 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
             execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
-    except (LeaseLost, RunBusy):
+    except (LeaseLost, RunBusy, SigningFailed):
         raise
     except InfrastructureError as error:
         raise type(error)(f"{error}\n{go_on}") from error
+    if request.signing_key:
+        say(f"run {the_run.id}: sealed by key {request.signing_key.public.id[:12]}")
     return the_run.id
 
 
@@ -153,7 +155,7 @@ def _conclude(
     if not as_json:
         emit(to_text(judged, now))
     shown = (judged.selftest, judged.against, judged.slower, given, judged.weaker)
-    path = write_report(out / run_id, judged.run, judged.whole, judged.conclusion, *shown)
+    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, *shown)
     if as_json:
         emit_json("run", to_data(judged) | {"report": str(path)})
     else:

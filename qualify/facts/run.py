@@ -57,6 +57,8 @@ class Run:
     """by kernel, what its card promised; None in runs of an older qualify, which did not note it"""
     environments: Mapping[str, Environment] = field(default_factory=dict)
     """the other interpreters that kernels ran in, by name; the default one's stack is the run's"""
+    clock_skew_s: float | None = None
+    """by how much the runner's clock was ahead of the store's; None in runs of an older qualify"""
 
     @property
     def environment_words(self) -> tuple[str, ...]:

@@ -7,14 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from qualify import __version__
 from qualify.assets import digest_cache
 from qualify.cards.terms import terms_by_kernel
-from qualify.errors import LeaseLost, UsageError
+from qualify.errors import LeaseLost, QualifyError, UsageError
 from qualify.facts.case import Case
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.code import Code, code_change
@@ -25,6 +25,7 @@ from qualify.facts.run import Record, Run
 from qualify.fleet.probe import available_memory
 from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
+from qualify.fleet.sealing import Ledger, worse
 from qualify.fleet.sharing import calls_of, first_of_each, shared
 from qualify.fleet.writers import Beat, claimed
 from qualify.plan.code import CodeHere
@@ -127,10 +128,12 @@ def execute(request: Request, store: Store, run: Run, show: Show, *, resume: boo
 
 def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *, resume: bool, reuse: bool) -> None:
     """Run what the claimed run owes."""
-    tasks = _go_on(request, store, run) if resume else _begin(request, store, run)
+    run = replace(run, clock_skew_s=worse(run.clock_skew_s, store.clock_skew_s()))
+    ledger = Ledger(store, run.id, request.signing_key)
+    tasks = _go_on(request, store, run, ledger) if resume else _begin(request, store, run, ledger)
     if resume:
-        store.resume(run.id)
-    filing = _Filing(store, run, show, request.plan.cases, owed=len(tasks))
+        store.resume(run.id, run.clock_skew_s)
+    filing = _Filing(store, run, show, request.plan.cases, ledger, owed=len(tasks))
     settings = _settings(request, run)
     compiling = compile_ahead(settings, (task.case for task in tasks))
     supervisor = Supervisor(settings, tasks)
@@ -148,26 +151,30 @@ def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *
                 )
                 reuse = False
         filing.file()
-        store.finish(run.id, "completed", datetime.now(UTC))
+        ended = ledger.finish(filing.run, "completed")
     except BaseException as error:
         with _undisturbed():
             compiling.close()
             events.close()
             if not isinstance(error, LeaseLost):
                 filing.commit()
-                store.finish(run.id, "interrupted", datetime.now(UTC))
+                ended = ledger.finish(filing.run, "interrupted")
+                with suppress(QualifyError):  # whoever goes on with it, or judges it, is told that it has no seal
+                    ledger.seal(ended)
         raise
+    with _undisturbed():
+        ledger.seal(ended)
 
 
-def _begin(request: Request, store: Store, run: Run) -> list[Task]:
+def _begin(request: Request, store: Store, run: Run, ledger: Ledger) -> list[Task]:
     store.begin(run)
-    return _write_plan(request, store, run)
+    return _write_plan(request, ledger)
 
 
-def _write_plan(request: Request, store: Store, run: Run) -> list[Task]:
+def _write_plan(request: Request, ledger: Ledger) -> list[Task]:
     plan = request.plan
-    store.add_cases(run.id, [*plan.cases, *(case for case, _ in plan.refused)])
-    store.add(run.id, _refusals(request))
+    ledger.add_cases([*plan.cases, *(case for case, _ in plan.refused)])
+    ledger.add(_refusals(request))
     return [Task(case=case) for case in first_of_each(plan.cases)]
 
 
@@ -175,12 +182,12 @@ def _refusals(request: Request) -> list[Record]:
     return [Record(case=case, outcome=Refused(by="plan", reasons=why)) for case, why in request.plan.refused]
 
 
-def _go_on(request: Request, store: Store, run: Run) -> list[Task]:
+def _go_on(request: Request, store: Store, run: Run, ledger: Ledger) -> list[Task]:
     """What the run still owes; the plan that it began with must be the one of today."""
     _refuse_other_code(request, run)
-    records = store.records(run.id)
+    records = ledger.go_on() or store.records(run.id)
     if not records:  # killed before its plan was stored
-        return _write_plan(request, store, run)
+        return _write_plan(request, ledger)
     refusals = {record.case.id: record for record in _refusals(request)}
     cases = [*request.plan.cases, *(record.case for record in refusals.values())]
     differing = {(case.id, case.content_hash) for case in cases}
@@ -193,7 +200,7 @@ def _go_on(request: Request, store: Store, run: Run) -> list[Task]:
             "an installed library has probably changed since. Start a new run: leave out --resume."
         )
     unwritten = [record for record in records if record.case.id in refusals and isinstance(record.outcome, NotRun)]
-    store.add(run.id, [refusals[record.case.id] for record in unwritten])
+    ledger.add([refusals[record.case.id] for record in unwritten])
     executed = {case.id for case in first_of_each(request.plan.cases)}
     return tasks_to_resume(record for record in records if record.case.id in executed)
 
@@ -252,12 +259,22 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _described(run: Run, started: Started) -> Run:
+    """The run with what a judge reports; what was reported first stays, as in the store."""
+    found = started.environments
+    environments = {name: replace(one, stack=one.stack or found.get(name)) for name, one in run.environments.items()}
+    stack, ceilings = run.stack or started.stack, run.ceilings or started.ceilings
+    return replace(run, stack=stack, ceilings=ceilings, environments=environments)
+
+
 class _Filing:
     """Takes events, commits records in groups, keeps count of what is committed."""
 
-    def __init__(self, store: Store, run: Run, show: Show, cases: Sequence[Case], *, owed: int) -> None:
+    def __init__(self, store: Store, run: Run, show: Show, cases: Sequence[Case], ledger: Ledger, *, owed: int) -> None:
         self.store = store
+        self.ledger = ledger
         self.run = run
+        """with what the store has of its stacks and ceilings"""
         self.show = show
         self.calls = calls_of(cases)
         self.total = len(self.calls)
@@ -285,7 +302,7 @@ class _Filing:
         match event:
             case Started():
                 self._check_stack(event)
-                self.run = replace(self.run, stack=event.stack, ceilings=event.ceilings)
+                self.run = _described(self.run, event)
                 self.store.set_stack(self.run.id, event.stack, event.ceilings)
                 if event.environments:
                     self.store.set_environments(self.run.id, event.environments)
@@ -301,7 +318,7 @@ class _Filing:
 
     def take_over(self, records: Sequence[Record]) -> set[str]:
         """Store what earlier runs settled; the ids of the cases that need not run."""
-        self.store.add(self.run.id, records)
+        self.ledger.add(records)
         executed = {cases[0].id for cases in self.calls.values()}
         taken = {record.case.id for record in records}
         self.before += len(taken & executed)
@@ -329,7 +346,7 @@ class _Filing:
         """Write what is waiting, in one transaction; returns it."""
         if self.waiting:
             records = [record for event in self.waiting for record in shared(event.record, self.calls)]
-            self.store.add(self.run.id, records)
+            self.ledger.add(records)
         written, self.waiting = self.waiting, []
         self.since = time.monotonic()
         return written

@@ -17,6 +17,7 @@ from qualify.fleet.probe import find_host
 from qualify.plan.host import Host, gpu_kernels
 from qualify.plan.interpreter import check_interpreter
 from qualify.plan.plan import Plan, Selection, make_plan
+from qualify.seal.keys import SigningKey, signing_key
 
 NAMED = 3
 """kernels that a message names"""
@@ -57,6 +58,8 @@ class Request:
     """the interpreters, by name, of the environments that cases run in"""
     anew: bool = False
     """every file behind a kernel is read, whatever is remembered of it"""
+    signing_key: SigningKey | None = None
+    """what seals the run; None = it is not sealed"""
 
     @property
     def device(self) -> DeviceKind:
@@ -109,6 +112,7 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         import_paths=tuple(str(folder.resolve()) for folder in asked.cards),
         environments=_used(matrix, plan),
         anew=asked.anew or level == "full",
+        signing_key=signing_key(),
     )
 
 

@@ -21,6 +21,7 @@ from qualify.facts.outcome import Measured, NotRun
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
 from qualify.fleet.request import Request
+from qualify.fleet.sealing import sealed_records
 from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
 from qualify.store.store import Store
 from qualify.verdict.origin import MAX_AGE, is_settled, made_under, origin_of, taken_over, weaker
@@ -46,12 +47,13 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
     calls = calls_of(request.plan.cases)
     earlier = list(_earlier(request, store, run, stacks[""]))
     known = {before.id for before in earlier}
+    key = request.signing_key
     found: list[Record] = []
     now = run.code or {}
     for before in earlier:
         if not open_:
             break
-        for record in store.records(before.id):
+        for record in sealed_records(store, before, key) if key else store.records(before.id):
             digest, outcome = record.case.content_hash, record.outcome
             origin = origin_of(outcome)
             kernel = record.case.kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from qualify.facts.run import Run
 from qualify.facts.typed import Typed
 from qualify.judge.beside import stars_of
 from qualify.judge.judged import Against, Judged, judge
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.compare import Side, compare, same_card
 from qualify.verdict.gate import forbid_drift, without_verdict
@@ -35,8 +36,12 @@ def compare_with(
     *,
     now: datetime,
     waivers: Path | None = None,
+    keys: Sequence[PublicKey] = (),
 ) -> Judged:
     """The verdict, compared with ``baseline``, ``baseline:NAME`` or another run, and what the matrix forbids to change.
+
+    Args:
+        keys: one of these must have sealed the other run, too; empty = it needs no seal.
 
     Raises:
         NoVerdict: nobody accepted a baseline for the matrix on that device model.
@@ -50,7 +55,8 @@ def compare_with(
     if baseline is None and judged.runs == (run_id,):
         why = f"was to be compared with {against!r}, which is the same run"
         raise the_same_run(store, judged.run, why, judged.typed)
-    other = judge(store, run_id, kernels, now=now, waivers=waivers, waiver_policy=judged.matrix.policy.waivers)
+    policy = judged.matrix.policy.waivers
+    other = judge(store, run_id, kernels, now=now, waivers=waivers, waiver_policy=policy, keys=keys)
     comparison = compare(side_of(other), side_of(judged))
     if baseline and baseline.name != name:
         told = f"nobody accepted a baseline for {name}: this is the one without a name"
@@ -59,6 +65,9 @@ def compare_with(
     if other.future:
         told = f"run {run_id} is dated in the future ({other.future:%Y-%m-%d %H:%M} UTC): it is not believed"
         comparison = replace(comparison, caveats=(*comparison.caveats, told))
+        conclusion = without_verdict(conclusion)
+    if other.unsealed:
+        comparison = replace(comparison, caveats=(*comparison.caveats, other.notes[0]))
         conclusion = without_verdict(conclusion)
     seen = Against(comparison=comparison, baseline=baseline, forbidden=forbidden)
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")
@@ -76,7 +85,7 @@ def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:
 
 def side_of(judged: Judged) -> Side:
     """A judged run, as comparisons take it."""
-    return Side(run=judged.run, records=judged.whole, judgements=judged.conclusion.judgements)
+    return Side(run=judged.run, records=judged.records, judgements=judged.conclusion.judgements)
 
 
 def check_name(name: str, option: str) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from qualify.cards.load import parse_matrix
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
-from qualify.facts.outcome import evidence_of
 from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.waiver import IN_FORCE, bare_stars
 from qualify.facts.weaker import Weaker
@@ -112,21 +111,8 @@ def _with_slower(store: Store, judged: Judged, baseline: Baseline, before: Run, 
         return judged
     if why := _other_card(store, judged, before):
         return replace(judged, untimed=why)
-    slower = slowdown(before, records, judged.run, _timed(store, judged), accepted_by=baseline.accepted_by)
+    slower = slowdown(before, records, judged.run, judged.records, accepted_by=baseline.accepted_by)
     return replace(judged, slower=slower)
-
-
-def _timed(store: Store, judged: Judged) -> Sequence[Record]:
-    """The records with their times, of the runs that the evidence is from."""
-    if judged.depth == "whole":
-        return judged.records
-    ran = {record.case.id: judged.source(record.case.id) for record in judged.records if evidence_of(record.outcome)}
-    return [
-        record
-        for run_id in dict.fromkeys(ran.values())
-        for record in store.records(run_id, "times")
-        if ran.get(record.case.id) == run_id
-    ]
 
 
 def _other_card(store: Store, judged: Judged, before: Run) -> str:

@@ -28,11 +28,13 @@ from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
-from qualify.judge.judged import Judged, again, fresh_words, reused_note, rules_of, unasserted_note
+from qualify.judge.judged import Judged, again, fresh_words, reused_note, rules_of, skewed_note, unasserted_note
+from qualify.judge.seals import Seals
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
-from qualify.store.records import Depth
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
+from qualify.verdict.consistency import matrix_contradiction
 from qualify.verdict.gate import conclude
 from qualify.verdict.origin import MAX_AGE, made_under, newest, oldest, origin_of, weaker
 
@@ -58,10 +60,10 @@ class Fresh:
     """the machine whose code the evidence must be of; None = whichever it was made by"""
     stack: str | Stack = ""
     """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
+    keys: tuple[PublicKey, ...] = ()
+    """one of these must have sealed a run; empty = it needs no seal"""
     typed: Typed = PLAIN
     """what printed commands repeat"""
-    depth: Depth = "whole"
-    """how much of the outcomes to read; ``verdict`` is enough to judge and to say why"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,9 +113,10 @@ def gather(
     stack, others = _stack(store, matrix, runs, wanted)
     own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
     outdated = _outdated(plan, kernels, own, wanted)
-    usable, unusable = _usable(matrix, runs, stack, wanted, outdated)
+    seals = Seals(store, wanted.keys)
+    usable, unusable = _usable(matrix, runs, stack, wanted, outdated, seals)
     rejects = [*(Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead), *unusable]
-    found, sources, by_case = _collect(store, plan, usable, wanted, outdated)
+    found, sources, by_case = _collect(seals, plan, usable, wanted, outdated)
     reasons = _reasons(store, plan, found, rejects)
     latest = sources[0] if sources else own[0]
     judged_as = replace(
@@ -139,6 +142,7 @@ def gather(
         runs=tuple(run.id for run in sources),
         notes=(
             *_missing_note(records, rejects),
+            *_source_notes(seals, sources),
             *reused_note(records, wanted.typed.command("run", *fresh_words(latest, matrix.typed))),
             *unasserted_note(records),
             *others,
@@ -148,7 +152,6 @@ def gather(
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
         sources=by_case,
         typed=wanted.typed,
-        depth=wanted.depth,
     )
 
 
@@ -175,7 +178,7 @@ def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run
 
 
 def _usable(
-    matrix: LoadedMatrix, runs: Sequence[Run], stack: Stack, wanted: Fresh, outdated: Outdated
+    matrix: LoadedMatrix, runs: Sequence[Run], stack: Stack, wanted: Fresh, outdated: Outdated, seals: Seals
 ) -> tuple[list[Run], list[Reject]]:
     """The runs whose evidence may count, newest first, and those of which all or some does not.
 
@@ -185,8 +188,10 @@ def _usable(
     """
     usable, rejects = [], []
     for run in runs:
-        other = run.stack is None or not run.stack.agrees_with(stack)
-        why = f"only on another stack: {stack_words(run.stack, stack)}" if other else _why_not(run, matrix, wanted)
+        if run.stack is None or not run.stack.agrees_with(stack):
+            why = f"only on another stack: {stack_words(run.stack, stack)}"
+        else:
+            why = _why_not(run, matrix, wanted) or seals.why_not(run)
         if not why:
             usable.append(run)
         if not why and weaker(run.level, wanted.level):
@@ -253,8 +258,9 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
         return f"stale: begun {run.started_at:%Y-%m-%d %H:%M} UTC"
     if run.check_version != CHECK_VERSION:
         return f"only with check version {run.check_version}, this is {CHECK_VERSION}"
-    if run.matrix_hash == matrix.content_hash:
-        return ""
+    edited = matrix_contradiction(run)
+    if edited or run.matrix_hash == matrix.content_hash:
+        return edited
     if made_under(parse_matrix(run.matrix_source, run.matrix_path).policy) != made_under(matrix.card.policy):
         return "only under another policy of reference, claims or timeouts"
     return ""
@@ -271,7 +277,7 @@ def _speaks_against(outcome: Outcome) -> bool:
 
 
 def _collect(
-    store: Store, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
+    seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
 ) -> tuple[dict[str, Outcome], list[Run], dict[str, str]]:
     """The newest outcome of each planned case, the runs that they are from, newest first, and which is from which."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
@@ -283,7 +289,7 @@ def _collect(
         if not open_cases:
             break
         before, changed = len(found), outdated(run)
-        for record in store.records(run.id, wanted.depth):
+        for record in seals.records(run.id):
             if isinstance(record.outcome, NotRun) or open_cases.get(record.case.id) != record.case.content_hash:
                 continue
             if record.case.kernel in changed and ran_code(record.outcome):
@@ -326,6 +332,11 @@ def _records(plan: Plan, found: Mapping[str, Outcome], reason: Callable[[Case], 
         ),
         *refused,
     ]
+
+
+def _source_notes(seals: Seals, sources: Sequence[Run]) -> list[str]:
+    """Who sealed the runs that evidence is from, and whose clock was wrong."""
+    return [*(note for run in sources for note in seals.note(run)), *skewed_note(sources)]
 
 
 def _missing_note(records: Sequence[Record], rejects: Sequence[Reject]) -> list[str]:

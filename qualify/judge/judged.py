@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ from qualify.cards.waivers import beside, load_waivers, refuse_broad
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.clock import CLOCK_SKEW, is_future
+from qualify.facts.clock import CLOCK_SKEW, is_future, skew_note
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.devices import HOST
 from qualify.facts.outcome import evidence_of
@@ -26,10 +26,12 @@ from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.facts.weaker import Weaker
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
+from qualify.judge.seals import Seals
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
-from qualify.store.records import Depth
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
+from qualify.verdict.consistency import matrix_contradiction
 from qualify.verdict.gate import conclude, without_verdict
 from qualify.verdict.origin import newest, oldest, origin_of, origins_of
 from qualify.verdict.policy import Rules
@@ -46,7 +48,6 @@ class Judged:
     run: Run
     """the run, or the newest of those that the evidence is from"""
     records: list[Record]
-    """with as much of each outcome as :attr:`depth` says"""
     conclusion: Conclusion
     selftest: SelfTest | None
     """of the checks that made the run; None where it was not run"""
@@ -62,6 +63,8 @@ class Judged:
     """the evidence is older than was asked for, or of other code than is here"""
     future: datetime | None = None
     """the latest date of the evidence, where it lies in the future: that is not believed"""
+    unsealed: str = ""
+    """why no key that was asked for vouches for the evidence; empty where one does, or none was asked for"""
     part: Verdict | None = None
     """the verdict on what was selected, where the run was narrowed: no verdict on the matrix comes of it"""
     against: Against | None = None
@@ -78,15 +81,6 @@ class Judged:
     """the run that each case's evidence is from, by case id, where there are several runs"""
     typed: Typed = PLAIN
     """what the commands repeat that are printed with the verdict"""
-    depth: Depth = "whole"
-    """how much of each outcome was read"""
-
-    @property
-    def whole(self) -> list[Record]:
-        """The records, for whoever needs more of them than a verdict. Raises ValueError where no more was read."""
-        if self.depth != "whole":
-            raise ValueError(f"run {self.run.id} was read to the depth {self.depth!r}, and all of it is needed")
-        return self.records
 
     def source(self, case_id: str) -> str:
         """The run that the evidence of a case is from."""
@@ -120,8 +114,8 @@ def judge(
     code: CodeHere | None = None,
     part: bool = False,
     waiver_policy: WaiverPolicy | None = None,
+    keys: Sequence[PublicKey] = (),
     typed: Typed = PLAIN,
-    depth: Depth = "whole",
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
 
@@ -135,10 +129,11 @@ def judge(
         code: where the code lies that the evidence must be of; None = whichever it was made by.
         part: judge what a narrowed run selected, for whoever selected it: then it may pass.
         waiver_policy: what the waivers must keep to; None = that of the run's matrix.
+        keys: one of these must have sealed the run as it is; empty = it needs no seal.
         typed: what printed commands repeat.
-        depth: how much of the outcomes to read; ``verdict`` is enough to judge and to say why.
     """
-    run, records = store.run(run_id), store.records(run_id, depth)
+    seals = Seals(store, keys)
+    run, records = seals.run(run_id), seals.records(run_id)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     kernels = in_environments(kernels, run.environments)
     allowed = waiver_policy or card.policy.waivers
@@ -154,7 +149,8 @@ def judge(
     stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)
     future = dated if is_future(dated, now) else None
-    if run.state != "completed" or stale or future:
+    unsealed, edited = seals.why_not(run), matrix_contradiction(run)
+    if run.state != "completed" or stale or future or unsealed or edited:
         conclusion = without_verdict(conclusion)
     selected = conclusion.verdict if run.narrowed else None
     if run.narrowed and not part:
@@ -166,9 +162,12 @@ def judge(
         selftest=store.selftest(run.check_version),
         runs=(run.id, *sorted(origins_of(records), reverse=True)),
         notes=(
+            *seals.note(run),
+            *([f"run {run.id} contradicts itself: {edited}"] if edited else []),
             *_changed_note(changed),
             *notes,
             *_ahead(future, now),
+            *skewed_note([run]),
             *reused_note(records, typed.command("run", *fresh_words(run, run.matrix_path))),
             *unasserted_note(records),
             *_narrowed(run, selected),
@@ -178,10 +177,10 @@ def judge(
         matrix=card,
         stale=stale,
         future=future,
+        unsealed=unsealed,
         part=selected,
         again=again(run, run.level, fresh=stale or future is not None),
         typed=replace(typed, environments=typed.environments or run.environment_words),
-        depth=depth,
     )
 
 
@@ -223,6 +222,11 @@ def _waivers_of(
 def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:
     """Arguments of a run that makes all evidence of a run anew."""
     return (matrix, *again(run, run.level, fresh=True))
+
+
+def skewed_note(runs: Iterable[Run]) -> list[str]:
+    """Which of the runs were made on a machine whose clock was not the store's."""
+    return list(filter(None, (skew_note(run.id, run.clock_skew_s) for run in runs)))
 
 
 def reused_note(records: Sequence[Record], command: str) -> list[str]:

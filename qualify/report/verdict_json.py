@@ -21,7 +21,7 @@ def to_data(judged: Judged) -> dict[str, Any]:
     run, conclusion = judged.run, judged.conclusion
     verdicts = {judgement.case_id: judgement for judgement in conclusion.judgements}
     cases, told = [], _Told()
-    for record in judged.whole:
+    for record in judged.records:
         evidence = evidence_of(record.outcome)
         judgement = verdicts[record.case.id]
         cases.append(

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, Table, select
 
 from qualify.facts.run import Run
+from qualify.facts.seal import Seal
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
 from qualify.store.clock import believed_until
@@ -66,6 +67,13 @@ class _Stacks:
         return mapping.stack_from(
             self._rows[key], self._components[key], self._environment[key], uuid=part["device_uuid"]
         )
+
+
+def load_seal(connection: Connection, run_id: str) -> Seal | None:
+    """The seal of a run; None where it has none."""
+    part = tables.seals.c
+    row = connection.execute(select(part.envelope, part.parts).where(part.run_id == run_id)).one_or_none()
+    return Seal(envelope=row.envelope, parts=row.parts) if row else None
 
 
 def _load_ceilings(connection: Connection, run_ids: Sequence[str]) -> dict[str, Ceilings]:

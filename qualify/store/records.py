@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from heapq import merge
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Literal, Self
@@ -22,24 +21,21 @@ from sqlalchemy import (
     Text,
     func,
     literal,
-    null,
     select,
     type_coerce,
 )
 
-from qualify.facts.case import INCIDENTS, Case, Workload
-from qualify.facts.outcome import REUSED, Finding, Launch, Outcome, Statistics
+from qualify.facts.case import Case, Workload
+from qualify.facts.outcome import Finding, Launch, Outcome, Statistics
 from qualify.facts.run import Record
 from qualify.store import mapping
 from qualify.store.tables import cases, findings, launches, outcomes, samples, statistics
 
-Depth = Literal["whole", "verdict", "times"]
+Depth = Literal["whole", "times"]
 """how much of each outcome is read::
 
-    whole    everything
-    verdict  what a verdict is made of: no times, no statistics, no log; launches only where another kernel ran, and no
-             finding that passed, except those of incidents
-    times    the times with their samples: no finding, no launch, no statistics, no log
+    whole   everything
+    times   the times with their samples: no finding, no launch, no statistics, no log
 """
 _PORTION = 2_000
 """rows that are fetched at once"""
@@ -154,43 +150,28 @@ class _Beside:
 
 def _parts(reader: _Reader, ids: Select[Any], depth: Depth) -> tuple[_Beside, _Beside, _Beside, _Beside]:
     """Findings, samples, statistics and launches of the outcomes."""
-    ran = launches.c.outcome_id.in_(ids if depth == "whole" else ids.where(outcomes.c.outcome == "substituted"))
+    whole = depth == "whole"
     return (
-        _Beside(_told(reader, ids, depth)),
-        _Beside(_samples(reader, ids) if depth != "verdict" else ()),
-        _Beside(_statistics(reader, ids) if depth == "whole" else ()),
-        _Beside(_launches(reader, ran) if depth != "times" else ()),
+        _Beside(_findings(reader, ids) if whole else ()),
+        _Beside(_samples(reader, ids)),
+        _Beside(_statistics(reader, ids) if whole else ()),
+        _Beside(_launches(reader, ids) if whole else ()),
     )
-
-
-def _told(reader: _Reader, ids: Select[Any], depth: Depth) -> Iterable[tuple[int, Finding]]:
-    """The findings that are read, by outcome.
-
-    Those of incidents are a query of their own: with both conditions in one, PostgreSQL reads the whole table.
-    """
-    if depth == "times":
-        return ()
-    if depth == "whole":
-        return _findings(reader, findings.c.outcome_id.in_(ids))
-    replayed = cases.c.case_id.startswith(f"{INCIDENTS}/", autoescape=True)
-    said = findings.c.verdict.in_(("fail", "inconclusive")) | (findings.c.check == REUSED)
-    others = _findings(reader, findings.c.outcome_id.in_(ids.where(~replayed)) & said)
-    return merge(others, _findings(reader, findings.c.outcome_id.in_(ids.where(replayed))), key=itemgetter(0))
 
 
 def _outcome_columns(depth: Depth) -> list[ColumnElement[Any]]:
     """All columns of outcomes, in their order; for what is not read stands nothing."""
     without: dict[str, ColumnElement[Any]] = {} if depth == "whole" else {"log": literal("").label("log")}
-    if depth == "verdict":
-        without |= {name: null().label(name) for name in mapping.TIMING_COLUMNS}
     return [without.get(column.name, column) for column in outcomes.columns]
 
 
-def _findings(reader: _Reader, which: ColumnElement[bool]) -> Iterator[tuple[int, Finding]]:
+def _findings(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, Finding]]:
     """Findings by outcome. Equal ones are one object: most cases pass, and say so in the same words."""
     names = ("check", "verdict", "detail", "values")
     made: dict[tuple[Any, ...], Finding] = {}
-    wanted = select(findings.c.outcome_id, *_columns(findings, names, plain=names)).where(which)
+    wanted = select(findings.c.outcome_id, *_columns(findings, names, plain=names)).where(
+        findings.c.outcome_id.in_(ids)
+    )
     for outcome_id, *stored in reader.rows(_in_order(wanted, findings)):
         key = tuple(stored)
         finding = made.get(key)
@@ -213,10 +194,10 @@ def _statistics(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, Statis
         yield outcome_id, Statistics(**dict(zip(mapping.STATISTICS_COLUMNS, stored, strict=True)))
 
 
-def _launches(reader: _Reader, which: ColumnElement[bool]) -> Iterator[tuple[int, Launch]]:
+def _launches(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, Launch]]:
     """Launches by outcome."""
     names = [column.name for column in launches.columns]
-    for values in reader.rows(_in_order(select(launches).where(which), launches)):
+    for values in reader.rows(_in_order(select(launches).where(launches.c.outcome_id.in_(ids)), launches)):
         yield values[0], mapping.launch_from(dict(zip(names, values, strict=True)))
 
 

@@ -18,7 +18,7 @@ from qualify.store import reading, tables, writers
 from qualify.store.tables import cases, metadata, outcomes, runs
 
 _OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
-_OF_RUNS = (cases, tables.run_environments, tables.matmul_ceilings, tables.ceilings)
+_OF_RUNS = (cases, tables.run_environments, tables.matmul_ceilings, tables.ceilings, tables.seals)
 """what belongs to a run and goes with it; the parts of its outcomes, and its outcomes, before"""
 _NO_HOLD = {"CASCADE", "SET NULL"}
 

@@ -17,9 +17,10 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.canary import Lease
 from qualify.facts.case import Case
 from qualify.facts.run import Record, Run, RunState, Writer
+from qualify.facts.seal import Seal
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
-from qualify.store import leases, reading, retention, transfer, writers, writing
+from qualify.store import clock, leases, reading, retention, transfer, writers, writing
 from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.canaries import Canaries
 from qualify.store.database import Database, check_place, parse
@@ -27,7 +28,7 @@ from qualify.store.records import Depth, latest_outcomes, load_records
 from qualify.store.schema import check_current, prepare
 from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, outcomes, runs
-from qualify.store.transfer import Moved
+from qualify.store.transfer import Moved, RunArchive
 
 LATEST = "latest"
 _NAMED = 5
@@ -157,17 +158,29 @@ class Store:
             self._check_run(connection, run_id)
             writing.insert_records(connection, run_id, records)
 
+    def set_seal(self, run_id: str, seal: Seal) -> None:
+        """Seals a run that has ended."""
+        with self._writing(run_id) as connection:
+            self._check_run(connection, run_id)
+            writing.set_seal(connection, run_id, seal)
+
     def finish(self, run_id: str, state: RunState, finished_at: datetime) -> None:
         """Ends a run."""
         with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
             writing.update_run(connection, run_id, {"state": state, "finished_at": finished_at})
 
-    def resume(self, run_id: str) -> None:
-        """Puts an ended run back to running."""
+    def resume(self, run_id: str, clock_skew_s: float | None = None) -> None:
+        """Puts an ended run back to running: its seal is of what was there, and goes.
+
+        Args:
+            clock_skew_s: of the machine that goes on; None = that which was noted.
+        """
         with self._writing(run_id) as connection:
             self._check_run(connection, run_id)
-            writing.update_run(connection, run_id, {"state": "running", "finished_at": None})
+            skew = {} if clock_skew_s is None else {"clock_skew_s": clock_skew_s}
+            writing.update_run(connection, run_id, {"state": "running", "finished_at": None, **skew})
+            writing.set_seal(connection, run_id, None)
 
     def resolve(self, run: str) -> str:
         """The full id of a run given by its id, the beginning of it that only one run has, or ``latest``.
@@ -194,6 +207,19 @@ class Store:
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
             return reading.load_runs(connection, runs.c.id == run_id)[0]
+
+    def evidence(self, run_id: str) -> RunArchive:
+        """All of a run with its seal, as one transaction sees it."""
+        with self._database.reading() as connection:
+            self._check_run(connection, run_id)
+            found = transfer.load(connection, run_id)
+        assert found is not None
+        return found
+
+    def clock_skew_s(self) -> float:
+        """By how many seconds this machine's clock is ahead of the store's; of an SQLite file both are one clock."""
+        with self._database.reading() as connection:
+            return clock.skew_s(connection)
 
     def runs(self, matrix: str | None = None, limit: int = 50) -> list[Run]:
         """The newest runs, of one matrix or of all, newest first; those that are dated in the future last."""
@@ -275,24 +301,27 @@ class Store:
 
         Raises InfrastructureError where the file cannot be written.
         """
-        with self._database.reading() as connection:
-            self._check_run(connection, run_id)
-            evidence = transfer.load(connection, run_id)
-        assert evidence is not None
+        evidence = self.evidence(run_id)
         return _moved(evidence, transfer.write(evidence, path), new=False)
 
     def import_run(self, path: Path) -> Moved:
         """Adds the run of a file, where the store does not have it already.
 
-        Raises UsageError, and adds nothing, where the file is damaged, or the store has the run with other content.
+        The seal of its origin comes with it; it is also added to a run that is there without one.
+
+        Raises UsageError, and adds nothing, where the file is damaged, where its seal is of other content, or the store
+        has the run with other content.
         """
         given = transfer.read(path)
+        transfer.refuse_other_seal(path, given)
         with self._database.writing() as connection:
             stored = transfer.load(connection, given.run.id)
             if stored is None:
                 transfer.insert(connection, given)
             elif stored.sha256 != given.sha256:
                 raise transfer.differs(path, self.where, stored, given)
+            elif given.seal and not stored.seal:
+                writing.set_seal(connection, given.run.id, given.seal)
         return _moved(given, given.sha256, new=stored is None)
 
     def old_runs(self, before: datetime, keep_last: int) -> tuple[list[Run], list[Run]]:

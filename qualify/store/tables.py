@@ -4,7 +4,8 @@
 
     stacks ─┬─ components            runs ─┬─ ceilings
             ├─ stack_environment           ├─ matmul_ceilings
-            ├─ runs                        ├─ run_environments
+            ├─ runs                        ├─ seals
+            │                              ├─ run_environments
             └─ run_environments            └─ cases ── outcomes ─┬─ findings
                                                                  ├─ statistics
                                                                  ├─ launches
@@ -161,6 +162,8 @@ runs = Table(
     Column("code", Repeated("code")),
     # By kernel and key of its card, in the same way.
     Column("terms", Repeated("terms")),
+    # NULL in runs of before it was measured.
+    _real("clock_skew_s", nullable=True),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),
@@ -176,6 +179,14 @@ run_environments = Table(
     _words("python"),
     _part_of("stacks.id", "stack_id", nullable=True),
     _words("device_uuid", nullable=True),
+)
+
+seals = Table(
+    "seals",
+    metadata,
+    _part_of("runs.id", "run_id", primary_key=True),
+    _json("envelope"),
+    _word("parts"),
 )
 
 ceilings = Table(

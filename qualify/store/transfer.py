@@ -1,8 +1,9 @@
 """One run as one file, so that evidence moves between stores, also where no network does.
 
-The file is gzip of JSON Lines in the shape of the facts: the format and the run, every case in the order of the plan,
-every outcome in the order in which it was stored, also those that a later attempt replaced, and at last the SHA-256
-over all lines before. Equal evidence gives equal lines, whichever database it comes from.
+The file is gzip of JSON Lines: the format, then the canonical lines of the evidence (qualify.seal.form), which are
+every case in the order of the plan, every outcome in the order in which it was stored, also those that a later attempt
+replaced, and the run; then the run's seal, where it has one, and at last the SHA-256 over all lines before. Equal
+evidence gives equal lines, whichever database it comes from.
 """
 
 from __future__ import annotations
@@ -27,8 +28,13 @@ from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
+from qualify.facts.seal import Seal
 from qualify.files import kind_of, open_regular
+from qualify.seal.form import case_data, line, outcome_data, plain, run_data
+from qualify.seal.parts import digest_of
+from qualify.seal.sealed import own_digest
 from qualify.store import reading, writing
+from qualify.store.mapping import NOT_REACHED
 from qualify.store.records import load_history
 from qualify.store.tables import runs
 from qualify.text import one_line
@@ -41,9 +47,10 @@ SIDES = READ[:4]
 """formats that spell a mask in three fields"""
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
 calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
-also the environments of a run, version 8 what its kernel cards promised"""
+also the environments of a run; version 8 has what its kernel cards promised, the run after its outcomes, no field that
+holds its default, and a seal"""
 LONGEST_LINE = 1 << 26
-"""bytes; the longest line is the first, with the digests of all files behind the kernels"""
+"""bytes; the longest line is the run's, with the digests of all files behind the kernels"""
 PACKED = 100
 """evidence packs to a tenth or a thirtieth of its size; what unpacks to more than this times its size is none"""
 MOST_BYTES = 1 << 24
@@ -63,24 +70,28 @@ class RunArchive:
     cases: list[Case]
     outcomes: list[Record]
     """every attempt, in the order in which they were stored"""
+    seal: Seal | None = None
 
     @property
-    def lines(self) -> Iterator[bytes]:
-        """The file's content but for the last line."""
-        yield _line({"format": FORMAT, "run": codec.to_data(self.run)})
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The canonical lines of the evidence, before they are written."""
         for case in self.cases:
-            yield _line({"case": codec.to_data(case)})
+            yield case_data(case)
         places = {case.id: place for place, case in enumerate(self.cases)}
         for record in self.outcomes:
-            yield _line({"of": places[record.case.id], "outcome": codec.to_data(record.outcome)})
+            yield outcome_data(places[record.case.id], record.outcome)
+        yield run_data(self.run)
+
+    @property
+    def records(self) -> list[Record]:
+        """Every case with the outcome that counts: its last one."""
+        last = {record.case.id: record.outcome for record in self.outcomes}
+        return [Record(case=case, outcome=last.get(case.id, NOT_REACHED)) for case in self.cases]
 
     @property
     def sha256(self) -> str:
-        """The digest of the evidence: over the lines, not over the compressed file."""
-        digest = hashlib.sha256()
-        for line in self.lines:
-            digest.update(line)
-        return digest.hexdigest()
+        """The digest of the evidence, which a seal signs: over its lines, not over the compressed file."""
+        return digest_of(self.lines)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +113,7 @@ def load(connection: Connection, run_id: str) -> RunArchive | None:
     if not found:
         return None
     cases, outcomes = load_history(connection, run_id)
-    return RunArchive(run=found[0], cases=cases, outcomes=outcomes)
+    return RunArchive(run=found[0], cases=cases, outcomes=outcomes, seal=reading.load_seal(connection, run_id))
 
 
 def insert(connection: Connection, evidence: RunArchive) -> None:
@@ -111,10 +122,12 @@ def insert(connection: Connection, evidence: RunArchive) -> None:
     writing.insert_cases(connection, evidence.run.id, evidence.cases)
     for start in range(0, len(evidence.outcomes), _GROUP):
         writing.insert_records(connection, evidence.run.id, evidence.outcomes[start : start + _GROUP])
+    if evidence.seal:
+        writing.set_seal(connection, evidence.run.id, evidence.seal)
 
 
 def write(evidence: RunArchive, path: Path) -> str:
-    """Writes the file, which gets its name only when it is complete; returns the digest.
+    """Writes the file, which gets its name only when it is complete; returns the digest of the evidence.
 
     Raises:
         InfrastructureError: it cannot be written there.
@@ -122,14 +135,19 @@ def write(evidence: RunArchive, path: Path) -> str:
     if kind := kind_of(path):
         raise InfrastructureError(f"--out {path}: it is {kind}, and the run would replace it. Give the name of a file.")
     unfinished = path.with_name(f".{path.name}.unfinished")
-    digest = hashlib.sha256()
+    whole, digest = hashlib.sha256(), hashlib.sha256()
+    head, tail = line({"format": FORMAT}), _seal_line(evidence.seal)
     try:
         # Neither name nor time in the header, so that equal evidence gives equal bytes.
         with unfinished.open("wb") as file, gzip.GzipFile("", "wb", 6, file, 0) as packed:
-            for line in evidence.lines:
-                digest.update(line)
-                packed.write(line)
-            packed.write(_line({"sha256": digest.hexdigest()}))
+            whole.update(head)
+            packed.write(head)
+            for content in map(line, evidence.lines):
+                digest.update(content)
+                whole.update(content)
+                packed.write(content)
+            whole.update(tail)
+            packed.write(tail + line({"sha256": whole.hexdigest()}))
         unfinished.replace(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
@@ -161,22 +179,22 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     """The unpacked lines. Raises UsageError for more than evidence can make of so few bytes."""
     room = MOST_BYTES + PACKED * os.fstat(file.fileno()).st_size
     packed = gzip.GzipFile(fileobj=file)
-    while line := packed.readline(LONGEST_LINE + 1):
-        room -= len(line)
-        if len(line) > LONGEST_LINE:
+    while text := packed.readline(LONGEST_LINE + 1):
+        room -= len(text)
+        if len(text) > LONGEST_LINE:
             raise _refused(path, f"it holds a line of more than {LONGEST_LINE >> 20} MiB", _BURST)
         if room < 0:
             raise _refused(path, f"it unpacks to more than {PACKED} times its size", _BURST)
-        yield line.removesuffix(b"\n")
+        yield text.removesuffix(b"\n")
 
 
 def _checked(path: Path, file: BinaryIO) -> dict[str, Any]:
     """The first line of a file whose digest is right."""
     digest, first, last = hashlib.sha256(), b"", b""
-    for number, line in enumerate(_lines(path, file)):
+    for number, text in enumerate(_lines(path, file)):
         if number:
             digest.update(last + b"\n")
-        first, last = (line if number == 0 else first), line
+        first, last = (text if number == 0 else first), text
     head, trailer = json.loads(first), json.loads(last)
     _check_format(path, head)
     stated = trailer.get("sha256") if isinstance(trailer, dict) else None
@@ -211,24 +229,31 @@ def _records(path: Path, head: dict[str, Any], lines: Iterator[bytes]) -> RunArc
 
 
 def _evidence(head: dict[str, Any], lines: Iterator[dict[str, Any]]) -> RunArchive:
-    run = codec.from_data(Run, head["run"])
-    if not _RUN_ID.fullmatch(run.id):
-        raise ValueError(f"run id {run.id!r}")
-    old, cases, outcomes, ids = head["format"] in SIDES, [], [], set()
-    for line in lines:
-        if "sha256" in line:
-            break
-        if "case" in line:
-            case = codec.from_data(Case, _with_mask(line["case"]) if old else line["case"])
-            if case.id in ids:
-                raise ValueError("a case is there twice")
-            ids.add(case.id)
-            cases.append(case)
-        elif type(line["of"]) is not int or line["of"] < 0:
-            raise ValueError("an outcome names no case")
-        else:
-            outcomes.append(Record(case=cases[line["of"]], outcome=codec.from_data(Outcome, line["outcome"])))
-    return RunArchive(run=run, cases=cases, outcomes=outcomes)
+    """The evidence of all lines but the first; until format 7 the run stood there."""
+    sides, cases, outcomes, ids = head["format"] in SIDES, [], [], set()
+    run, seal = head.get("run"), None
+    for data in lines:
+        match data:
+            case {"sha256": _}:
+                break
+            case {"case": content}:
+                case = codec.from_data(Case, _with_mask(content) if sides else content)
+                if case.id in ids:
+                    raise ValueError("a case is there twice")
+                ids.add(case.id)
+                cases.append(case)
+            case {"of": int(number), "outcome": content} if number >= 0 and not isinstance(number, bool):
+                outcomes.append(Record(case=cases[number], outcome=codec.from_data(Outcome, content)))
+            case {"run": run}:
+                pass
+            case {"seal": content}:
+                seal = codec.from_data(Seal, content)
+            case _:
+                raise ValueError("a line is neither case, outcome, run nor seal")
+    made = codec.from_data(Run, run)
+    if not _RUN_ID.fullmatch(made.id):
+        raise ValueError(f"run id {made.id!r}")
+    return RunArchive(run=made, cases=cases, outcomes=outcomes, seal=seal)
 
 
 def _with_mask(case: dict[str, Any]) -> dict[str, Any]:
@@ -238,6 +263,14 @@ def _with_mask(case: dict[str, Any]) -> dict[str, Any]:
     mask = {"causal": workload.pop("causal"), "window": workload.pop("window"), "size": chunk}
     mask["pattern"] = "chunked" if chunk else ""
     return {**case, "workload": {**workload, "mask": mask}}
+
+
+def refuse_other_seal(path: Path, given: RunArchive) -> None:
+    """Raises UsageError where the file's seal states another digest: it was changed after it was sealed."""
+    stated = own_digest(given.seal) if given.seal else given.sha256
+    if stated != given.sha256:
+        detail = f"its evidence has the sha256 {given.sha256[:12]}…, and {stated[:12] or 'nothing'}… was sealed"
+        raise _refused(path, detail, f"It was changed after it was sealed. What differs: qualify verify {path}")
 
 
 def differs(path: Path, where: str, stored: RunArchive, given: RunArchive) -> UsageError:
@@ -250,8 +283,9 @@ def differs(path: Path, where: str, stored: RunArchive, given: RunArchive) -> Us
     )
 
 
-def _line(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+def _seal_line(seal: Seal | None) -> bytes:
+    """The line of the seal; nothing where there is none."""
+    return line({"seal": plain(seal)}) if seal else b""
 
 
 def _refused(path: Path, happened: str, advice: str) -> UsageError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, Table, insert, select, type_coerce, update
+from sqlalchemy import Connection, Table, delete, insert, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import UsageError
@@ -12,6 +12,7 @@ from qualify.facts.case import Case
 from qualify.facts.differing import stack_words
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
+from qualify.facts.seal import Seal
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
 from qualify.store.bulk import insert_rows, new_ids
@@ -88,6 +89,14 @@ def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> 
     if connection.execute(known).first() is None:
         connection.execute(insert(tables.ceilings), mapping.ceilings_row(ceilings, run_id))
         insert_rows(connection, tables.matmul_ceilings, mapping.matmul_rows(ceilings, run_id))
+
+
+def set_seal(connection: Connection, run_id: str, seal: Seal | None) -> None:
+    """Makes this the run's seal, in place of the one of before; None takes it away."""
+    connection.execute(delete(tables.seals).where(tables.seals.c.run_id == run_id))
+    if seal:
+        row = {"run_id": run_id, "envelope": dict(seal.envelope), "parts": seal.parts}
+        connection.execute(insert(tables.seals), row)
 
 
 def update_run(connection: Connection, run_id: str, values: mapping.Row) -> None:

@@ -19,6 +19,7 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
 from qualify.plan.selectors import selects
+from qualify.verdict.consistency import contradictions
 from qualify.verdict.waivers import Waivers
 
 Pairs = list[tuple[Record, Judgement]]
@@ -78,6 +79,9 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
             verdict, reasons = _judge_substitution(outcome, fallback, rules)
         case Measured():
             verdict, reasons = _judge_findings(outcome)
+    wrong = contradictions(outcome) if verdict in {"PASS", "INCONCLUSIVE"} else []
+    if wrong:
+        verdict, reasons = "INCONCLUSIVE", [f"its evidence contradicts itself: {text}" for text in wrong]
     return Judgement(case_id=case.id, verdict=verdict, reasons=tuple(reasons))
 
 

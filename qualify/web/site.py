@@ -85,7 +85,7 @@ class Site:
         beside = beside_baseline(self.store, judged)
         shown = (judged.selftest, judged.against, beside.slower, self._typed, beside.weaker)
         # The verdict is the run's own, as in the list of runs: the baseline may be newer.
-        return report_context(judged.run, judged.whole, judged.conclusion, *shown)
+        return report_context(judged.run, judged.records, judged.conclusion, *shown)
 
     def _compared(self, after: str, before: str) -> Comparison:
         judged = self.verdicts.judged(after)

@@ -76,7 +76,7 @@ class Verdicts:
             if known and run.state != "running" and known[0] == _key(run, known[1]):
                 self._known.move_to_end(run.id)
                 return known[2]
-            return self._remember(judge(self._store, run.id, self._kernels, now=datetime.now(UTC), depth="verdict"))
+            return self._remember(judge(self._store, run.id, self._kernels, now=datetime.now(UTC)))
 
     def _remember(self, judged: Judged) -> Summary:
         conclusion = judged.conclusion

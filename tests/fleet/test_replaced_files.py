@@ -133,7 +133,7 @@ def test_a_gate_on_full_evidence_reads_what_lies_there(library: Path, level: str
         cards=(library.parent,),
         environments={},
         typed=PLAIN,
-        depth="verdict",
+        keys=(),
     )
     replace_it(library)
     card = load_kernels((library.parent,))["correct"].card

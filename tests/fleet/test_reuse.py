@@ -12,6 +12,7 @@ import stored_runs as stored
 from builders import make_evidence, make_witness
 from cli_process import call, write_cards
 from environments import make_environment, share_torch
+from sealing import new_pair, seal_run
 
 from qualify import __version__
 from qualify.facts.case import Case
@@ -69,6 +70,24 @@ def test_a_settled_pass_is_taken_over_with_its_origin(matrix: Path, store: Store
         assert origin is not None
         assert (before.id, before.started_at) == (origin.run, origin.began_at)
         assert "note" == findings_of(record.outcome)[-1].verdict
+
+
+def test_with_a_key_only_what_it_sealed_is_taken_over(matrix: Path, store: Store, tmp_path: Path) -> None:
+    """Neither evidence without a seal, nor of another key, nor edited: it would be sealed as if measured here."""
+    pair, stranger = new_pair(tmp_path), new_pair(tmp_path, "stranger")
+    request = replace(request_of(matrix), signing_key=pair.signing)
+    stacks = {"": stored.make_stack()}
+
+    def found() -> int:
+        return len(settled_before(request, store, beginning(request), stacks))
+
+    before = stored.store_run(store, matrix, **OWN)
+    assert 0 == found()
+    for key, expected in ((stranger, 0), (pair, 4)):
+        seal_run(store, before.id, key.signing)
+        assert expected == found()
+    store.add(before.id, [Record(case=store.records(before.id)[0].case, outcome=stored.PASSED)])
+    assert 0 == found()
 
 
 def test_evidence_of_an_environment_is_taken_over_on_its_stack(matrix: Path, store: Store, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from stored_runs import IDS, MATRIX, NOW, OPEN, PASSED, WRONG, make_stack, shipp
 
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts import codec
+from qualify.facts.artifact import Artifact, parse_artifact
+from qualify.facts.environment import Environment
 from qualify.facts.outcome import Crashed, Measured, evidence_of
 from qualify.facts.run import CellJudgement
 from qualify.facts.stack import Component
@@ -37,7 +39,7 @@ from qualify.report.differences import to_text as diff_text
 from qualify.report.files import write_diff, write_report
 from qualify.report.formats import github, junit, markdown
 from qualify.report.formats.github import MOST, worst_annotations
-from qualify.report.formats.in_toto import parse_subject, to_statement
+from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.formats.markdown import LIMIT_BYTES, escaped
 from qualify.report.verdict_json import to_data
@@ -276,13 +278,14 @@ def test_a_qualified_run_is_a_notice(store: Store, path: Path) -> None:
 
 
 DIGEST = "0123456789abcdef" * 4
+SUBJECT = Artifact(name="registry.example/image", sha256=DIGEST)
 
 
 @pytest.mark.parametrize(("outcome", "result"), [(PASSED, "PASSED"), (WRONG, "FAILED"), (OPEN, "FAILED")])
 def test_the_statement_says_what_was_tested(store: Store, path: Path, outcome: Any, result: str) -> None:
     """The artifact that is promoted, its digest, the tests by name; no verdict is FAILED."""
     judged = judged_run(store, path, outcome)
-    found = to_statement(judged, [parse_subject(f"registry.example/image@sha256:{DIGEST}")])
+    found = to_statement(judged, [SUBJECT])
     assert ("https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1") == (
         found["_type"],
         found["predicateType"],
@@ -299,7 +302,7 @@ def test_a_waived_failure_is_a_warning(store: Store, path: Path) -> None:
     """The consumer may ask for PASSED."""
     write_waivers(path.parent / "waivers.yaml", {"select": IDS[0]})
     judged = judged_run(store, path, lambda case: WRONG if case.id == IDS[0] else PASSED)
-    predicate = to_statement(judged, [parse_subject(f"x@sha256:{DIGEST}")])["predicate"]
+    predicate = to_statement(judged, [SUBJECT])["predicate"]
     assert ("WARNED", [IDS[0]]) == (predicate["result"], predicate["warnedTests"])
 
 
@@ -313,15 +316,33 @@ def test_subjects_of_the_stack(store: Store, path: Path) -> None:
     assert ["a.so", "b.so"] == [item["name"] for item in to_statement(judged)["subject"]]
 
 
+def test_an_artifact_of_another_digest_is_refused(store: Store, path: Path) -> None:
+    """The image that the run was in, or a file that was mapped, in an environment too: what was tested is stated."""
+    stack = make_stack()
+    file = Component(kind="binary", name="a.so", version="", digest=DIGEST)
+    there = Environment(python="/opt/next/bin/python", stack=replace(stack, components=(*stack.components, file)))
+    judged = judged_run(store, path)
+    image = Component(kind="system", name="image", version=f"registry.example/image@sha256:{DIGEST}", digest="")
+    here = replace(stack, components=(*stack.components, image))
+    judged = replace(judged, run=replace(judged.run, environments={"next": there}, stack=here))
+    assert ["registry.example/image"] == [item["name"] for item in to_statement(judged)["subject"]]
+    names = [item["name"] for item in to_statement(judged)["predicate"]["configuration"]]
+    assert "stack of environment next on Test CPU" in names
+    for name in ("registry.example/image", "a.so"):
+        assert to_statement(judged, [Artifact(name=name, sha256=DIGEST)])
+        with pytest.raises(NoVerdict, match=f"tested {name} with the sha256 {DIGEST}"):
+            to_statement(judged, [Artifact(name=name, sha256="0" * 64)])
+
+
 def test_the_statement_has_the_published_shape(evil: Judged, mixed: Judged) -> None:
     """in-toto's own messages take every field, know every name, and their own validation has nothing to say."""
     for judged in (evil, mixed):
-        text = codec.to_json(to_statement(judged, [parse_subject(f"registry.example/image@sha256:{DIGEST}")]))
+        text = codec.to_json(to_statement(judged, [SUBJECT]))
         message = json_format.Parse(text, StatementMessage())
         Statement.copy_from_pb(message).validate()
         predicate = json_format.Parse(json.dumps(json.loads(text)["predicate"]), ResultMessage())
         assert predicate.result in {"PASSED", "WARNED", "FAILED"}
-        assert len(predicate.configuration) == 2
+        assert len(predicate.configuration) == 2 + sum(map(bool, (judged.run.code or {}).values()))
         for part in predicate.configuration:
             ResourceDescriptor.copy_from_pb(part).validate()
         assert [judged.run.matrix_hash, DIGEST] == [
@@ -336,7 +357,7 @@ def test_the_statement_has_the_published_shape(evil: Judged, mixed: Judged) -> N
 def test_a_wrong_subject_is_refused(text: str) -> None:
     """A digest is never guessed."""
     with pytest.raises(UsageError, match="give NAME@sha256:HEX"):
-        parse_subject(text)
+        parse_artifact("--subject", text)
 
 
 def test_pages_and_their_twins_take_every_name(evil: Judged, tmp_path: Path) -> None:
@@ -370,7 +391,7 @@ def texts(data: Any) -> Iterator[str]:
 
 def test_json_for_machines_is_whole_utf8(evil: Judged) -> None:
     """Readers that refuse half a character, as PostgreSQL and Rust's do, read the gate's JSON and the statement."""
-    subject = parse_subject(f"x@sha256:{DIGEST}")
+    subject = SUBJECT
     for data in (to_data(evil), to_statement(evil, [subject])):
         text = codec.to_json(data)
         back = json.loads(text, parse_constant=refuse_constant)

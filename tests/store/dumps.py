@@ -18,6 +18,7 @@ from typing import Any
 
 import canary_examples
 import store_examples as examples
+from sealing import seal_run
 from sqlalchemy import Boolean, Connection, DateTime, Double, MetaData, Table, insert
 
 from qualify.facts.baseline import Baseline
@@ -57,6 +58,7 @@ def fill_run(store: Store) -> list[Case]:
     store.add(run.id, [Record(case=case, outcome=outcome) for case, outcome in zip(plan, outcomes, strict=False)])
     store.add(run.id, [examples.simple(plan[0])])
     store.finish(run.id, "completed", examples.STARTED)
+    seal_run(store, run.id)
     return plan
 
 

@@ -179,7 +179,7 @@ def test_every_reference_to_a_run_belongs_to_it_or_holds_it(address: str) -> Non
         if key["referred_table"] == "runs"
     }
     engine.dispose()
-    assert {"ceilings", "matmul_ceilings", "run_environments", "cases"} | {
+    assert {"ceilings", "matmul_ceilings", "run_environments", "cases", "seals"} | {
         column.table.name for column in holds()
     } == referring
 

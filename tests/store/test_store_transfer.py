@@ -172,6 +172,7 @@ def test_a_file_of_format_5_keeps_its_masks(file: Path, chunk: int) -> None:
 
     def older(lines: list[Any]) -> None:
         lines[0].update(format="qualify.export/5")
+        del lines[-1]  # its seal
         for line in lines:
             if "case" in line:
                 del line["case"]["workload"]["mask"]
@@ -187,8 +188,10 @@ def test_a_file_of_format_6_has_no_environments(file: Path) -> None:
     """They are none in a run of before; its masks are read as they are."""
 
     def older(lines: list[Any]) -> None:
-        lines[0].update(format="qualify.export/6")
+        lines[0].update(format="qualify.export/6", run=_line_of(lines, "run").pop("run"))
         del lines[0]["run"]["environments"]
+        lines[:] = [line for line in lines if line]
+        del lines[-1]  # its seal
 
     cases = read(file).cases
     _changed(file, older)
@@ -206,6 +209,11 @@ def test_a_run_that_only_began_travels(address: str, tmp_path: Path) -> None:
         assert other.run(RUN) == store.run(RUN)
 
 
+def _line_of(lines: list[Any], what: str) -> Any:
+    """The last line that holds that."""
+    return [line for line in lines if what in line][-1]
+
+
 def _changed(file: Path, change: Callable[[list[Any]], object], *, digest: bool = True) -> None:
     """Writes the file again with other lines, and with a digest that fits them."""
     lines = [json.loads(line) for line in _lines(file)][:-1]
@@ -213,6 +221,11 @@ def _changed(file: Path, change: Callable[[list[Any]], object], *, digest: bool 
     body = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
     trailer = {"sha256": hashlib.sha256(body if digest else b"").hexdigest()}
     file.write_bytes(gzip.compress(body + json.dumps(trailer).encode() + b"\n"))
+
+
+def _rerun(file: Path, **changes: Any) -> None:
+    """Writes the file again with other fields of the run."""
+    _changed(file, lambda lines: _line_of(lines, "run")["run"].update(changes))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -227,15 +240,21 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "swapped": (lambda file: _changed(file, lambda lines: lines.append(lines.pop(3)), digest=False), "was changed"),
     "format": (
         lambda file: _changed(file, lambda lines: lines[0].update(format="qualify.export/1")),
-        "and qualify.export/6 and qualify.export/7",
+        "and qualify.export/7 and qualify.export/8",
     ),
     "other": (lambda file: _changed(file, lambda lines: lines[0].pop("format")), "no format"),
-    "no run": (lambda file: _changed(file, lambda lines: lines[0].pop("run")), "its records are none"),
-    "run id": (lambda file: _changed(file, lambda lines: lines[0]["run"].update(id="../../x")), "run id '../../x'"),
-    "state": (lambda file: _changed(file, lambda lines: lines[0]["run"].update(state="paused")), "records are none"),
+    "no run": (lambda file: _changed(file, lambda lines: _line_of(lines, "run").pop("run")), "its records are none"),
+    "run id": (
+        lambda file: _rerun(file, id="../../x"),
+        "run id '../../x'",
+    ),
+    "state": (
+        lambda file: _rerun(file, state="paused"),
+        "records are none",
+    ),
     "twice": (lambda file: _changed(file, lambda lines: lines.insert(1, lines[1])), "a case is there twice"),
-    "no case": (lambda file: _changed(file, lambda lines: lines[-1].update(of=-1)), "names no case"),
-    "far case": (lambda file: _changed(file, lambda lines: lines[-1].update(of=99)), "records are none"),
+    "no case": (lambda file: _changed(file, lambda lines: _line_of(lines, "of").update(of=-1)), "names no case"),
+    "far case": (lambda file: _changed(file, lambda lines: _line_of(lines, "of").update(of=99)), "records are none"),
     "nested": (lambda file: file.write_bytes(gzip.compress(b"[" * 100_000 + b"\n{}\n")), "no exported run"),
 }
 
@@ -260,7 +279,12 @@ def test_a_damaged_file_adds_nothing(file: Path, tmp_path: Path, damage: str) ->
 
 def test_a_database_that_refuses_a_record_has_none(address: str, file: Path) -> None:
     """What fails in the middle leaves nothing of the run."""
-    _changed(file, lambda lines: lines[-1].update(outcome={**examples_outcome(), "attempt": 2**64}))
+
+    def beyond(lines: list[Any]) -> None:
+        _line_of(lines, "of").update(outcome={**examples_outcome(), "attempt": 2**64})
+        del lines[-1]  # its seal
+
+    _changed(file, beyond)
     with Store.open(address) as store:
         with pytest.raises(StoreError):
             store.import_run(file)
@@ -299,7 +323,8 @@ def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
     named = call("db", "export", RUN[:9], "--db", "filled.db", cwd=tmp_path)
     assert (0, "") == (named.code, named.err)
     assert named.out.startswith(f"{RUN}.jsonl.gz: run {RUN}, ")
-    assert {"sha256": out.data["sha256"]} == json.loads(_lines(tmp_path / f"{RUN}.jsonl.gz")[-1])
+    evidence = b"".join(_lines(tmp_path / f"{RUN}.jsonl.gz")[1:-2])
+    assert hashlib.sha256(evidence).hexdigest() == out.data["sha256"]
     unknown = call("db", "export", "2020", "--out", "x.gz", "--db", "filled.db", cwd=tmp_path)
     assert (2, "") == (unknown.code, unknown.out)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from builders import (
+    budget_of,
     make_evidence,
     make_finding,
     make_launch,
@@ -105,7 +107,8 @@ def test_cases_of_one_side_only() -> None:
 
 def launched(*launches: Launch, state: Any = "proven") -> Measured:
     """A case whose witness saw those launches."""
-    return evidence(witness=replace(make_witness(state), launches=launches))
+    expected = tuple(re.escape(launch.name) for launch in launches)
+    return evidence(witness=replace(make_witness(state), launches=launches, expected=expected))
 
 
 HOPPER = make_launch("FlashAttnFwdSm90<x>", family="flash-attention-3", generation="hopper")
@@ -155,7 +158,7 @@ def test_auxiliary_kernels_are_no_drift() -> None:
 
 def counted(*statistics: Statistics) -> Measured:
     """A case with those error statistics."""
-    return evidence(statistics=statistics)
+    return evidence(statistics=statistics, findings=tuple(map(budget_of, statistics)))
 
 
 USUAL = make_statistics()

@@ -1,41 +1,40 @@
 """The verdict as an in-toto statement with the predicate test-result/v0.1: what a promotion can ask for and verify.
 
-The subjects are what was tested: the artifacts that ``--subject`` names, otherwise the files that the worker had
-mapped, each with its sha256. The statement is not signed; signing it is the pipeline's part.
+The subjects are what was tested: the artifacts that ``--subject`` names, otherwise the image that the run was in,
+otherwise the files that its hosts had mapped, each with its sha256. An artifact that the evidence knows with another
+digest is refused. ``qualify gate --sign`` signs the statement.
 """
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from qualify.errors import NoVerdict, UsageError
+from qualify.errors import NoVerdict
 from qualify.facts import codec
+from qualify.facts.artifact import ARTIFACT, Artifact
+from qualify.facts.code import Code
+from qualify.facts.run import Run
+from qualify.facts.stack import Stack
 from qualify.judge.judged import Judged
-from qualify.report.formats.interface import Artifact, OutputOptions
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.verdict_text import DEMONSTRATION, verdict_line
 from qualify.report.waived import waived_data
 from qualify.report.weaker import sentence
+from qualify.seal.form import line, plain
+from qualify.seal.sealed import signed
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
-SUBJECT = re.compile(r"(?P<name>[^\s@]+)@sha256:(?P<digest>[0-9a-f]{64})")
-
-
-def parse_subject(text: str) -> Artifact:
-    """A subject as it is typed: NAME@sha256:HEX. Raises UsageError for anything else."""
-    found = SUBJECT.fullmatch(text)
-    if not found:
-        raise UsageError(
-            f"--subject {text}: give NAME@sha256:HEX with 64 lower-case hexadecimal digits, as registries name images"
-        )
-    return Artifact(name=found["name"], sha256=found["digest"])
+FILES = 20
+"""files of a kernel's code that a statement names"""
 
 
 def render(judged: Judged, options: OutputOptions) -> str:
     """The statement as JSON. Raises NoVerdict as :func:`to_statement` does."""
-    return codec.to_json(to_statement(judged, options.subjects))
+    statement = to_statement(judged, options.subjects)
+    return codec.to_json(signed(statement, options.key) if options.key else statement)
 
 
 def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
 
     Raises:
         NoVerdict: the run was narrowed, or is a demonstration on a CPU; or nothing was named, and no file of the stack
-            has a digest.
+            has a digest; or what was named had another digest when it was tested.
     """
     run, conclusion = judged.run, judged.conclusion
     if run.narrowed:
@@ -56,7 +55,9 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
             f"run {run.id} is a {DEMONSTRATION}, and a statement stands for the device that serves. Run it on the GPU "
             f"host: {judged.typed.command('run', run.matrix_path)}"
         )
-    subjects = list(given) or _mapped(judged)
+    for subject in given:
+        _refuse_other(judged, subject)
+    subjects = list(given) or _image(run) or _mapped(run)
     if not subjects:
         raise NoVerdict(
             f"run {run.id} knows no file with a digest to state anything about: name the artifact that is promoted "
@@ -79,19 +80,42 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
     }
 
 
-def _mapped(judged: Judged) -> list[Artifact]:
-    """The files that the worker had mapped; of equal files one."""
-    stack = judged.run.stack
-    parts = stack.components if stack else ()
+def _refuse_other(judged: Judged, subject: Artifact) -> None:
+    """Raises NoVerdict for an artifact that the evidence knows with other digests only."""
+    run = judged.run
+    tested = {known.sha256 for known in (*_image(run), *_mapped(run)) if known.name == subject.name}
+    if tested and subject.sha256 not in tested:
+        raise NoVerdict(
+            f"--subject {subject.name}@sha256:{subject.sha256}: run {run.id} tested {subject.name} with the sha256 "
+            f"{', '.join(sorted(tested))}. Test the one that is promoted: "
+            f"{judged.typed.command('run', run.matrix_path)}"
+        )
+
+
+def _image(run: Run) -> list[Artifact]:
+    """The image that the run was in, where QUALIFY_IMAGE named it with its digest."""
+    found = ARTIFACT.fullmatch(run.stack.version("image")) if run.stack else None
+    return [Artifact(name=found["name"], sha256=found["digest"])] if found else []
+
+
+def _mapped(run: Run) -> list[Artifact]:
+    """The files that hosts had mapped, in whichever environment; of equal files one."""
+    parts = [part for stack in _stacks(run).values() for part in stack.components]
     files = dict.fromkeys(
         (part.name, part.digest) for part in parts if part.kind == "binary" and len(part.digest) == 64
     )
     return [Artifact(name=name, sha256=digest) for name, digest in files]
 
 
+def _stacks(run: Run) -> dict[str, Stack]:
+    """What the run ran on, by environment; the empty name is this interpreter's."""
+    found = {name: run.stack_of(name) for name in ("", *run.environments)}
+    return {name: stack for name, stack in found.items() if stack}
+
+
 def _configuration(judged: Judged) -> list[dict[str, Any]]:
-    """The matrix with its digest, and the run and the stack that the evidence is from."""
-    run, stack = judged.run, judged.run.stack
+    """The matrix with its digest, and the run, the stacks and the code that the evidence is from."""
+    run = judged.run
     annotations = {
         "run": run.id,
         "level": run.level,
@@ -103,16 +127,24 @@ def _configuration(judged: Judged) -> list[dict[str, Any]]:
         "waived": waived_data(judged.conclusion),
         "asks_less": [sentence(less) for less in judged.weaker.changes] if judged.weaker else [],
     }
-    found: list[dict[str, Any]] = [
-        {"name": run.matrix_path, "digest": {"sha256": run.matrix_hash}, "annotations": annotations}
-    ]
-    if stack:
-        versions = {part.name: part.version for part in stack.components if part.version}
-        found.append(
-            {
-                "name": f"stack on {stack.device.name}",
-                "digest": {"sha256": stack.fingerprint},
-                "annotations": {"device": stack.device.variant, **versions},
-            }
-        )
-    return found
+    matrix = {"name": run.matrix_path, "digest": {"sha256": run.matrix_hash}, "annotations": annotations}
+    stacks = [_of_stack(name, stack) for name, stack in _stacks(run).items()]
+    code = [_of_code(kernel, files) for kernel, files in sorted((run.code or {}).items()) if files]
+    return [matrix, *stacks, *code, *(image.data() for image in _image(run))]
+
+
+def _of_stack(environment: str, stack: Stack) -> dict[str, Any]:
+    """A stack as in-toto's ResourceDescriptor."""
+    versions = {part.name: part.version for part in stack.components if part.version}
+    return {
+        "name": f"stack{f' of environment {environment}' if environment else ''} on {stack.device.name}",
+        "digest": {"sha256": stack.fingerprint},
+        "annotations": {"device": stack.device.variant, **versions},
+    }
+
+
+def _of_code(kernel: str, files: Code) -> dict[str, Any]:
+    """The code of a kernel: one digest over the names and digests of its files, and these, as far as they are few."""
+    digest = hashlib.sha256(line({"code": plain(files)})).hexdigest()
+    told = dict(sorted(files.items())[:FILES]) | {"files": len(files)}
+    return {"name": f"code of {kernel}", "digest": {"sha256": digest}, "annotations": told}

@@ -6,21 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from qualify.facts.artifact import Artifact
 from qualify.judge.judged import Judged
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Artifact:
-    """An artifact and its digest."""
-
-    name: str
-    sha256: str
-
-    def data(self) -> dict[str, Any]:
-        """As in-toto's ResourceDescriptor."""
-        return {"name": self.name, "digest": {"sha256": self.sha256}}
+from qualify.seal.keys import SigningKey
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +23,8 @@ class OutputOptions:
     """the checkout; formats that name files name them from there"""
     subjects: Sequence[Artifact] = ()
     """the artifacts that the statement is about"""
+    key: SigningKey | None = None
+    """what signs the statement; None = it is not signed"""
 
     def from_workspace(self, path: str) -> str:
         """The path from the checkout, where the file lies in it; else as it is."""

@@ -1,0 +1,125 @@
+"""What a run writes into the store, summed on the way: its seal is of what was measured, not of what is read back.
+
+Without a signing key nothing is summed. With one, a run takes nothing over that the same key has not sealed: a forged
+outcome in the store would be sealed otherwise, as if it had been measured here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from qualify.errors import SigningFailed, UsageError
+from qualify.facts import codec
+from qualify.facts.case import Case
+from qualify.facts.outcome import Outcome
+from qualify.facts.run import Record, Run, RunState
+from qualify.seal.form import case_data, line, outcome_data, run_data
+from qualify.seal.keys import SIGNING_KEY, SigningKey
+from qualify.seal.parts import FieldDigests
+from qualify.seal.sealed import check_seal, make_seal
+from qualify.store.store import Store
+
+
+class Ledger:
+    """The plan and the outcomes of one run: each is stored, and summed for the seal."""
+
+    def __init__(self, store: Store, run_id: str, key: SigningKey | None) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._key = key
+        self._digest = hashlib.sha256()
+        self._parts = FieldDigests()
+        self._places: dict[str, int] = {}
+
+    def add_cases(self, cases: Sequence[Case]) -> None:
+        """Stores the plan."""
+        self._store.add_cases(self._run_id, cases)
+        self._sum_cases(cases)
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Stores outcomes of planned cases, in one transaction."""
+        self._store.add(self._run_id, records)
+        self._sum_records(records)
+
+    def go_on(self) -> list[Record]:
+        """Begins with what a run has that is gone on with; empty without a key.
+
+        Raises:
+            UsageError: this key has not sealed it as it is.
+        """
+        if self._key is None:
+            return []
+        found = self._store.evidence(self._run_id)
+        checked = check_seal(found.seal, found.lines, self._run_id, [self._key.public])
+        if checked.why_not:
+            raise UsageError(
+                f"--resume {self._run_id}: {checked.why_not}. A run is sealed only where all of it is known to be "
+                "measured; a process that was killed sealed nothing. Start a new run: leave out --resume. Or go on "
+                f"without {SIGNING_KEY}: then the run stays without a seal."
+            )
+        self._sum_cases(found.cases)
+        self._sum_records(found.outcomes)
+        return found.records
+
+    def finish(self, run: Run, state: RunState) -> Run:
+        """Ends the run in the store; returns it as it ended."""
+        now = datetime.now(UTC)
+        self._store.finish(run.id, state, now)
+        return replace(run, state=state, finished_at=now)
+
+    def seal(self, ended: Run) -> None:
+        """Seals a run that has ended; without a key nothing happens.
+
+        Raises:
+            SigningFailed: the key gives no signature, or the store does not hold what was measured.
+        """
+        if self._key is None:
+            return
+        self._take(run_data(_as_read(Run, ended)))
+        seal = make_seal(ended.id, ended.state, self._digest.hexdigest(), self._parts, self._key)
+        found = self._store.evidence(ended.id)
+        checked = check_seal(seal, found.lines, ended.id, [self._key.public])
+        if checked.why_not:
+            raise SigningFailed(
+                f"run {ended.id} in {self._store.where} is not what was measured: {checked.why_not}. Something else "
+                "has probably written into the store. The run was not sealed: start a new one."
+            )
+        self._store.set_seal(ended.id, seal)
+
+    def _sum_cases(self, cases: Iterable[Case]) -> None:
+        if self._key:
+            for case in cases:
+                self._places[case.id] = len(self._places)
+                self._take(case_data(_as_read(Case, case)))
+
+    def _sum_records(self, records: Iterable[Record]) -> None:
+        if self._key:
+            for record in records:
+                self._take(outcome_data(self._places[record.case.id], _as_read(Outcome, record.outcome)))
+
+    def _take(self, data: Mapping[str, Any]) -> None:
+        self._digest.update(line(data))
+        self._parts.add(data)
+
+
+def _as_read(kind: Any, fact: Any) -> Any:
+    """The fact as a store gives it back: a whole number in a field of real ones is one of these."""
+    return codec.from_data(kind, codec.to_data(fact, kind))
+
+
+def sealed_records(store: Store, run: Run, key: SigningKey) -> list[Record]:
+    """The records of a run that this key has sealed as they are; none of any other run."""
+    found = store.evidence(run.id)
+    same = line(run_data(found.run)) == line(run_data(run))
+    if not same or check_seal(found.seal, found.lines, run.id, [key.public]).why_not:
+        return []
+    return found.records
+
+
+def worse(noted: float | None, now: float) -> float:
+    """The larger one of two differences between clocks."""
+    return now if noted is None or abs(now) > abs(noted) else noted

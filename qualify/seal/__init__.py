@@ -1,0 +1,1 @@
+"""Signed evidence: what is signed, by whom, and what differs from it."""

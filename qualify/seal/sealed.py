@@ -1,0 +1,173 @@
+"""A seal: an in-toto statement about the canonical lines of a run, in a DSSE envelope; made, and checked.
+
+The statement's subject is the run with the sha256 of its lines. The predicate says what the reader of a seal needs
+without the evidence: form, state, counts, the digest of the parts, and the public key, which only says whether the
+envelope is whole: whom to believe is what the reader's own keys say.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from qualify import __version__
+from qualify.errors import UsageError
+from qualify.facts.seal import Seal
+from qualify.seal.form import FORM
+from qualify.seal.keys import PublicKey, SigningKey, check_installed, public_key
+from qualify.seal.parts import Difference, FieldDigests, differences, digest_of, parts_from, parts_of
+
+PAYLOAD = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "urn:attn-qualify:evidence-seal:v1"
+NAMED = 5
+"""differences that a sentence names"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SealCheck:
+    """What a seal says about evidence."""
+
+    signed_by: PublicKey | None
+    """the key that signed; None where the signature is not valid, or nothing is signed"""
+    trusted: bool
+    """whether that key is one of those that were asked for"""
+    at: str
+    """when it was sealed; empty = unknown"""
+    why_not: str
+    """why the seal proves nothing about this evidence; empty where it does"""
+    differences: tuple[Difference, ...] = ()
+    """what is not as it was sealed"""
+
+
+def signed(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
+    """An in-toto statement in a DSSE envelope, as JSON data."""
+    from securesystemslib.dsse import Envelope
+
+    content = json.dumps(statement, sort_keys=True).encode()
+    envelope = Envelope(content, PAYLOAD, {})
+    signature = key.sign(envelope.pae())
+    envelope.signatures[signature.keyid] = signature
+    data: dict[str, Any] = envelope.to_dict()
+    return data
+
+
+def make_seal(run_id: str, state: str, sha256: str, parts: FieldDigests, key: SigningKey) -> Seal:
+    """The seal of lines with that digest and those parts."""
+    statement = {
+        "_type": STATEMENT,
+        "subject": [{"name": f"run {run_id}", "digest": {"sha256": sha256}}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "form": FORM,
+            "run": run_id,
+            "state": state,
+            "cases": len(parts.cases),
+            "outcomes": len(parts.outcomes),
+            "parts": {"sha256": parts.sha256},
+            "sealed_at": datetime.now(UTC).isoformat(),
+            "public_key": key.public.text,
+            "qualify_version": __version__,
+        },
+    }
+    return Seal(envelope=signed(statement, key), parts=parts.text())
+
+
+def check_seal(
+    seal: Seal | None, lines: Iterable[Mapping[str, Any]], run_id: str, trusted: Sequence[PublicKey] = ()
+) -> SealCheck:
+    """Whether evidence is what was sealed, and by one of the trusted keys.
+
+    Args:
+        lines: the lines of the evidence as it is (qualify.seal.form).
+        trusted: public keys; empty = any key may have signed, which proves that nothing changed since, not by whom.
+    """
+    if seal is None:
+        return _refused("it is not sealed")
+    check_installed("a seal")
+    try:
+        statement, signer = _opened(seal.envelope, trusted)
+        predicate, at = statement["predicate"], str(statement["predicate"]["sealed_at"])
+        stated, form = statement["subject"][0]["digest"]["sha256"], predicate["form"]
+        digest, parts_digest, sealed_run = str(stated), str(predicate["parts"]["sha256"]), predicate["run"]
+    except (_Unsealed, UsageError) as error:
+        return _refused(str(error))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        return _refused(f"its seal is damaged ({type(error).__name__}: {error})")
+    why, found = "", tuple[Difference, ...]()
+    if sealed_run != run_id:
+        why = f"its seal is that of run {sealed_run}"
+    elif form != FORM:
+        why = f"its seal is of form {form}, this qualify reads {FORM}: verify it with the qualify that sealed it"
+    else:
+        content = list(lines)
+        if digest_of(content) != digest:
+            found = _what_differs(seal, parts_digest, parts_of(content))
+            why = f"it is not what was sealed: {_told(found)}"
+    return SealCheck(
+        signed_by=signer, trusted=signer.id in {key.id for key in trusted}, at=at, why_not=why, differences=found
+    )
+
+
+def own_digest(seal: Seal) -> str:
+    """The sha256 that a seal states of its evidence, without a look at its signature; empty where it states none."""
+    try:
+        payload = json.loads(_payload(seal.envelope))
+        return str(payload["subject"][0]["digest"]["sha256"])
+    except (KeyError, IndexError, TypeError, ValueError):
+        return ""
+
+
+class _Unsealed(Exception):
+    """No valid signature of a key that counts."""
+
+
+def _opened(envelope: Mapping[str, Any], trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
+    """The statement of an envelope and who signed it; without trusted keys by the key that it names itself."""
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import Error, VerificationError
+
+    try:
+        # The library changes what it reads.
+        found = Envelope.from_dict(json.loads(json.dumps(dict(envelope))))
+    except Error as error:
+        raise _Unsealed(f"its seal is damaged ({error})") from error
+    statement = json.loads(found.payload)
+    if found.payload_type != PAYLOAD or statement.get("predicateType") != PREDICATE:
+        raise _Unsealed(f"its seal is none ({found.payload_type}, {statement.get('predicateType')})")
+    keys = list(trusted) or [public_key(statement["predicate"]["public_key"], "the key in the seal")]
+    signers = ", ".join(name[:12] for name in found.signatures) or "nobody"
+    try:
+        accepted = found.verify([key.key for key in keys], 1)
+    except VerificationError as error:
+        if {key.id for key in keys} & set(found.signatures):
+            raise _Unsealed(
+                f"the signature of its seal does not hold: the seal was changed, or it cannot be checked here ({error})"
+            ) from error
+        raise _Unsealed(f"it is sealed by {signers}, and that is none of the keys asked for") from error
+    return statement, next(key for key in keys if key.id in accepted)
+
+
+def _payload(envelope: Mapping[str, Any]) -> bytes:
+    return base64.b64decode(envelope["payload"])
+
+
+def _what_differs(seal: Seal, parts_digest: str, found: FieldDigests) -> tuple[Difference, ...]:
+    sealed = parts_from(seal.parts, parts_digest)
+    return tuple(differences(sealed, found)) if sealed else ()
+
+
+def _told(found: Sequence[Difference]) -> str:
+    """The first differences, in words."""
+    if not found:
+        return "where it differs cannot be told, because what the seal knows of its parts was changed or is too short"
+    more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return "; ".join(map(str, found[:NAMED])) + more
+
+
+def _refused(why: str) -> SealCheck:
+    return SealCheck(signed_by=None, trusted=False, at="", why_not=why)

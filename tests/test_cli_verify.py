@@ -1,0 +1,166 @@
+"""`qualify verify`, `gate --require-signed-by` and `gate --sign` as processes, on stored runs and on a real one."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import call, environment, write_matrix
+from sealing import KeyPair, new_pair, seal_run
+from securesystemslib.dsse import Envelope
+from stored_runs import IDS, MATRIX, NOW, PASSED, store_run
+
+from qualify.seal.keys import SIGNING_KEY
+from qualify.store.store import Store
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> KeyPair:
+    """The runner's keys."""
+    return new_pair(tmp_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, empty_sqlite: str) -> Path:
+    """A folder with a matrix and an empty store."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def stored(folder: Path, pair: KeyPair | None, hours: float = 1, **changes: Any) -> str:
+    """A run that passed, sealed by a pair of keys; returns its id."""
+    age = NOW - datetime.now(UTC) + timedelta(hours=hours)
+    with Store.open(str(folder / "evidence.db")) as store:
+        run = store_run(store, folder / "serving.yaml", PASSED, age=age, **changes).id
+        if pair:
+            seal_run(store, run, pair.signing)
+    return run
+
+
+def edit(folder: Path, statement: str) -> None:
+    """Somebody who can write the store changes rows of it."""
+    with closing(sqlite3.connect(folder / "evidence.db")) as connection, connection:
+        assert connection.execute(statement).rowcount > 0
+
+
+def ask(folder: Path, *arguments: object) -> Any:
+    """A command on the folder's store."""
+    return call(*arguments, "--db", "evidence.db", cwd=folder)
+
+
+def test_the_gate_takes_only_what_a_key_has_sealed(folder: Path, pair: KeyPair) -> None:
+    """Exit 0 with its key, with a folder of keys, and without any; exit 5: no seal, another key, or an edited row."""
+    run = stored(folder, pair)
+    required = ("--require-signed-by", pair.public)
+    for asked in (("gate",), ("gate", "--matrix", "serving.yaml")):
+        assert [0, 0] == [ask(folder, *asked, *more).code for more in ((), required)]
+    told = ask(folder, "gate", "--require-signed-by", pair.public.parent)
+    assert (0, True) == (told.code, f"run {run} is sealed by {pair.public} (" in told.out)
+    stranger = new_pair(folder, "stranger").public
+    refused = ask(folder, "gate", "--require-signed-by", stranger)
+    assert (5, True) == (refused.code, "that is none of the keys asked for" in refused.out)
+    edit(folder, "UPDATE outcomes SET wall_s = 0.5 WHERE id = 1")
+    assert [0, 5] == [ask(folder, "gate", *more).code for more in ((), required)]
+    told = ask(folder, "gate", *required)
+    assert f"run {run} does not count: it is not what was sealed: {IDS[0]} evidence.wall_s changed" in told.out
+    matrix = ask(folder, "gate", "--matrix", "serving.yaml", *required)
+    assert (5, True) == (matrix.code, "it is not what was sealed" in matrix.out)
+    stored(folder, None)
+    for asked in (("gate",), ("gate", "--matrix", "serving.yaml")):
+        told = ask(folder, *asked, *required)
+        assert (5, True) == (told.code, "it is not sealed" in told.out), told.out
+
+
+def test_a_comparison_needs_two_sealed_runs(folder: Path, pair: KeyPair) -> None:
+    """A baseline that anybody wrote would hide what changed."""
+    before = stored(folder, None, hours=3)
+    stored(folder, pair)
+    asked = ("gate", "--against", before)
+    assert 0 == ask(folder, *asked).code
+    told = ask(folder, *asked, "--require-signed-by", pair.public)
+    assert (5, True) == (told.code, f"run {before} does not count: it is not sealed" in told.out), told.out
+
+
+def test_a_file_is_verified_without_a_store(folder: Path, pair: KeyPair) -> None:
+    """The key that sealed it; what differs after an edit whose digest was written, too; a seal of one's own."""
+    run = stored(folder, pair)
+    ask(folder, "db", "export", run, "--out", "run.jsonl.gz")
+    told = call("verify", "run.jsonl.gz", "--signed-by", pair.public, cwd=folder)
+    assert (0, "") == (told.code, told.err)
+    assert f"sealed by key {pair.signing.public.id[:12]}, {pair.public}" in told.out
+    nobody = ask(folder, "verify", run)
+    assert (0, True) == (nobody.code, "You named no key, so anybody may have sealed it" in nobody.out)
+    edit(folder, "UPDATE findings SET detail = 'better' WHERE outcome_id = 2")
+    told = ask(folder, "verify", run, "--signed-by", pair.public, "--json")
+    assert (5, False) == (told.code, told.data["sealed"])
+    expected = {"case": IDS[1], "field": "evidence.findings[0].detail", "what": "changed"}
+    assert [expected] == told.data["differences"]
+    ask(folder, "db", "export", run, "--out", "edited.jsonl.gz")
+    told = call("verify", "edited.jsonl.gz", cwd=folder)
+    assert (5, True) == (told.code, f"  {IDS[1]} evidence.findings[0].detail changed" in told.out), told.out
+    refused = call("db", "import", "edited.jsonl.gz", "--db", "other.db", cwd=folder)
+    assert (2, True) == (refused.code, "What differs: qualify verify edited.jsonl.gz" in refused.err)
+
+
+def test_a_pass_that_its_numbers_contradict_is_no_verdict(folder: Path) -> None:
+    """Without any seal: a pass whose witness saw another kernel, and a matrix that is not the one it was made with."""
+    stored(folder, None)
+    edit(folder, "UPDATE launches SET name = 'another_kernel' WHERE outcome_id = 1")
+    for command in ("gate", "verify"):
+        told = ask(folder, command, *(() if command == "gate" else ("latest",)))
+        assert (5, True) == (told.code, "the witness says proven, expected under_test, and saw another" in told.out)
+    edit(folder, "UPDATE runs SET matrix_source = matrix_source || 'policy: {timeout_s: 999}'")
+    told = ask(folder, "gate")
+    assert (5, True) == (told.code, "contradicts itself: its matrix has the sha256" in told.out)
+
+
+def test_the_clock_of_a_runner_is_noted(folder: Path, pair: KeyPair) -> None:
+    """Where it was far from the store's: by the gate, by `verify`, and in the seal."""
+    stored(folder, pair, clock_skew_s=-42.0)
+    note = "was 42 s behind the store's: its evidence seems that much older than it is"
+    for command in (("gate",), ("gate", "--matrix", "serving.yaml"), ("verify", "latest")):
+        told = ask(folder, *command)
+        assert (0, True) == (told.code, note in told.out)
+    edit(folder, "UPDATE runs SET clock_skew_s = 0.0")
+    told = ask(folder, "verify", "latest")
+    assert (5, True) == (told.code, "the run clock_skew_s changed" in told.out)
+
+
+def test_a_signed_statement(folder: Path, pair: KeyPair) -> None:
+    """An envelope that in-toto's readers take; without a key it says how to name one."""
+    stored(folder, None)
+    asked = ("gate", "--db", "evidence.db", "--format", "in-toto", "--subject", f"image@sha256:{'0' * 64}", "--sign")
+    missing = call(*asked, cwd=folder, env=environment(**{SIGNING_KEY: ""}))
+    assert (2, True) == (missing.code, "QUALIFY_SIGNING_KEY names no key" in missing.err)
+    told = call(*asked, cwd=folder, env=environment(**{SIGNING_KEY: str(pair.private)}))
+    assert (0, "") == (told.code, told.err)
+    envelope = Envelope.from_dict(told.data)
+    assert envelope.verify([pair.signing.public.key], 1)
+    assert "PASSED" == json.loads(envelope.payload)["predicate"]["result"]
+    other = ask(folder, "gate", "--sign")
+    assert (2, True) == (other.code, "--sign needs --format in-toto" in other.err)
+
+
+def test_a_run_is_sealed_and_takes_over_only_what_is_sealed(tmp_path: Path, pair: KeyPair) -> None:
+    """A real run by a real key; the next one does not hand on a forged outcome under its own seal."""
+    matrix = write_matrix(tmp_path / "m.yaml")
+    key = environment(**{SIGNING_KEY: str(pair.private)})
+    asked = ("run", matrix, "--device", "cpu", "--db", "evidence.db", "--json")
+    first = call(*asked, cwd=tmp_path, env=key)
+    assert (0, "") == (first.code, ""), first.err
+    told = ask(tmp_path, "verify", "latest", "--signed-by", pair.public, "--json")
+    assert (0, True, first.data["run"]) == (told.code, told.data["trusted"], told.data["run"])
+    gate = ask(tmp_path, "gate", "--require-signed-by", pair.public)
+    assert 0 == gate.code, gate.out
+    edit(tmp_path, "UPDATE statistics SET rows = 2 * rows")
+    again = call(*asked, cwd=tmp_path, env=key)
+    assert (0, False) == (again.code, "taken over" in again.out), again.out
+    third = call(*asked, cwd=tmp_path, env=key)
+    assert (0, True) == (third.code, f"taken over from {again.data['run']}" in third.out), third.out
+    told = ask(tmp_path, "verify", "latest", "--signed-by", pair.public)
+    assert (0, True) == (told.code, third.data["run"] in told.out)

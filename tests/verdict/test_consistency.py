@@ -1,0 +1,133 @@
+"""Stored evidence that contradicts itself proves nothing, whatever its findings say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import (
+    budget_of,
+    make_evidence,
+    make_finding,
+    make_matrix,
+    make_record,
+    make_statistics,
+    make_timing,
+    make_witness,
+)
+
+from qualify.facts.outcome import Crashed, Evidence, Finding, Measured, Substituted
+from qualify.verdict.consistency import contradictions
+from qualify.verdict.gate import conclude
+from qualify.verdict.policy import Rules
+
+STATISTICS = (make_statistics(), make_statistics("peaked", E=0.9, worst_sequence=1))
+LSE = Finding(check="lse", verdict="pass", detail="", values={"inputs": "normal", "lse_rel": 8e-7, "limit": 1e-5})
+EVIDENCE = replace(
+    make_evidence(make_finding(), *map(budget_of, STATISTICS), LSE), statistics=STATISTICS, timing=make_timing(100.0)
+)
+
+
+def verdict(evidence: Evidence, kind: type[Measured | Substituted] = Measured) -> tuple[str, int, str]:
+    """What the gate says about one case with that evidence: verdict, exit code, and the reasons."""
+    rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
+    concluded = conclude([make_record(kind(evidence=evidence))], rules)
+    return concluded.verdict, concluded.exit_code, "; ".join(concluded.judgements[0].reasons)
+
+
+def test_honest_evidence_contradicts_nothing() -> None:
+    """It passes; a failure stays one, with the numbers that made it; what did not run has none."""
+    assert ("PASS", 0, "") == verdict(EVIDENCE)
+    failed = replace(budget_of(make_statistics(E=1.4)), verdict="fail", detail="E 1.4 > 1")
+    beyond = replace(EVIDENCE, findings=(failed,), statistics=(make_statistics(E=1.4),))
+    assert [] == contradictions(Measured(evidence=beyond))
+    assert ("FAIL", 1) == verdict(beyond)[:2]
+    assert [] == contradictions(Crashed(stage="call", error="x", log="", attempt=1))
+
+
+def _statistics(**changes: Any) -> Callable[[Evidence], Evidence]:
+    """An edit of the row of the statistics."""
+    return lambda it: replace(it, statistics=(replace(it.statistics[0], **changes), *it.statistics[1:]))
+
+
+def _both(**changes: Any) -> Callable[[Evidence], Evidence]:
+    """An edit of the row of the statistics and of the finding about it."""
+
+    def edit(it: Evidence) -> Evidence:
+        one = replace(it.statistics[0], **changes)
+        findings = (it.findings[0], budget_of(one), *it.findings[2:])
+        return replace(it, findings=findings, statistics=(one, *it.statistics[1:]))
+
+    return edit
+
+
+def _timing(**changes: Any) -> Callable[[Evidence], Evidence]:
+    return lambda it: replace(it, timing=replace(it.timing, **changes))  # type: ignore[type-var]
+
+
+def _lse(**changes: Any) -> Callable[[Evidence], Evidence]:
+    return lambda it: replace(it, findings=(*it.findings[:-1], replace(LSE, values={**LSE.values, **changes})))
+
+
+EDITS: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
+    "E": (_both(E=1.2), "budget says pass, and E 1.2 > 1"),
+    "R": (_both(R=3.5), "R 3.5 > 3"),
+    "G": (_both(G=1.9), "G 1.9 > 1.6"),
+    "beta": (_both(beta=-7e-4), "beta -0.0007 > 0.00061"),
+    "NaN": (_both(E=math.nan), "E nan > 1"),
+    "a limit of G": (_both(G=4.0, G_limit=5.0), "have G_limit 5, and limits of G lie between 1.6 and 3"),
+    "one of two": (_statistics(E=0.1), "budget says E 0.62, and the statistics of normal inputs have 0.1"),
+    "class": (
+        _statistics(measured_class="fp16"),
+        "says measured_class bf16, and the statistics of normal",
+    ),
+    "beyond": (_statistics(R=9.0), "budget says pass, and the statistics of normal inputs have R 9 > 3"),
+    "lse": (_lse(lse_rel=2e-5), "lse says pass, and lse_rel 2e-05 > 1e-05"),
+    "lse of one of two": (_lse(lse_rel=1e-9), "lse says lse_rel 1e-09, and the statistics of normal inputs have 8e-07"),
+    "limit": (_lse(limit=1e-9), "lse_rel 8e-07 > 1e-09"),
+    "removed": (
+        lambda it: replace(it, findings=(it.findings[0], *it.findings[2:])),
+        "there are statistics of normal inputs, and no finding about them",
+    ),
+    "nothing left": (lambda it: replace(it, findings=(), statistics=()), "it has no finding of any check"),
+    "latency": (_timing(latency_us=50.0), "the latency is 50 µs, and the median of its samples 100 µs"),
+    "samples": (_timing(samples_us=()), "the latency is 100 µs, and there is no sample"),
+    "another kernel": (
+        lambda it: replace(it, witness=replace(it.witness, launches=make_witness("proven", "other").launches)),
+        "the witness says proven, expected under_test, and saw other",
+    ),
+    "no kernel": (
+        lambda it: replace(it, witness=replace(it.witness, launches=())),
+        "the witness says proven, expected under_test, and saw no attention kernel",
+    ),
+    "substituted": (
+        lambda it: replace(it, witness=make_witness("substituted")),
+        "the outcome is measured, and the witness says substituted",
+    ),
+}
+
+
+@pytest.mark.parametrize("edited", EDITS)
+def test_an_edit_that_contradicts_the_rest_is_no_verdict(edited: str) -> None:
+    """The reason names both sides."""
+    edit, expected = EDITS[edited]
+    found, code, reasons = verdict(edit(EVIDENCE))
+    assert ("INCONCLUSIVE", 5) == (found, code)
+    assert expected in reasons
+
+
+def test_a_substitution_that_the_witness_does_not_know_is_no_verdict() -> None:
+    """Where the matrix allows a fallback, a proven witness beside it is an edited row."""
+    rules = Rules(matrix=make_matrix(policy={"fallback": "record"}).card, patterns={}, partial=False)
+    found = conclude([make_record(Substituted(evidence=EVIDENCE))], rules)
+    assert ("INCONCLUSIVE", 5) == (found.verdict, found.exit_code)
+    assert "the outcome is substituted, and the witness says proven" in found.judgements[0].reasons[0]
+
+
+def test_a_failing_finding_is_a_failure_whatever_else_is_edited() -> None:
+    """No contradiction turns a failure into less."""
+    wrong = replace(EVIDENCE, findings=(*EVIDENCE.findings, make_finding("fail", "row 3 sees key 9")))
+    assert ("FAIL", 1) == verdict(_statistics(E=7.0)(wrong))[:2]
