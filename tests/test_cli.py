@@ -67,6 +67,16 @@ WRONG = {
 """matrices: what to replace by what, and the beginning of the message after the file's name"""
 
 
+def test_a_card_that_is_read_as_none_is_told(tmp_path: Path) -> None:
+    """On stderr, whatever the command; the result on stdout and the exit code stay what they are."""
+    (tmp_path / "mine.yml").write_text("kernel: mine\n")
+    path = write_matrix(tmp_path / "right.yaml")
+    ended = call("plan", path, "--cards", tmp_path, cwd=tmp_path)
+    assert 0 == ended.code
+    assert f"note: {tmp_path}/mine.yml is left out: the name of a card ends in .yaml" in ended.err
+    assert "mine.yml" not in ended.out
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_matrix_is_exit_2(tmp_path: Path, name: str) -> None:
     """The message begins with file, line and column; nothing is made on disk."""

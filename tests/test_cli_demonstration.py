@@ -19,8 +19,9 @@ from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome, Refused
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.judged import Judged, judge
-from qualify.report.attestation import to_statement
-from qualify.report.junit import to_junit
+from qualify.report.formats import junit
+from qualify.report.formats.in_toto import to_statement
+from qualify.report.formats.interface import OutputOptions
 from qualify.store import Store
 
 WORDS = "demonstration on a CPU"
@@ -118,7 +119,8 @@ def test_no_statement_and_no_green_test_of_a_demonstration(store: Store, tmp_pat
     assert "PASS" == found.conclusion.verdict
     with pytest.raises(NoVerdict, match=WORDS):
         to_statement(found)
-    assert '<skipped message="NOT_REQUIRED: serving: demonstration on a CPU' in to_junit(found)
+    text = junit.render(found, OutputOptions(now=NOW))
+    assert '<skipped message="NOT_REQUIRED: serving: demonstration on a CPU' in text
 
 
 def test_a_canary_holds_on_a_demonstration(store: Store, tmp_path: Path) -> None:

@@ -152,7 +152,18 @@ def test_a_matrix_is_judged_on_fresh_evidence(folder: Path) -> None:
         (["--format", "in-toto", "--subject", "image@sha256:" + "G" * 64], 2, "give NAME@sha256:HEX with 64"),
         (["--format", "in-toto", "--subject", "image:latest"], 2, "give NAME@sha256:HEX with 64"),
         (["--format", "in-toto"], 5, "knows no file with a digest to state anything about"),
-        (["--format", "xml"], 2, "'xml' is not one of 'text', 'json', 'junit', 'markdown', 'github', 'in-toto'"),
+        (["--github", "--format", "junit"], 2, "--github and --format junit: both print to stdout"),
+        (["--junit", "a.xml", "--markdown", "./a.xml"], 2, "--junit and --markdown: both name a.xml"),
+        (["--junit", ""], 2, "--junit is empty"),
+        (["--junit", "evidence.db"], 2, "--junit evidence.db: the gate reads that file"),
+        (
+            ["--matrix", "serving.yaml", "--markdown", "./serving.yaml"],
+            2,
+            "--markdown serving.yaml: the gate reads that file",
+        ),
+        (["--waivers", "waivers.yaml", "--json", "waivers.yaml"], 2, "--json waivers.yaml: the gate reads that file"),
+        (["--json", ""], 2, "--json is empty"),
+        (["--format", "xml"], 2, "'xml' is not one of 'text', 'json', 'junit', 'sarif', 'markdown', 'github'"),
     ],
 )
 def test_what_the_gate_refuses(folder: Path, arguments: list[str], code: int, message: str) -> None:

@@ -189,7 +189,7 @@ def test_a_part_is_judged_whole(place: Path) -> None:
 def test_the_whole_of_a_cut_summary(place: Path) -> None:
     """What does not fit into a summary is shown by a command that finds the store."""
     from qualify.facts.typed import Typed
-    from qualify.report.markdown import _limited
+    from qualify.report.formats.markdown import _limited
 
     run = stored(place)
     text = _limited([], ["x" * 2_000_000], Typed(db=DB).command("report", run))

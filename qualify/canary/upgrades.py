@@ -95,7 +95,7 @@ class Upgrades:
         """Stacks on such a device: of the accepted baselines, newest first, then of the runs that the canary judged."""
         try:
             matrix = load_matrix(loaded.matrix, self._deck.extra).card.matrix
-            runs = [baseline.run_id for baseline in self._store.baselines(matrix)]
+            runs = [baseline.run_id for baseline in self._store.baselines(matrix, name="")]
         except (CardError, UsageError):  # a broken matrix, which its fire will report
             runs = []
         runs += [fire.run_id for fire in self._store.canaries.fires(loaded.card.canary) if fire.run_id and fire.verdict]

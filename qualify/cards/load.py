@@ -6,7 +6,6 @@ A user's folder may add cards, but never silently replace a shipped one: equal n
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from qualify import assets
 from qualify.cards.environments import interpreters_of
+from qualify.cards.folders import declares, keys_of
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
 from qualify.cards.model import ModelCard
 from qualify.cards.options import option_problems
 from qualify.cards.problems import Problem, in_order, meant, validate
 from qualify.cards.references import reference_problems
-from qualify.cards.source import LIMIT_BYTES, Source, parse, read
+from qualify.cards.source import Source, parse, read
 from qualify.cards.traffic import TrafficCard, load_traffic
 from qualify.cards.waivers import beside, load_waivers
 from qualify.cards.words import Where, content_hash
@@ -157,7 +157,7 @@ def canary_paths(extra: tuple[Path, ...] = ()) -> dict[str, Path]:
     """The file of every canary by name, without loading any. Raises CardError for two files of one name."""
     own = assets.shipped("canaries").glob("*.yaml")
     found = (path for place in assets.extra("canaries", extra) for path in place.glob("*.yaml"))
-    return _by_name("canary", own, (path for path in found if _declares(path, "canary")))
+    return _by_name("canary", own, (path for path in found if declares(path, "canary")))
 
 
 def load_canary(path: Path, matrices: list[str]) -> LoadedCanary:
@@ -285,37 +285,21 @@ def _check_stem(source: Source, key: str, name: str) -> None:
 def _kernel_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
     own = assets.shipped("kernels").glob("*.yaml")
     found = (path for place in assets.extra("kernels", extra) for path in place.glob("*.yaml"))
-    return _by_name("kernel", own, (path for path in found if _declares(path, "kernel")))
+    return _by_name("kernel", own, (path for path in found if declares(path, "kernel")))
 
 
 def _matrix_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
     own = assets.shipped("matrices").glob("*.yaml")
     found = (path for place in assets.extra("matrices", extra) for path in place.glob("*.yaml"))
     # A canary names its matrix under the same key.
-    meant_so = (path for path in found if _declares(path, "matrix") and not _declares(path, "canary"))
+    meant_so = (path for path in found if declares(path, "matrix") and "canary" not in (keys_of(path) or ()))
     return _by_name("matrix", own, meant_so)
 
 
 def _model_paths(extra: tuple[Path, ...]) -> dict[str, Path]:
     own = (assets.shipped("matrices") / "models").glob("*.json")
     found = (path for place in assets.extra("matrices", extra) for path in (place / "models").glob("*.json"))
-    return _by_name("model", own, (path for path in found if _declares(path, "model")))
-
-
-def _declares(path: Path, key: str) -> bool:
-    """Whether a file in a user's folder is meant as such a card: it has the key at its top level.
-
-    Decided on the text, so that a card with a syntax error is reported and a foreign file is not.
-    """
-    if not path.is_file():
-        return False
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(LIMIT_BYTES)
-    except OSError:
-        return True  # so that loading it says why it cannot be read
-    pattern = rf'"{key}"\s*:' if path.suffix == ".json" else rf"""^(\{{\s*)?["']?{key}["']?\s*:"""
-    return re.search(pattern.encode(), content, re.MULTILINE) is not None
+    return _by_name("model", own, (path for path in found if declares(path, "model")))
 
 
 def _by_name(kind: str, own: Iterable[Path], extra: Iterable[Path]) -> dict[str, Path]:

@@ -13,12 +13,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from qualify.cards.problems import meant, shown
 from qualify.cards.words import INT32_MAX, NAME
 from qualify.errors import CardError, Place, UsageError
+from qualify.files import open_regular
 
 PROMPT = ("prompt_tokens", "ContextTokens", "input_tokens", "input_length", "prompt_len", "input_len")
 """columns for the tokens of the prompt, the first that a row has: usage of APIs, Azure's traces, Mooncake's traces"""
@@ -28,6 +31,8 @@ SHORTEST = 16
 """upper end of the first bucket, tokens"""
 _TOKENS = re.compile(r"([0-9]{1,10})(\.0*)?")
 """a whole number, also as tables write it that have gaps elsewhere: 10.0"""
+LONGEST_LINE = 1 << 24
+"""characters; a request with all its prompt, as some logs have it, is shorter"""
 PROBLEMS = 20
 """wrong lines that are reported before reading stops"""
 
@@ -57,8 +62,8 @@ def read_log(path: Path) -> Histogram:
     requests = empty = 0
     problems: list[tuple[Place, str]] = []
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            for line, given in _rows(path, stream):
+        with TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as stream:
+            for line, given in _rows(path, _lines(path, stream)):
                 try:
                     row = _json_row(given) if isinstance(given, str) else given
                     prompt, output = _length(row, PROMPT), _length(row, OUTPUT)
@@ -114,7 +119,19 @@ class _WrongLineError(ValueError):
         self.column = column
 
 
-def _rows(path: Path, stream: Any) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+def _lines(path: Path, stream: TextIOWrapper) -> Iterator[str]:
+    """The lines. Raises CardError for one so long that it would only fill the memory."""
+    for number in count(1):
+        text = stream.readline(LONGEST_LINE + 1)
+        if not text:
+            return
+        if len(text) > LONGEST_LINE:
+            message = f"is a line of more than {LONGEST_LINE} characters, which is no request; is it another file?"
+            raise CardError([(Place(path=str(path), line=number, column=1), message)])
+        yield text
+
+
+def _rows(path: Path, stream: Iterator[str]) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
     """(line number, row) of each request; a row of JSONL is text as yet."""
     if path.suffix in {".jsonl", ".ndjson"}:
         for line, text in enumerate(stream, 1):

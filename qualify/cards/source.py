@@ -30,6 +30,7 @@ from ruamel.yaml.reader import ReaderError
 
 from qualify.cards.words import Where
 from qualify.errors import CardError, Place
+from qualify.files import IrregularFileError, open_regular
 
 LIMIT_BYTES = 1 << 20
 LIMIT_LINE = 1 << 16
@@ -49,6 +50,8 @@ _LONG = re.compile(r"\d{4301,}")
 """a whole number that Python does not read"""
 _YAML = re.compile(r"(---|[\w-]+:|- )(\s|$)")
 """how a file of YAML begins"""
+_CONSTANTS = ("NaN", "Infinity", "-Infinity")
+"""numbers that Python reads and writes as JSON, which has no word for them"""
 _SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -100,8 +103,8 @@ def read_config(path: Path) -> Source:
 def parse(path: Path, text: str, constant: Callable[[str], float] | None = None) -> Source:
     """The same for a text that stood in the file ``path``; ``constant`` makes numbers of NaN and Infinity in JSON."""
     is_json = path.suffix == ".json" or constant is not None
-    parsed = _parse_json(path, text, constant or _no_constant) if is_json else None
-    builder = _Builder(path, text.replace("\t", " ") if is_json else text, is_json=is_json)
+    parsed = _parse_json(path, text, constant or float) if is_json else None
+    builder = _Builder(path, text.replace("\t", " ") if is_json else text, is_json=is_json, strict=constant is None)
     data = builder.document()
     return Source(
         path=path,
@@ -120,12 +123,12 @@ def fail(path: Path, message: str, spot: Spot = (0, 0)) -> NoReturn:
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.is_dir():
-            fail(path, "is a folder; give a file")
-        if path.exists() and not path.is_file():
-            fail(path, "is not a regular file (a device, pipe or socket); give a file")
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             content = stream.read(LIMIT_BYTES + 1)
+    except IrregularFileError as error:
+        fail(
+            path, "is a folder; give a file" if path.is_dir() else f"is not a regular file ({error.kind}); give a file"
+        )
     except FileNotFoundError:
         fail(path, "no such file; check the path, which counts from the working directory")
     except PermissionError:
@@ -155,10 +158,6 @@ def _text(path: Path) -> str:
         if len(line) > LIMIT_LINE:
             fail(path, f"has a line of {len(line)} characters, the limit is {LIMIT_LINE}; break it", (number, 1))
     return text
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON; JSON has no such number")
 
 
 def _parse_json(path: Path, text: str, constant: Callable[[str], float]) -> object:
@@ -225,9 +224,10 @@ def plain_scalar(text: str) -> object:
 class _Builder:
     """Builds the data of one document from parser events and remembers the places."""
 
-    def __init__(self, path: Path, text: str, *, is_json: bool) -> None:
+    def __init__(self, path: Path, text: str, *, is_json: bool, strict: bool) -> None:
         self.path = path
         self._json = is_json
+        self._strict = is_json and strict
         self.values: dict[Where, Spot] = {}
         self.keys: dict[Where, Spot] = {}
         self.problems: list[tuple[Place, str]] = []
@@ -288,6 +288,8 @@ class _Builder:
         if isinstance(event, SequenceStartEvent):
             return self._sequence(where, depth)
         text = self._scalar_text(event)
+        if self._strict and event.implicit[0] and text in _CONSTANTS:
+            self._fail(event, f"{dotted(where)}: is {text}, and JSON has no such number; leave the key out")
         return plain_scalar(text) if event.implicit[0] else text
 
     def _scalar_text(self, event: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,13 @@ from qualify.cli.shared import (
 from qualify.cli.terminal import emit, say
 from qualify.errors import NO_VERDICT
 
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--name", metavar="NAME", help="For example a branch; others fall back to the baseline without a name."
+    ),
+]
+
 app = typer.Typer(help="Evidence that somebody accepted.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -28,6 +36,7 @@ def baseline_accept(
     run_id: RunArgument,
     by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who accepts it.")],
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")],
+    name: NameOption = None,
     waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
@@ -41,12 +50,12 @@ def baseline_accept(
     from qualify.report.baselines import to_data, to_line
     from qualify.report.weaker import weaker_data, weaker_lines
 
-    now = datetime.now(UTC)
+    now, called = datetime.now(UTC), _name(name)
     with open_store(db, create=False) as store:
         kernels, given = load_kernels(tuple(cards or ())), typed(cards=cards, db=db, waivers=waivers)
         judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=given)
-        weaker = beside_baseline(store, judged).weaker
-        baseline = accepted(store, judged, by=by, reason=reason, now=now)
+        weaker = beside_baseline(store, judged, called).weaker
+        baseline = accepted(store, judged, by=by, reason=reason, now=now, name=called)
     if baseline is None:
         run = judged.run.id
         see = given.command("gate", "--run", run)
@@ -56,6 +65,59 @@ def baseline_accept(
         emit_json("baseline", to_data(baseline, current=True) | {"weaker": weaker_data(weaker)})
     else:
         emit("\n".join((to_line(baseline, current=True), *(weaker_lines(weaker) if weaker else ()))))
+
+
+@app.command("export")
+def baseline_export(
+    matrix: Annotated[str, typer.Argument(metavar="MATRIX", help="Name of the matrix.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The file. Default: MATRIX.baseline.zip.")
+    ] = None,
+    name: NameOption = None,
+    variant: Annotated[str, typer.Option("--variant", metavar="GLOB", help="Device model, as `list` prints it.")] = "*",
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the current baseline of a matrix, with its run, into one file, which another store can import."""
+    from qualify.judge.exchange import send
+    from qualify.report.baselines import to_data, to_line
+
+    file = out or Path(f"{matrix}.baseline.zip")
+    with open_store(db, create=False) as store:
+        baseline = send(store, matrix, variant, _name(name), file)
+    if as_json:
+        emit_json("baseline", to_data(baseline, current=True) | {"file": str(file)})
+    else:
+        emit(f"{file}: {to_line(baseline, current=True)}")
+
+
+@app.command("import")
+def baseline_import(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `qualify baseline export` wrote.")],
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Add a baseline and its run to the store; where a later one of its name is there, that stays the current one."""
+    from qualify.judge.exchange import receive
+    from qualify.report.baselines import to_data, to_line
+
+    with open_store(db, create=True) as store:
+        received = receive(store, file)
+    if not received.new:
+        say(f"qualify: {file}: the store has this baseline, or a later one, already; nothing was added")
+    if as_json:
+        emit_json("baseline", to_data(received.current, current=True) | {"new": received.new})
+    else:
+        emit(to_line(received.current, current=True))
+
+
+def _name(name: str | None) -> str:
+    """The name that was given, or none."""
+    from qualify.judge.against import check_name
+
+    if name is not None:
+        check_name(name, f"--name {name}")
+    return name or ""
 
 
 @app.command("list")

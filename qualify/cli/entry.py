@@ -15,6 +15,7 @@ from qualify.cli.diff import bisect, diff
 from qualify.cli.gate import gate
 from qualify.cli.here import doctor, kernels
 from qualify.cli.model import model
+from qualify.cli.outputs import JsonOrFile
 from qualify.cli.report import report
 from qualify.cli.repro import repro
 from qualify.cli.run import plan, run
@@ -91,7 +92,7 @@ def _parser() -> typer.Typer:
     )
     parser.callback(invoke_without_command=True)(_root)
     for name, command in COMMANDS:
-        parser.command(name)(command)
+        parser.command(name, cls=JsonOrFile if command is gate else None)(command)
     for name, group in GROUPS:
         parser.add_typer(group, name=name)
     return parser

@@ -1,57 +1,44 @@
-"""``qualify gate``: the verdict on stored evidence, in the format that its reader takes."""
+"""``qualify gate``: one verdict on stored evidence, in every format that its readers take."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qualify.cli.outputs import Outputs, make_outputs
 from qualify.cli.shared import (
     AgainstOption,
     CardsOption,
     DbOption,
     EnvironmentOption,
-    JsonOption,
     Level,
     WaiversOption,
-    emit_json,
     given,
     open_store,
     reading_only,
     typed,
 )
-from qualify.cli.terminal import emit
-from qualify.errors import DeviceError, UsageError
+from qualify.errors import DeviceError, QualifyError, UsageError
+from qualify.report.formats import FormatName
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.stack import Stack
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
     from qualify.plan.code import CodeHere
-    from qualify.report.attestation import Artifact
+    from qualify.report.formats.interface import OutputOptions
     from qualify.store.store import Store
 
 
 DEFAULT_AGE = "24h"
-
-
-class GateFormat(str, Enum):
-    """How the gate prints its verdict."""
-
-    text = "text"
-    json = "json"
-    junit = "junit"
-    markdown = "markdown"
-    github = "github"
-    in_toto = "in-toto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +55,15 @@ class GateOptions:
     cards: tuple[Path, ...]
     environments: Mapping[str, str]
     typed: Typed
+
+    def check(self) -> None:
+        """Raises UsageError where options contradict each other."""
+        if self.run and self.matrix:
+            raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
+        if self.stack and not self.matrix:
+            raise UsageError(f"--stack {self.stack} needs --matrix: a run has its one stack.")
+        if self.environments and not self.matrix:
+            raise UsageError("--environment needs --matrix: a run has the environments that it was made with.")
 
 
 RunOption = Annotated[
@@ -88,7 +84,23 @@ StackOption = Annotated[
     ),
 ]
 LevelOption = Annotated[Level, typer.Option(help="With --matrix: evidence of this level at least.")]
-FormatOption = Annotated[GateFormat, typer.Option("--format", help="How to print the verdict.")]
+FormatOption = Annotated[
+    FormatName | None, typer.Option("--format", help="What goes to stdout; text where it is not given.")
+]
+JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML there.")]
+SarifOption = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 there.")]
+MarkdownOption = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Also write Markdown there.")]
+StatementOption = Annotated[
+    Path | None, typer.Option("--statement", metavar="FILE", help="Also write the in-toto statement there.")
+]
+JsonFileOption = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="[FILE]", help="Also write JSON there; without FILE it is --format json."),
+]
+GithubOption = Annotated[
+    bool,
+    typer.Option("--github", help="On GitHub: annotations on stdout, Markdown in the summary, outputs of the step."),
+]
 SubjectOption = Annotated[
     list[str] | None,
     typer.Option("--subject", metavar="NAME@sha256:HEX", help="Artifact of the in-toto statement; may be repeated."),
@@ -101,20 +113,27 @@ def gate(
     max_age: AgeOption = None,
     stack: StackOption = None,
     level: LevelOption = Level.smoke,
-    format_: FormatOption = GateFormat.text,
     against: AgainstOption = None,
+    format_: FormatOption = None,
+    junit: JunitOption = None,
+    sarif: SarifOption = None,
+    markdown: MarkdownOption = None,
+    statement: StatementOption = None,
+    json_file: JsonFileOption = None,
+    github: GithubOption = False,
     subject: SubjectOption = None,
     waivers: WaiversOption = None,
     environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Give the verdict on stored evidence. What is unfinished, missing or stale is never qualified."""
     reading_only()
     from qualify.cards.environments import parse_environments
-    from qualify.report.attestation import parse_subject
 
+    files = {"junit": junit, "sarif": sarif, "markdown": markdown, "in-toto": statement, "json": json_file}
+    outputs = make_outputs(format_, files, db, on_github=github)
+    outputs.clear()
     wanted = GateOptions(
         run=given("--run", run_id),
         matrix=given("--matrix", matrix),
@@ -127,51 +146,30 @@ def gate(
         environments=parse_environments(environment or ()),
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
     )
-    subjects = [parse_subject(text) for text in subject or []]
-    if subjects and format_ is not GateFormat.in_toto:
-        raise UsageError("--subject needs --format in-toto: only that states something about artifacts")
-    if run_id and matrix:
-        raise UsageError("--run and --matrix: give one of them. --run judges one run, --matrix all fresh evidence.")
-    if stack and not matrix:
-        raise UsageError(f"--stack {stack} needs --matrix: a run has its one stack.")
-    if environment and not matrix:
-        raise UsageError("--environment needs --matrix: a run has the environments that it was made with.")
-    now = datetime.now(UTC)
-    with open_store(db, create=False) as store:
-        judged = _judged(store, wanted, now)
-    _emit_verdict(judged, GateFormat.json if as_json else format_, subjects, now)
-    raise typer.Exit(judged.conclusion.exit_code)
+    wanted.check()
+    options = _options(subject or (), outputs)
+    try:
+        with open_store(db, create=False) as store:
+            judged = _judged(store, wanted, options.now)
+    except QualifyError as error:
+        outputs.refuse(error)
+        raise
+    raise typer.Exit(outputs.write(judged, options))
 
 
-def _emit_verdict(judged: Judged, format_: GateFormat, subjects: list[Artifact], now: datetime) -> None:
-    """Print the verdict in one format."""
-    match format_:
-        case GateFormat.text:
-            from qualify.report.verdict_text import to_text
+def _options(subjects: Sequence[str], outputs: Outputs) -> OutputOptions:
+    """What the formats take: the present, the checkout and the artifacts that the statement is about."""
+    from qualify.report.formats.in_toto import parse_subject
+    from qualify.report.formats.interface import OutputOptions
 
-            emit(to_text(judged, now))
-        case GateFormat.json:
-            from qualify.report.verdict_json import to_data
-
-            emit_json("run", to_data(judged))
-        case GateFormat.junit:
-            from qualify.report.junit import to_junit
-
-            emit(to_junit(judged))
-        case GateFormat.markdown:
-            from qualify.report.markdown import to_markdown
-
-            emit(to_markdown(judged, now))
-        case GateFormat.github:
-            from qualify.report.annotations import to_github
-
-            workspace = os.environ.get("GITHUB_WORKSPACE")
-            emit(to_github(judged, now, Path(workspace) if workspace else None))
-        case GateFormat.in_toto:
-            from qualify.facts import codec
-            from qualify.report.attestation import to_statement
-
-            emit(codec.to_json(to_statement(judged, subjects)))
+    if subjects and not outputs.wants("in-toto"):
+        raise UsageError("--subject needs --format in-toto or --statement FILE: only these name artifacts")
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    return OutputOptions(
+        now=datetime.now(UTC),
+        workspace=Path(workspace) if workspace else None,
+        subjects=[parse_subject(text) for text in subjects],
+    )
 
 
 def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:

@@ -9,6 +9,7 @@ import typer
 
 from qualify.cli.shared import CardsOption, JsonOption, emit_json, typed
 from qualify.cli.terminal import emit, say
+from qualify.errors import UsageError
 
 
 def model(
@@ -29,7 +30,12 @@ def model(
     from qualify.cards.config.writing import to_data, to_lines, write_matrix
     from qualify.cards.load import model_names
 
-    read = read_model(config, name, model_names(tuple(cards or ())))
+    taken = model_names(tuple(cards or ()))
+    if matrix and name in taken:
+        raise UsageError(
+            f"--name {name}: a model card has that name, and a matrix names one of them; give another name"
+        )
+    read = read_model(config, name, taken)
     if matrix:
         write_matrix(read.card, matrix)
     if as_json:

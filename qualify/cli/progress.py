@@ -12,10 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from qualify.cli.terminal import plain, say
+from qualify.cli.terminal import say
 from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Record
 from qualify.fleet.local import Progress as Step
+from qualify.text import visible
 
 PLAIN_SECONDS = 5.0
 """a plain line at least so often"""
@@ -76,7 +77,9 @@ class Show:
             self.compiled_s = time.monotonic() - self.began
         at = f"{step.case_id}  {step.stage}" if step.case_id else f"starting a worker: {step.stage}"
         if self.bar:
-            self.bar.update(self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(at))
+            self.bar.update(
+                self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(visible(at))
+            )
         elif time.monotonic() - self.last > PLAIN_SECONDS:
             self._line(f"{step.done}/{step.total}  {at}")
 
@@ -93,7 +96,7 @@ class Show:
     def _line(self, text: str) -> None:
         self.last = time.monotonic()
         if self.bar:
-            self.console.print(escape(plain(text)), highlight=False, soft_wrap=True)
+            self.console.print(escape(visible(text)), highlight=False, soft_wrap=True)
         else:
             say(text)
 

@@ -14,6 +14,7 @@ import typer
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 from qualify.facts.devices import DeviceKind
+from qualify.text import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +45,26 @@ SelectOption = Annotated[str | None, typer.Option("--select", metavar="GLOB", he
 KernelOption = Annotated[
     str | None, typer.Option("--kernel", metavar="NAME", help="Only this kernel, or these (a glob).")
 ]
+
+
+def _told_of_strangers(cards: list[Path] | None) -> list[Path] | None:
+    """The folders; what lies in them and is read as no card is told, because it was probably meant as one."""
+    if cards:
+        from qualify.cards.folders import strangers
+
+        for line in strangers(tuple(cards)):
+            say(f"note: {line}")
+    return cards
+
+
 CardsOption = Annotated[
-    list[Path] | None, typer.Option("--cards", metavar="DIR", help="Folder with your own cards; may be repeated.")
+    list[Path] | None,
+    typer.Option(
+        "--cards",
+        metavar="DIR",
+        help="Folder with your own cards; may be repeated.",
+        callback=_told_of_strangers,
+    ),
 ]
 EnvironmentOption = Annotated[
     list[str] | None,
@@ -69,7 +88,11 @@ WaiversOption = Annotated[
 ]
 AgainstOption = Annotated[
     str | None,
-    typer.Option("--against", metavar="RUN", help="Compare with a run, or with the accepted `baseline`."),
+    typer.Option(
+        "--against",
+        metavar="RUN",
+        help="Compare with a run, with the accepted `baseline`, or with that of a branch, `baseline:NAME`.",
+    ),
 ]
 
 
@@ -82,7 +105,7 @@ def given(option: str, value: str | None) -> str:
 
 def fail(message: str, code: int) -> NoReturn:
     """End the program with a message."""
-    say(f"qualify: {message}")
+    say(f"qualify: {without_password(message)}")
     sys.exit(code)
 
 

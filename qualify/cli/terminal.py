@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import TextIO
 
 from qualify.errors import InfrastructureError
-
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def plain(text: str) -> str:
-    """The text without control characters, which a kernel's own message may hold: a terminal would obey them."""
-    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+from qualify.text import visible
 
 
 def open_streams() -> None:
@@ -57,7 +50,7 @@ def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:
         return
     encoding = stream.encoding or "utf-8"
-    stream.write(plain(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.write(visible(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()
 
 

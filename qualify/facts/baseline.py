@@ -9,7 +9,7 @@ from datetime import datetime
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """One acceptance. The newest one of a matrix and a variant is the current one."""
+    """One acceptance. The newest one of a matrix, a variant and a name is the current one."""
 
     matrix: str
     variant: str
@@ -22,3 +22,5 @@ class Baseline:
     waivers: Mapping[str, str] | None = None
     """waivers in force on that day that leave kernel or case open: their checks, each on a line of its own, by their
     glob; None where an older qualify accepted it, which did not note them"""
+    name: str = ""
+    """whose it is, for example a branch's; empty = the one that every other falls back to"""

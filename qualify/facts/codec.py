@@ -14,6 +14,8 @@ HALVES = re.compile("[\ud800-\udfff]")
 """halves of characters, which undecodable bytes in a name become: neither UTF-8 nor every reader of JSON takes them"""
 HALF = "\\ud"
 """how its escape begins, and that of a whole character of two halves"""
+DELETE = "\x7f"
+"""the one control character that Python's encoder leaves as it is; a terminal would obey it"""
 
 # Made once: json.dumps with options of its own makes one for every value.
 _ENCODER = json.JSONEncoder(allow_nan=False)
@@ -48,8 +50,8 @@ def to_json(data: Any) -> str:
     try:
         text = _lines(data)
     except ValueError:  # a number that JSON does not know
-        return _lines(strict(data))
-    return _lines(strict(data)) if HALF in text else text
+        text = HALF
+    return (_lines(strict(data)) if HALF in text else text).replace(DELETE, "\\u007f")
 
 
 def _lines(data: Any) -> str:

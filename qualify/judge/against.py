@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -21,7 +22,9 @@ from qualify.verdict.gate import forbid_drift, without_verdict
 from qualify.verdict.slower import slower_among
 
 BASELINE = "baseline"
-"""the word that stands for the accepted run of a matrix on a device model"""
+"""the word that stands for the accepted run of a matrix on a device model; behind a colon it has a name"""
+NAME = re.compile(r"[^\s:][^\s]{0,199}")
+"""what a baseline may be called: whatever a branch is"""
 
 
 def compare_with(
@@ -33,19 +36,25 @@ def compare_with(
     now: datetime,
     waivers: Path | None = None,
 ) -> Judged:
-    """The verdict, compared with ``baseline`` or another run, and what the matrix forbids to change.
+    """The verdict, compared with ``baseline``, ``baseline:NAME`` or another run, and what the matrix forbids to change.
 
     Raises:
         NoVerdict: nobody accepted a baseline for the matrix on that device model.
         UsageError: the other run is this one. The baseline may be: then nothing changed since it was accepted.
     """
-    baseline = current_baseline(store, judged) if against == BASELINE else None
+    word, _, name = against.partition(":")
+    if name or against.endswith(":"):
+        check_name(name, f"--against {against}")
+    baseline = current_baseline(store, judged, name) if word == BASELINE else None
     run_id = baseline.run_id if baseline else store.resolve(against)
     if baseline is None and judged.runs == (run_id,):
         why = f"was to be compared with {against!r}, which is the same run"
         raise the_same_run(store, judged.run, why, judged.typed)
     other = judge(store, run_id, kernels, now=now, waivers=waivers, waiver_policy=judged.matrix.policy.waivers)
     comparison = compare(side_of(other), side_of(judged))
+    if baseline and baseline.name != name:
+        told = f"nobody accepted a baseline for {name}: this is the one without a name"
+        comparison = replace(comparison, caveats=(*comparison.caveats, told))
     conclusion, forbidden = forbid_drift(judged.conclusion, comparison, judged.matrix.policy.drift)
     if other.future:
         told = f"run {run_id} is dated in the future ({other.future:%Y-%m-%d %H:%M} UTC): it is not believed"
@@ -70,23 +79,30 @@ def side_of(judged: Judged) -> Side:
     return Side(run=judged.run, records=judged.records, judgements=judged.conclusion.judgements)
 
 
-def current_baseline(store: Store, judged: Judged) -> Baseline:
-    """The accepted run of the matrix on the device model that the evidence is from."""
+def check_name(name: str, option: str) -> None:
+    """Raises UsageError where nothing can be called that."""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{option}: give a name of at most 200 characters without spaces, for example a branch's")
+
+
+def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
+    """The run of that name, else the one without a name, accepted for the matrix on the evidence's device model."""
     run = judged.run
     if run.stack is None:
         raise NoVerdict(f"run {run.id} has no stack, so no baseline can be chosen for it: its first worker never began")
-    found = store.baseline(run.matrix, run.stack.device.variant)
+    variant = run.stack.device.variant
+    found = store.baseline(run.matrix, variant, name) or store.baseline(run.matrix, variant)
     if found is None:
         passed = judged.conclusion.verdict == "PASS"
-        accept = judged.typed.accept(run.id, "first baseline")
+        accept = judged.typed.accept(run.id, "first baseline", name)
         raise NoVerdict(
-            f"no baseline of {run.matrix} on {run.stack.device.variant}. "
+            f"no baseline of {run.matrix} on {variant}. "
             f"{'Run' if passed else 'Once it qualifies, run'} {run.id} can become the first: {accept}"
         )
     return found
 
 
-def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetime) -> Baseline | None:
+def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetime, name: str = "") -> Baseline | None:
     """Make a run the baseline of its matrix and device model; None where its evidence does not allow it.
 
     Raises:
@@ -98,10 +114,11 @@ def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetim
     if why_not(judged) or run.stack is None:
         return None
     variant = run.stack.device.variant
-    current = store.baseline(run.matrix, variant)
+    current = store.baseline(run.matrix, variant, name)
     if current and current.run_id == run.id:
+        whose = f" for {name}" if name else ""
         raise UsageError(
-            f"run {run.id} is the baseline of {run.matrix} on {variant} since {current.accepted_at:%Y-%m-%d}"
+            f"run {run.id} is the baseline of {run.matrix} on {variant}{whose} since {current.accepted_at:%Y-%m-%d}"
         )
     baseline = Baseline(
         matrix=run.matrix,
@@ -111,6 +128,7 @@ def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetim
         reason=reason.strip(),
         accepted_at=now,
         waivers=stars_of(judged.conclusion),
+        name=name,
     )
     store.accept(baseline)
     return baseline

@@ -14,10 +14,10 @@ from qualify.text import one_line
 
 def marked(baselines: Iterable[Baseline]) -> list[tuple[Baseline, bool]]:
     """Each acceptance, newest first as given, and whether it is the current one."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str, str]] = set()
     found = []
     for baseline in baselines:
-        key = baseline.matrix, baseline.variant
+        key = baseline.matrix, baseline.variant, baseline.name
         found.append((baseline, key not in seen))
         seen.add(key)
     return found

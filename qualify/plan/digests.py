@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -45,10 +46,12 @@ def digests_of(paths: Iterable[str], cache: Path) -> dict[str, str]:
 
 
 def _look(path: str) -> tuple[str, int] | None:
-    """What tells one content of the file from the next, and when it changed (ns); None where it is not there."""
+    """What tells one content of the file from the next, and when it changed (ns); None where it is no file, or gone."""
     try:
         seen = os.stat(path)  # noqa: PTH116 - thousands of them
     except OSError:
+        return None
+    if not stat.S_ISREG(seen.st_mode):  # to open a pipe would wait for its writer
         return None
     mark = f"{seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns} {seen.st_ino}"
     return mark, max(seen.st_mtime_ns, seen.st_ctime_ns)

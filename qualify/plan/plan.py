@@ -25,9 +25,11 @@ from qualify.plan.host import Host, machine_refusals
 from qualify.plan.interpreter import Interpreter, find_interpreters
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
 from qualify.plan.selectors import nearest, unmatched
-from qualify.plan.shapes import Shape, against, bucket_shapes, count_shapes, expand_shapes, with_images
+from qualify.plan.shapes import Shape, against, bucket_shapes, count_sequences, count_shapes, expand_shapes, with_images
 from qualify.plan.workloads import descaled, geometry_of, shape_of
 
+LIMIT_SEQUENCES = 4_000_000
+"""of all shapes of a matrix: the largest batch that a kernel here claims has 65535"""
 REASONS = 3
 """reasons that a message names; `qualify plan` has all"""
 
@@ -97,6 +99,7 @@ def make_plan(
     """
     chosen = _chosen_kernels(matrix, kernels, selection)
     _refuse_explosion(matrix, len(chosen))
+    _refuse_sequences(matrix)
     matches = re.compile(fnmatch.translate(selection.select)).match if selection.select else None
     excluded = [re.compile(fnmatch.translate(glob)).match for glob in matrix.card.exclude]
     cases: list[Case] = []
@@ -179,6 +182,27 @@ def _refuse_explosion(matrix: LoadedMatrix, kernels: int) -> None:
         raise UsageError(
             f"{matrix.path}: expands to {count:,} cases, more than policy.limit_cases = {card.policy.limit_cases:,}. "
             "Shorten an axis, or raise the limit if you mean it."
+        )
+
+
+def _refuse_sequences(matrix: LoadedMatrix) -> None:
+    """Count before expanding here too: a shape holds the lengths of all its sequences."""
+    card = matrix.card
+    of_phases = count_sequences(card.phases) if card.phases else 0
+    of_traffic = sum(bucket.batch for bucket in (matrix.traffic.buckets if matrix.traffic else ()))
+    of_incidents = sum(len(call.seqlens_q) * call.batch for each in card.incidents for call in each.calls)
+    # Layers with shapes of their own (_own_shapes) have each shape once more.
+    own = sum(
+        len(entry.tensor_parallel)
+        for entry in card.models
+        for group in matrix.models[entry.model].groups
+        if group.cross_keys or group.image_tokens
+    )
+    count = (of_phases + of_traffic) * (1 + own) + of_incidents
+    if count > LIMIT_SEQUENCES:
+        raise UsageError(
+            f"{matrix.path}: its shapes hold {count:,} sequences, more than {LIMIT_SEQUENCES:,} together. "
+            "A batch is probably mistyped: lower the largest one, or shorten an axis beside it."
         )
 
 

@@ -134,6 +134,26 @@ def count_shapes(phases: Phases) -> dict[Phase, int]:
     return counts
 
 
+def count_sequences(phases: Phases) -> int:
+    """How many sequences the shapes of :func:`expand_shapes` have together, without making them."""
+    count = 0
+    if phases.prefill:
+        count += sum(phases.prefill.batch) * len(phases.prefill.seqlen)
+    if phases.chunked:
+        chunked = phases.chunked
+        count += sum(chunked.batch) * len(chunked.chunk) * len(chunked.context) * len(chunked.page_size)
+        count += sum(len(batch.chunk) * len(batch.page_size) for batch in chunked.ragged)
+    if phases.varlen:
+        count += sum(map(len, phases.varlen.lengths))
+    if phases.decode:
+        count += sum(phases.decode.batch) * len(phases.decode.context) * len(phases.decode.page_size)
+    if phases.verify:
+        verify = phases.verify
+        count += sum(verify.batch) * len(verify.draft) * len(verify.context) * len(verify.page_size)
+        count += sum(len(batch.draft) * len(batch.page_size) for batch in verify.ragged)
+    return count
+
+
 def against(shape: Shape, keys: int) -> Shape:
     """The same queries against another sequence of ``keys`` keys each, as cross-attention has them."""
     label = varlen_label(shape.seqlens_q)

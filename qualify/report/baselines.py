@@ -11,9 +11,10 @@ from qualify.text import one_line
 def to_line(baseline: Baseline, *, current: bool) -> str:
     """One line."""
     state = "current" if current else "earlier"
+    name = f" for {baseline.name}" if baseline.name else ""
     text = (
-        f"{state}  {baseline.matrix} on {baseline.variant}: run {baseline.run_id}, accepted by {baseline.accepted_by} "
-        f"on {baseline.accepted_at:%Y-%m-%d %H:%M} UTC: {baseline.reason}"
+        f"{state}  {baseline.matrix} on {baseline.variant}{name}: run {baseline.run_id}, accepted by "
+        f"{baseline.accepted_by} on {baseline.accepted_at:%Y-%m-%d %H:%M} UTC: {baseline.reason}"
     )
     return one_line(text)
 
@@ -23,6 +24,7 @@ def to_data(baseline: Baseline, *, current: bool) -> dict[str, Any]:
     return {
         "matrix": baseline.matrix,
         "variant": baseline.variant,
+        "name": baseline.name,
         "run": baseline.run_id,
         "accepted_by": baseline.accepted_by,
         "reason": baseline.reason,

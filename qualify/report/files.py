@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from qualify.errors import InfrastructureError
@@ -97,6 +99,35 @@ def check_folder(directory: Path) -> None:
             f"--out {directory}: reports cannot be written there: {error.strerror or error}. Nothing was run. Choose "
             "another folder with --out DIR."
         ) from error
+
+
+def write_output(path: Path, text: str) -> None:
+    """Writes a file that a user named, whole or not at all, and its folder where that is missing.
+
+    A pipe or a device is written to: it must not be replaced by a file. Behind a link the linked file is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return
+    target = path.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target.parent)) from None
+    replace_text(target, text)
+
+
+def remove_output(path: Path) -> None:
+    """Removes what :func:`write_output` wrote there before, so that nobody takes it for what is written next.
+
+    A file that cannot be removed stays: then it cannot be replaced either, and writing it says why.
+    """
+    with suppress(OSError):
+        if path.is_file():
+            path.resolve().unlink()
 
 
 def replace_text(path: Path, text: str) -> None:

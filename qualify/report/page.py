@@ -16,6 +16,7 @@ from qualify.report.heatmap import WORDS
 from qualify.report.names import clipped, short_name
 from qualify.report.questions import QUESTIONS
 from qualify.report.sections import LAUNCHES, STATISTICS, kernel_label, values_text
+from qualify.text import visible
 
 STATES = {
     "good": ("✓", "proven"),
@@ -89,6 +90,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(shipped("reports")),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_shown,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -102,6 +104,11 @@ def _environment() -> Environment:
         values_text=values_text,
     )
     return environment
+
+
+def _shown(value: object) -> object:
+    """A value as a page shows it: of a file's text nothing is hidden. Markup is our own."""
+    return visible(value) if type(value) is str else value
 
 
 def _asset(name: str) -> str:

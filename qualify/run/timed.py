@@ -32,9 +32,10 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
     budget, effort = COPY_BYTES[processor.scale], timing.EFFORTS[subject.level, processor.scale]
     call_us = running.bound.host_us()
     count = timing.copies_needed(running.inputs.bytes, device.cache_bytes, budget, call_us, processor.scale)
-    others = [turned(running.inputs, number) for number in range(1, max(2, count))]
-    bounds = [running.bound] if count > 1 else []
-    bounds += [running.kernel.prepare(inputs.call) for inputs in others]
+    last = turned(running.inputs, max(1, count - 1))
+    copy = running.kernel.prepare(last.call)
+    bounds = [running.bound, *running.bound.turned(range(1, count - 1))] if count > 1 else []
+    bounds.append(copy)
 
     def measure() -> tuple[Timing, list[Finding], Any]:
         samples, native = running.host.sample(bounds, effort)
@@ -54,7 +55,7 @@ def time_case(running: Running, subject: Subject, device: Device, ceilings: Ceil
         ceilings = best_of(ceilings, measure_ceilings(processor))
         running.timing, found, native = measure()
     try:
-        found += computed(running, subject, bounds[-1], others[-1], native)
+        found += computed(running, subject, copy, last, native)
     except ContractBreach as breach:
         found += [] if any(item.check == breach.finding.check for item in running.findings) else [breach.finding]
     except torch.OutOfMemoryError as error:

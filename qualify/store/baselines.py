@@ -17,9 +17,14 @@ def insert_baseline(connection: Connection, baseline: Baseline) -> None:
 
 
 def load_baselines(
-    connection: Connection, *, matrix: str | None = None, variant: str | None = None, limit: int | None = None
+    connection: Connection,
+    *,
+    matrix: str | None = None,
+    variant: str | None = None,
+    name: str | None = None,
+    limit: int | None = None,
 ) -> list[Baseline]:
-    """The acceptances, of one matrix and variant where they are given, newest first.
+    """The acceptances, of one matrix, variant and name where they are given, newest first.
 
     Those that are dated in the future come last, and so do those of runs that are.
     """
@@ -31,5 +36,7 @@ def load_baselines(
         wanted = wanted.where(baselines.c.matrix == matrix)
     if variant is not None:
         wanted = wanted.where(baselines.c.variant == variant)
+    if name is not None:
+        wanted = wanted.where(baselines.c.name == name)
     rows = connection.execute(wanted).mappings()
     return [Baseline(**{name: row[name] for name in _FIELDS}) for row in rows]

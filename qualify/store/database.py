@@ -10,25 +10,34 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.pool import NullPool
 
 from qualify.errors import StoreError
-from qualify.store.failures import explained, store_error
+from qualify.files import kind_of, open_regular
+from qualify.store.failures import explained, store_error, understood
+from qualify.store.guest import connect, is_guest, unchanged
+from qualify.text import CREDENTIALS, SECRET_PARAMETER
 
 DEFAULT_PATH = Path(".qualify/evidence.db")
 CONNECT_TIMEOUT_S = 10
 PASSWORD_FILE = "QUALIFY_DB_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 
+LONGEST_PASSWORD = 1 << 16
+"""bytes of a password's file"""
+
 _ADDRESSES = "Use a path, sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME."
 
-_CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):.*@")
-_SECRET_PARAMETERS = ("password", "sslpassword")
-_SECRET_PARAMETER = re.compile(rf"(?<=[?&])({'|'.join(_SECRET_PARAMETERS)})=[^&]*")
+_MISTYPED = re.compile(
+    r"(postgres|psql|mysql|mariadb|oracle|mssql|sqlite)[\w+]*:|(^|[/\\])[^/?#:@\\]*:[^@]*@|\bpass\w*\s*=", re.IGNORECASE
+)
+"""what was meant as the address of a server and is no URL: one slash, none, no colon, or libpq's words"""
+_FIRST_WORD = re.compile(r"[\w+]*")
 
 
 class Database:
@@ -38,6 +47,8 @@ class Database:
         self.url = url
         self.where = shown(url)
         self._busy_timeout_s = busy_timeout_s
+        self.guest = self.sqlite and is_guest(Path(str(url.database)))
+        """whether it is an SQLite file that this user may not write"""
         self.engine = self._engine(migrating=False)
 
     @property
@@ -53,10 +64,10 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database from its first query to its last."""
-        with explained(self.where), self.engine.connect() as connection:
+        with explained(self.where), self._unchanged(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
-            with connection.begin():
+            with connection.begin(), understood():
                 yield connection
 
     @contextmanager
@@ -79,13 +90,16 @@ class Database:
         finally:
             engine.dispose()
 
+    def _unchanged(self) -> AbstractContextManager[None]:
+        return unchanged(Path(str(self.url.database))) if self.guest else nullcontext()
+
     def close(self) -> None:
         """Closes every connection."""
         self.engine.dispose()
 
     def _engine(self, *, migrating: bool) -> Engine:
         try:
-            engine = create_engine(self.url, **_options(self.url))
+            engine = create_engine(self.url, **_options(self.url, guest=self.guest))
         except ArgumentError as error:
             raise store_error(self.where, f"not a usable database URL ({error})", _ADDRESSES) from error
         except ImportError as error:
@@ -102,23 +116,36 @@ def parse(address: str) -> URL:
     A server's URL without a password gets the one of the file that QUALIFY_DB_PASSWORD_FILE names.
     """
     if "://" not in address:
+        if _MISTYPED.search(address):  # as a path it would become the name of a file, with the password in it
+            raise store_error(_withheld(address), "neither a path nor a database URL", _ADDRESSES)
         return URL.create("sqlite", database=address)
     try:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:
-        raise store_error(without_password(address), "not a database URL", _ADDRESSES) from error
-    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
-        raise store_error(address, "an in-memory database keeps no evidence", "Give a file: sqlite:///PATH.")
+        raise store_error(_withheld(address), "not a database URL", _ADDRESSES) from error
+    if url.get_backend_name() == "sqlite":
+        _check_sqlite(url, address)
     file = os.environ.get(PASSWORD_FILE)
     if file and url.get_backend_name() != "sqlite" and url.password is None:
         return url.set(password=_password(Path(file), shown(url)))
     return url
 
 
+def _check_sqlite(url: URL, address: str) -> None:
+    """Refuses a URL of SQLite that names a server or no file."""
+    if url.host or url.username or _MISTYPED.search(str(url.database)):
+        raise store_error(
+            _withheld(address), "an SQLite file has no user and no server", "Give a file: sqlite:///PATH."
+        )
+    if url.database in (None, "", ":memory:"):
+        raise store_error(address, "an in-memory database keeps no evidence", "Give a file: sqlite:///PATH.")
+
+
 def _password(path: Path, where: str) -> str:
     """The first line of the file."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with open_regular(path) as file:
+            lines = file.read(LONGEST_PASSWORD).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         advice = "It must be readable to this user, and hold the password on its first line."
@@ -132,18 +159,19 @@ def shown(url: URL) -> str:
     """The place as messages name it: the path of an SQLite file, or the URL without its password."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
-    return url.difference_update_query(_SECRET_PARAMETERS).render_as_string(hide_password=True)
+    secret = [name for name in url.query if SECRET_PARAMETER.search(f"?{name}=")]
+    return url.difference_update_query(secret).render_as_string(hide_password=True)
 
 
-def without_password(text: str) -> str:
-    """An argument of the command line as messages may repeat it, whether it is a well-formed URL or not."""
-    return _SECRET_PARAMETER.sub(r"\1=***", _CREDENTIALS.sub(r"\1:***@", text))
+def _withheld(address: str) -> str:
+    """The beginning of an address that cannot be read: nobody knows where in it the password stands."""
+    return _FIRST_WORD.match(address)[0] + ":***"  # type: ignore[index]
 
 
 def passwordless(text: str) -> str:
     """An address as a command can repeat it: without its password, which then comes from elsewhere."""
-    bare = _CREDENTIALS.sub(r"\1@", text)
-    without = re.sub(rf"{_SECRET_PARAMETER.pattern}&?", "", bare)
+    bare = CREDENTIALS.sub(r"\1@", text)
+    without = re.sub(rf"{SECRET_PARAMETER.pattern}&?", "", bare)
     return bare if without == bare else without.rstrip("?&")
 
 
@@ -154,8 +182,9 @@ def check_place(url: URL, *, create: bool) -> None:
     path = Path(str(url.database))
     if create and path == DEFAULT_PATH:
         _make_folder(path.parent)
-    if path.is_dir():
-        raise store_error(str(path), "it is a folder", f"Give a file, for example {path / 'evidence.db'}.")
+    if kind := kind_of(path):
+        example = path / "evidence.db" if path.is_dir() else path.with_name("evidence.db")
+        raise store_error(str(path), f"it is {kind}", f"Give a file, for example {example}.")
     if not create and not path.exists():
         raise store_error(str(path), "no such file", "Evidence comes from `qualify run`; or give --db.")
     if not path.parent.is_dir():
@@ -171,8 +200,10 @@ def _make_folder(folder: Path) -> None:
         raise StoreError(f"evidence store {folder}: the folder cannot be created ({error}). {advice}") from error
 
 
-def _options(url: URL) -> dict[str, Any]:
+def _options(url: URL, *, guest: bool) -> dict[str, Any]:
     """How the engine is created; a server that does not answer is given up after some seconds."""
+    if guest:  # each transaction looks anew whether somebody writes
+        return {"creator": lambda: connect(Path(str(url.database))), "poolclass": NullPool}
     if url.get_backend_name() == "sqlite":
         return {}
     options: dict[str, Any] = {"pool_pre_ping": True}

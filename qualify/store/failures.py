@@ -97,11 +97,16 @@ _EXPLANATIONS = (
         "with --db.",
     ),
 )
+_DAMAGED = next(known for known in _EXPLANATIONS if "SQLITE_CORRUPT" in known.codes)
 _UNKNOWN = _Explanation(
     codes=(),
     happened="the database reported an error",
     advice="If the message does not tell the cause, try the same place with sqlite3 or psql.",
 )
+
+
+class DamagedError(ValueError):
+    """A row holds what no qualify writes, and the schema does not allow."""
 
 
 class UnknownWordError(Exception):
@@ -115,6 +120,18 @@ def store_error(where: str, happened: str, advice: str, detail: str = "") -> Sto
 
 
 @contextmanager
+def understood() -> Iterator[None]:
+    """Turns what goes wrong while rows are read, and made facts, into DamagedError: stored text may hold anything."""
+    try:
+        yield
+    except (DamagedError, SQLAlchemyError, UnicodeDecodeError):
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        detail = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DamagedError(f"rows that do not belong together, or a value that cannot be: {detail}") from error
+
+
+@contextmanager
 def explained(where: str) -> Iterator[None]:
     """Turns every database error inside into a StoreError that names ``where``."""
     try:
@@ -122,7 +139,9 @@ def explained(where: str) -> Iterator[None]:
     except UnknownWordError as error:
         advice = "A newer qualify probably wrote it: read the run with that version."
         raise store_error(where, "it holds a run that this program cannot read", advice, str(error)) from error
-    except (SQLAlchemyError, OverflowError) as error:
+    except DamagedError as error:
+        raise store_error(where, _DAMAGED.happened, _DAMAGED.advice, str(error)) from error
+    except (SQLAlchemyError, OverflowError, UnicodeDecodeError) as error:
         explanation = _explanation(_code(error))
         cause = error.orig if isinstance(error, StatementError) and error.orig else error
         detail = " ".join(str(cause).split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, get_args
 
 from qualify.facts.case import Case, Workload
 from qualify.facts.environment import Environment
@@ -23,6 +23,7 @@ from qualify.facts.outcome import (
     Substituted,
     TimedOut,
     Timing,
+    Value,
     Witness,
     evidence_of,
     findings_of,
@@ -31,7 +32,7 @@ from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 from qualify.masks import PATTERNS, Mask
 from qualify.store import tables
-from qualify.store.failures import UnknownWordError
+from qualify.store.failures import DamagedError, UnknownWordError
 from qualify.store.types import decoded, unescaped
 
 Row = dict[str, Any]
@@ -39,6 +40,10 @@ Row = dict[str, Any]
 NOT_REACHED = NotRun(reason="the run ended before its turn")
 """what stands for a case without an outcome"""
 
+MOST_SEQUENCES = 1 << 22
+"""of one case; no plan has more"""
+_VERDICTS = frozenset(get_args(FindingVerdict))
+_VALUES = frozenset(get_args(Value))
 _STATISTICS = tuple(Statistics.__dataclass_fields__)
 _TIMING = tuple(name for name in Timing.__dataclass_fields__ if name != "samples_us")
 _LAUNCH = tuple(name for name in Launch.__dataclass_fields__ if name not in ("grid", "block"))
@@ -79,11 +84,39 @@ def lengths_to_text(lengths: Iterable[int]) -> str:
 
 def lengths_from_text(text: str) -> tuple[int, ...]:
     """The sequence lengths that :func:`lengths_to_text` wrote."""
-    lengths: list[int] = []
-    for part in filter(None, text.split(",")):
-        length, _, count = part.partition("x")
-        lengths += [int(length)] * int(count or 1)
-    return tuple(lengths)
+    pairs = [(int(length), int(count or 1)) for length, _, count in (part.partition("x") for part in _parts_of(text))]
+    if sum(count for _, count in pairs) > MOST_SEQUENCES or any(length < 0 or count < 1 for length, count in pairs):
+        raise DamagedError(f"the lengths of a batch are {text!r:.60}")
+    return tuple(length for length, count in pairs for _ in range(count))
+
+
+def _parts_of(text: str) -> Iterable[str]:
+    return filter(None, text.split(","))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """A list of texts."""
+    if type(value) is not list or not all(type(text) is str for text in value):
+        raise DamagedError(f"a list of texts is {value!r:.60}")
+    return tuple(value)
+
+
+def _spans(value: Any) -> tuple[tuple[int, int, int], ...]:
+    """A list of three whole numbers each."""
+    if type(value) is not list or not all(type(span) is list and [int] * 3 == [*map(type, span)] for span in value):
+        raise DamagedError(f"the spans of a case are {value!r:.60}")
+    return tuple((sequence, start, end) for sequence, start, end in value)
+
+
+def _code(value: Any) -> Any:
+    """Digests of files by kernel, or None."""
+    if value is not None and not (type(value) is dict and all(_digests(each) for each in value.values())):
+        raise DamagedError(f"the code of a run is {value!r:.60}")
+    return value
+
+
+def _digests(value: Any) -> bool:
+    return type(value) is dict and {str} >= set(map(type, value.values()))
 
 
 def stack_row(stack: Stack) -> Row:
@@ -144,6 +177,7 @@ def run_from(
 ) -> Run:
     """The run; its environments by name, because databases sort text differently."""
     known = {part["name"]: Environment(python=part["python"], stack=there) for part, there in environments}
+    _code(row["code"])
     return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings, environments=dict(sorted(known.items())))
 
 
@@ -199,9 +233,9 @@ def case_from(row: Row) -> Case:
         mask=_mask_from(row),
         seqlens_q=lengths_from_text(row["seqlens_q"]),
         seqlens_k=lengths_from_text(row["seqlens_k"]),
-        spans=tuple((sequence, start, end) for sequence, start, end in row["spans"]),
+        spans=_spans(row["spans"]),
     )
-    return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
+    return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=_texts(row["unclaimed"]), workload=workload)
 
 
 def _mask_fields(mask: Mask) -> Row:
@@ -307,7 +341,12 @@ def sample_rows(outcome: Outcome, outcome_id: int) -> list[Row]:
 
 def finding_from(check: str, verdict: FindingVerdict, detail: str, values: str) -> Finding:
     """The finding, from its columns as the database has them: far more of them are read than of anything else."""
-    return Finding(check=unescaped(check), verdict=verdict, detail=unescaped(detail), values=decoded(values))
+    if not all(type(stored) is str for stored in (check, verdict, detail, values)) or verdict not in _VERDICTS:
+        raise DamagedError(f"a finding has the verdict {verdict!r:.60}, or a part that is no text")
+    found = decoded(values)
+    if type(found) is not dict or not {type(value) for value in found.values()} <= _VALUES:
+        raise DamagedError(f"the values of a finding of {check:.60} are {values!r:.60}")
+    return Finding(check=unescaped(check), verdict=verdict, detail=unescaped(detail), values=found)
 
 
 def outcome_from(row: Row, parts: Parts) -> Outcome:
@@ -319,7 +358,7 @@ def outcome_from(row: Row, parts: Parts) -> Outcome:
         case "substituted":
             return Substituted(evidence=_evidence_from(row, findings, parts))
         case "refused":
-            return Refused(by=row["by"], reasons=tuple(row["reasons"]))
+            return Refused(by=row["by"], reasons=_texts(row["reasons"]))
         case "crashed":
             return Crashed(**_pick(row, ("stage", "error", "log", "attempt")), findings=findings)
         case "timed_out":
@@ -333,7 +372,7 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
     witness = Witness(
         state=row["witness_state"],
         reason=row["witness_reason"],
-        expected=tuple(row["witness_expected"]),
+        expected=_texts(row["witness_expected"]),
         launches=tuple(_launch_from(part) for part in parts.launches),
         calls=row["witness_calls"],
     )

@@ -24,9 +24,14 @@ _LOCK = 7_217_401
 
 
 def head() -> str:
-    """The newest revision: every script is called ``rREVISION_what.py``."""
+    """The newest revision."""
+    return max(_revisions())
+
+
+def _revisions() -> list[str]:
+    """Every revision that this program knows: the scripts are called ``rREVISION_what.py``."""
     scripts = files("qualify.store.migrations.versions").iterdir()
-    return max(script.name.partition("_")[0][1:] for script in scripts if script.name.startswith("r"))
+    return [script.name.partition("_")[0][1:] for script in scripts if script.name.startswith("r")]
 
 
 def config() -> Config:
@@ -46,7 +51,7 @@ def prepare(database: Database, *, create: bool, migrate: bool) -> None:
         if found == head():
             return
         _check(database, connection, create=create)
-    if not migrate:
+    if not migrate or database.guest:
         raise _outdated(database, found)
     with database.migrating() as connection:
         if not database.sqlite:
@@ -89,20 +94,15 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
 
 
 def _check(database: Database, connection: Connection, *, create: bool) -> None:
-    from alembic.script import ScriptDirectory
-    from alembic.util import CommandError
-
     found = revision_of(connection)
     if found is None:
         _check_empty(database, connection, create=create)
         return
-    try:
-        ScriptDirectory.from_config(config()).get_revision(found)
-    except CommandError as error:
-        happened = f"it is at schema revision {found}, which this program ({head()}) does not know"
+    if found not in _revisions():  # as a whole: to Alembic the beginning of one, or nothing, would do
+        happened = f"it is at schema revision {found or 'none'}, which this program ({head()}) does not know"
         raise store_error(
             database.where, happened, "A newer qualify wrote it: upgrade with pip install -U attn-qualify."
-        ) from error
+        )
 
 
 def _check_empty(database: Database, connection: Connection, *, create: bool) -> None:

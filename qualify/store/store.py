@@ -239,7 +239,7 @@ class Store:
             return found[0], record
 
     def accept(self, baseline: Baseline) -> None:
-        """Adds a baseline, which is the current one of its matrix and variant from now on.
+        """Adds a baseline, which is the current one of its matrix, variant and name from now on.
 
         Raises UsageError, and adds nothing, where the run has been removed meanwhile.
         """
@@ -248,15 +248,16 @@ class Store:
             self._check_run(connection, baseline.run_id)
             insert_baseline(connection, baseline)
 
-    def baselines(self, matrix: str | None = None) -> list[Baseline]:
-        """Every acceptance, of one matrix or of all, newest first; what is dated in the future last."""
+    def baselines(self, matrix: str | None = None, name: str | None = None) -> list[Baseline]:
+        """Every acceptance, of one matrix or name or of all, newest first; what is dated in the future last."""
         with self._database.reading() as connection:
-            return load_baselines(connection, matrix=matrix)
+            return load_baselines(connection, matrix=matrix, name=name)
 
-    def baseline(self, matrix: str, variant: str) -> Baseline | None:
-        """The current baseline of a matrix on a device model; None where nobody accepted one."""
+    def baseline(self, matrix: str, variant: str, name: str = "") -> Baseline | None:
+        """The current baseline of a matrix on a device model under that name; None where nobody accepted one."""
         with self._database.reading() as connection:
-            return next(iter(load_baselines(connection, matrix=matrix, variant=variant, limit=1)), None)
+            found = load_baselines(connection, matrix=matrix, variant=variant, name=name, limit=1)
+        return next(iter(found), None)
 
     def add_selftest(self, result: SelfTest) -> None:
         """Adds a result of the selftest."""

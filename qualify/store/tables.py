@@ -17,8 +17,9 @@
                                                  └─ outbox
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
-counts. So are baselines: the largest ``id`` of a matrix and a variant is the current one. The tables of the canary
-service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too (writers.py).
+counts. So are baselines: the largest ``id`` of a matrix, a variant and a name is the current one. The tables of the
+canary service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too
+(writers.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from typing import Any, get_args
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     CheckConstraint,
     Column,
     ForeignKey,
@@ -35,7 +35,6 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Table,
-    Text,
     UniqueConstraint,
 )
 
@@ -46,7 +45,7 @@ from qualify.facts.dtypes import Dtype
 from qualify.facts.outcome import OUTCOMES, Bound, FindingVerdict, Role, WitnessState
 from qualify.facts.run import RunState, Verdict
 from qualify.facts.stack import ComponentKind
-from qualify.store.types import Json, Real, Repeated, UtcTime, Words
+from qualify.store.types import Flag, Json, Real, Repeated, Stored, UtcTime, Whole, Word, Words
 
 metadata = MetaData(
     naming_convention={
@@ -67,28 +66,29 @@ def _key(name: str) -> Column[int]:
 
 
 def _whole(name: str, **options: Any) -> Column[int]:
-    return Column(name, BigInteger, nullable=options.pop("nullable", False), **options)
+    nullable = options.pop("nullable", False)
+    return Column(name, Whole(name), nullable=nullable, **options)
 
 
 def _real(name: str, *, nullable: bool = False) -> Column[float]:
-    return Column(name, Real, nullable=nullable)
+    return Column(name, Real(name), nullable=nullable)
 
 
 def _words(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
-    return Column(name, Words, nullable=nullable, primary_key=primary_key)
+    return Column(name, Words(name), nullable=nullable, primary_key=primary_key)
 
 
 def _word(name: str, *, nullable: bool = False) -> Column[str]:
     """Text of qualify's own: a word of a closed list, digits, a digest. Every database takes it as it is."""
-    return Column(name, Text, nullable=nullable)
+    return Column(name, Word(name), nullable=nullable)
 
 
 def _json(name: str, *, nullable: bool = False) -> Column[Any]:
-    return Column(name, Json, nullable=nullable)
+    return Column(name, Json(name), nullable=nullable)
 
 
 def _flag(name: str) -> Column[bool]:
-    return Column(name, Boolean, nullable=False)
+    return Column(name, Flag(name), nullable=False)
 
 
 def _part_of(target: str, name: str, *, primary_key: bool = False, nullable: bool = False) -> Column[Any]:
@@ -98,7 +98,7 @@ def _part_of(target: str, name: str, *, primary_key: bool = False, nullable: boo
 def _one_of(name: str, allowed: Any) -> CheckConstraint:
     """The column holds one of a Literal's values (or of a tuple's)."""
     values = ", ".join(f"'{value}'" for value in get_args(allowed) or allowed)
-    return CheckConstraint(f'"{name}" IN ({values})', name=name)
+    return CheckConstraint(f'"{name}" IN ({values})', name=name, info={name: frozenset(get_args(allowed) or allowed)})
 
 
 stacks = Table(
@@ -158,9 +158,9 @@ runs = Table(
     # The card itself: a stack is shared by all cards of one model, so its fingerprint leaves the UUID out.
     _words("device_uuid", nullable=True),
     # By kernel and file; most runs have the same. NULL in runs of before it was noted.
-    Column("code", Repeated),
+    Column("code", Repeated("code")),
     # By kernel and key of its card, in the same way.
-    Column("terms", Repeated),
+    Column("terms", Repeated("terms")),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),
@@ -271,7 +271,7 @@ outcomes = Table(
     _real("latency_us", nullable=True),
     _whole("launches_per_block", nullable=True),
     _whole("rotated_bytes", nullable=True),
-    Column("cold", Boolean),
+    Column("cold", Flag("cold")),
     _real("host_us", nullable=True),
     _whole("flops", nullable=True),
     _whole("compulsory_bytes", nullable=True),
@@ -364,7 +364,8 @@ baselines = Table(
     _words("reason"),
     Column("accepted_at", UtcTime, nullable=False),
     # Checks by glob; NULL where an older program accepted it.
-    Column("waivers", Json),
+    Column("waivers", Json("waivers")),
+    _words("name"),
     Index(None, "matrix", "variant", "id"),
     Index(None, "run_id"),
 )
@@ -444,7 +445,7 @@ watched_stacks = Table(
     _words("changing_to"),
     Column("changing_since", UtcTime),
     # What differs there; NULL where an older program saw it.
-    Column("changes", Json),
+    Column("changes", Json("changes")),
 )
 
 fires = Table(
@@ -515,3 +516,12 @@ outbox = Table(
     _one_of("kind", AlertKind),
     _one_of("state", AlertState),
 )
+
+# What the database checks as a row is written is checked again as it is read: a file may have been changed meanwhile.
+for _table in metadata.tables.values():
+    _words_of = {name: allowed for part in _table.constraints for name, allowed in part.info.items()}
+    for _column in _table.columns:
+        if isinstance(_column.type, Stored | UtcTime):
+            _column.type.nullable = bool(_column.nullable)
+        if isinstance(_column.type, Stored):
+            _column.type.words = _words_of.get(_column.name, frozenset())

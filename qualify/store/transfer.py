@@ -10,12 +10,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 from sqlalchemy import Connection
@@ -25,8 +27,10 @@ from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.facts.outcome import Outcome
 from qualify.facts.run import Record, Run
+from qualify.files import kind_of, open_regular
 from qualify.store import reading, writing
 from qualify.store.tables import runs
+from qualify.text import one_line
 
 VERSION = 8
 """of the lines and of the records in them; raise it when a field of Run, Case or Outcome changes"""
@@ -37,6 +41,13 @@ SIDES = READ[:4]
 """formats that are read: version 3 only added words to the dtypes and descale factors of version 2, version 4 a flag of
 calls that were not made before, version 5 the code of a run; version 6 has a mask in place of three fields, version 7
 also the environments of a run, version 8 what its kernel cards promised"""
+LONGEST_LINE = 1 << 26
+"""bytes; the longest line is the first, with the digests of all files behind the kernels"""
+PACKED = 100
+"""evidence packs to a tenth or a thirtieth of its size; what unpacks to more than this times its size is none"""
+MOST_BYTES = 1 << 24
+"""what a file may unpack to however small it is"""
+_BURST = "It was probably made to fill the memory of who reads it: take the file from where it was exported."
 _AGAIN = "Copy it again, or make it again with `qualify db export`."
 _GROUP = 500
 # A run's id becomes the name of a folder, and a file may come from anywhere.
@@ -107,6 +118,8 @@ def write(evidence: RunArchive, path: Path) -> str:
     Raises:
         InfrastructureError: it cannot be written there.
     """
+    if kind := kind_of(path):
+        raise InfrastructureError(f"--out {path}: it is {kind}, and the run would replace it. Give the name of a file.")
     unfinished = path.with_name(f".{path.name}.unfinished")
     digest = hashlib.sha256()
     try:
@@ -127,60 +140,93 @@ def write(evidence: RunArchive, path: Path) -> str:
 
 
 def read(path: Path) -> RunArchive:
-    """What a file holds.
+    """What a file holds. Its digest is checked first, line by line: only then is there anything to keep in memory.
 
     Raises:
-        UsageError: it is no such file, is of another version, or was cut off or changed.
+        UsageError: it is no such file, is of another version, or was cut off, changed or packed to burst.
     """
     try:
-        with gzip.open(path) as packed:
-            *lines, last = packed.read().removesuffix(b"\n").split(b"\n")
-        return _parse(path, lines, last)
+        with open_regular(path) as file:
+            head = _checked(path, file)
+            file.seek(0)
+            return _records(path, head, _lines(path, file))
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
         raise _refused(path, f"it is no exported run, or it was cut off or damaged ({error})", _AGAIN) from error
     except OSError as error:
         raise _refused(path, error.strerror or str(error), "The name is probably mistyped.") from error
 
 
-def _parse(path: Path, lines: list[bytes], last: bytes) -> RunArchive:
-    head, trailer = json.loads(lines[0] if lines else last), json.loads(last)
+def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """The unpacked lines. Raises UsageError for more than evidence can make of so few bytes."""
+    room = MOST_BYTES + PACKED * os.fstat(file.fileno()).st_size
+    packed = gzip.GzipFile(fileobj=file)
+    while line := packed.readline(LONGEST_LINE + 1):
+        room -= len(line)
+        if len(line) > LONGEST_LINE:
+            raise _refused(path, f"it holds a line of more than {LONGEST_LINE >> 20} MiB", _BURST)
+        if room < 0:
+            raise _refused(path, f"it unpacks to more than {PACKED} times its size", _BURST)
+        yield line.removesuffix(b"\n")
+
+
+def _checked(path: Path, file: BinaryIO) -> dict[str, Any]:
+    """The first line of a file whose digest is right."""
+    digest, first, last = hashlib.sha256(), b"", b""
+    for number, line in enumerate(_lines(path, file)):
+        if number:
+            digest.update(last + b"\n")
+        first, last = (line if number == 0 else first), line
+    head, trailer = json.loads(first), json.loads(last)
+    _check_format(path, head)
+    stated = trailer.get("sha256") if isinstance(trailer, dict) else None
+    if stated is None:
+        raise _refused(path, "it was cut off: the digest at its end is missing", _AGAIN)
+    if stated != digest.hexdigest():
+        content, says = digest.hexdigest()[:12], one_line(str(stated)[:12])
+        raise _refused(path, f"it was changed: its content has the sha256 {content}…, and it says {says}…", _AGAIN)
+    return dict(head)
+
+
+def _check_format(path: Path, head: object) -> None:
     found = head.get("format") if isinstance(head, dict) else None
     if not str(found).startswith(FORMAT.rpartition("/")[0]):
         raise _refused(path, "it is no exported run (no format)", _AGAIN)
     if found not in READ:
         raise _refused(
             path,
-            f"it has the format {found}, and this qualify reads {' and '.join(READ)}",
+            f"it has the format {one_line(str(found)[:60])}, and this qualify reads {' and '.join(READ)}",
             "Import it with the version of qualify that wrote it, bring that store forward with `qualify db upgrade`, "
             "and export the run again.",
         )
-    stated = trailer.get("sha256") if isinstance(trailer, dict) else None
-    if stated is None:
-        raise _refused(path, "it was cut off: the digest at its end is missing", _AGAIN)
-    computed = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
-    if stated != computed:
-        detail = f"it was changed: its content has the sha256 {computed[:12]}…, and it says {str(stated)[:12]}…"
-        raise _refused(path, detail, _AGAIN)
+
+
+def _records(path: Path, head: dict[str, Any], lines: Iterator[bytes]) -> RunArchive:
+    """The records of a file whose digest is right, each made of its line at once."""
     try:
-        return _evidence(head, [json.loads(line) for line in lines[1:]])
+        return _evidence(head, map(json.loads, islice(lines, 1, None)))
     except (ValidationError, KeyError, IndexError, TypeError, ValueError) as error:
         detail = " ".join(str(error).split())[:300]
         raise _refused(path, f"its records are none ({detail})", "It was probably not made by qualify.") from error
 
 
-def _evidence(head: dict[str, Any], lines: list[dict[str, Any]]) -> RunArchive:
+def _evidence(head: dict[str, Any], lines: Iterator[dict[str, Any]]) -> RunArchive:
     run = codec.from_data(Run, head["run"])
     if not _RUN_ID.fullmatch(run.id):
         raise ValueError(f"run id {run.id!r}")
-    sides = head["format"] in SIDES
-    written = [_with_mask(line["case"]) if sides else line["case"] for line in lines if "case" in line]
-    cases = [codec.from_data(Case, case) for case in written]
-    if len({case.id for case in cases}) < len(cases):
-        raise ValueError("a case is there twice")
-    attempts = [line for line in lines if "case" not in line]
-    if not all(type(line["of"]) is int and line["of"] >= 0 for line in attempts):
-        raise ValueError("an outcome names no case")
-    outcomes = [Record(case=cases[line["of"]], outcome=codec.from_data(Outcome, line["outcome"])) for line in attempts]
+    old, cases, outcomes, ids = head["format"] in SIDES, [], [], set()
+    for line in lines:
+        if "sha256" in line:
+            break
+        if "case" in line:
+            case = codec.from_data(Case, _with_mask(line["case"]) if old else line["case"])
+            if case.id in ids:
+                raise ValueError("a case is there twice")
+            ids.add(case.id)
+            cases.append(case)
+        elif type(line["of"]) is not int or line["of"] < 0:
+            raise ValueError("an outcome names no case")
+        else:
+            outcomes.append(Record(case=cases[line["of"]], outcome=codec.from_data(Outcome, line["outcome"])))
     return RunArchive(run=run, cases=cases, outcomes=outcomes)
 
 

@@ -13,14 +13,100 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, overload
 
-from sqlalchemy import DateTime, Dialect, Double, Text
+from sqlalchemy import BigInteger, Boolean, DateTime, Dialect, Double, Text
 from sqlalchemy.types import TypeDecorator
+
+from qualify.store.failures import DamagedError
 
 _UNSTORABLE = re.compile("[\x00\x1a\ud800-\udfff]")
 _ESCAPED = re.compile("\x1a([0-9a-f]{4})")
 
 
-class Real(TypeDecorator[float]):
+class Stored(TypeDecorator[Any]):
+    """A column's type that holds to it: SQLite keeps whatever value is written into a file.
+
+    What comes back as another type, as NULL where there can be none, or as a word that the column does not know, is a
+    DamagedError. PostgreSQL sees to it by itself.
+    """
+
+    impl: Any = Text
+    cache_ok = True
+    kind: type = str
+
+    def __init__(self, name: str, *, nullable: bool = False, words: frozenset[str] = frozenset()) -> None:
+        super().__init__()
+        self.name = name
+        self.nullable = nullable
+        self.words = words
+
+    def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """What makes a driver's value of the right type the one that was stored; None where it is that already."""
+        return None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """What checks the driver's value, and makes it the one that was stored."""
+        convert = self.convert(dialect)
+        if dialect.name != "sqlite":
+            return convert
+        kind, nullable, words = self.kind, self.nullable, self.words
+
+        # Three of them, because a run has millions of values.
+        def converted(value: Any) -> Any:
+            if type(value) is kind:
+                return convert(value) if convert else value
+            return self._missing(value)
+
+        def plain(value: Any) -> Any:
+            return value if type(value) is kind else self._missing(value)
+
+        def word(value: Any) -> Any:
+            return value if value in words or (value is None and nullable) else self._missing(value)
+
+        return word if words else converted if convert else plain
+
+    def _missing(self, value: Any) -> None:
+        """NULL where there may be none; else a DamagedError."""
+        if value is None and self.nullable:
+            return
+        right = f"none of {', '.join(sorted(self.words))}" if self.words else f"no {NAMES[self.kind]}"
+        raise DamagedError(f"{self.name} is {value!r:.60}, which is {right}")
+
+
+NAMES: dict[type, str] = {str: "text", int: "whole number", float: "number"}
+"""what a column holds, in a message"""
+
+
+class Word(Stored):
+    """Text of qualify's own: every database takes it as it is."""
+
+    cache_ok = True
+
+
+class Whole(Stored):
+    """A whole number."""
+
+    impl = BigInteger
+    cache_ok = True
+    kind = int
+
+
+class Flag(Stored):
+    """True or false; SQLite has 1 and 0."""
+
+    impl = Boolean
+    cache_ok = True
+    kind = int
+
+    def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """What makes a flag of the number."""
+        return _flag if dialect.name == "sqlite" else None
+
+
+def _flag(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+class Real(Stored):
     """A double whose NaN survives.
 
     SQLite turns NaN into NULL, so there it is stored as the text ``NaN``, which sorts above every number: the
@@ -29,6 +115,7 @@ class Real(TypeDecorator[float]):
 
     impl = Double
     cache_ok = True
+    kind = float
 
     def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes a value ready for the driver."""
@@ -36,18 +123,19 @@ class Real(TypeDecorator[float]):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
         """What makes the driver's value a number again."""
-        return _text_to_nan if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
+        checked = super().result_processor(dialect, coltype)
+        return checked if checked is None or dialect.name != "sqlite" else lambda value: checked(_text_to_nan(value))
 
 
 def _nan_to_text(value: float | None) -> float | str | None:
     return "NaN" if value is not None and math.isnan(value) else value
 
 
-def _text_to_nan(value: float | str | None) -> float | None:
-    return float(value) if isinstance(value, str) else value
+def _text_to_nan(value: Any) -> Any:
+    return math.nan if value == "NaN" else value
 
 
-class Words(TypeDecorator[str]):
+class Words(Stored):
     """Text from outside (logs, kernel names), which may hold what a database refuses.
 
     PostgreSQL takes no NUL and no database takes a lone surrogate. Each becomes U+001A and four hexadecimal
@@ -61,7 +149,7 @@ class Words(TypeDecorator[str]):
         """What makes a text ready for the driver."""
         return _escaped
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+    def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes the driver's text the one that was stored."""
         return unescaped
 
@@ -87,7 +175,7 @@ def unescaped(value: str | None) -> str | None:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), value)
 
 
-class Json(TypeDecorator[Any]):
+class Json(Stored):
     """A list or a dictionary as JSON text; NaN and infinities are written as Python's json writes them."""
 
     impl = Text
@@ -97,7 +185,7 @@ class Json(TypeDecorator[Any]):
         """What makes one line of ASCII."""
         return _encoded
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+    def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes lists and dictionaries again."""
         return decoded
 
@@ -107,7 +195,7 @@ class Repeated(Json):
 
     cache_ok = True
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+    def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes lists and dictionaries again."""
         return _decoded_once
 
@@ -147,6 +235,10 @@ class UtcTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
+    def __init__(self, *, nullable: bool = False) -> None:
+        super().__init__(timezone=True)
+        self.nullable = nullable
+
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         """The time in UTC; without its zone on SQLite, which has none."""
         if value is None:
@@ -157,7 +249,9 @@ class UtcTime(TypeDecorator[datetime]):
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """The time, aware and in UTC."""
+        """The time, aware and in UTC. Raises DamagedError for NULL where there can be none."""
         if value is None:
+            if not self.nullable:
+                raise DamagedError("a time is missing")
             return None
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Table, func, insert, select, update
+from sqlalchemy import Connection, Dialect, Table, func, insert, select, type_coerce, update
 from sqlalchemy.exc import IntegrityError
 
 from qualify.errors import UsageError
@@ -17,6 +17,7 @@ from qualify.facts.run import Record, Run
 from qualify.facts.stack import Ceilings, Stack
 from qualify.store import mapping, tables
 from qualify.store.reading import chunks, load_runs
+from qualify.store.types import Words
 
 _PARTS: tuple[tuple[Table, Callable[[Outcome, int], list[mapping.Row]]], ...] = (
     (tables.findings, mapping.finding_rows),
@@ -58,7 +59,8 @@ def attach_environments(connection: Connection, run_id: str, stacks: Mapping[str
     """Says on which stacks the environments of a run run. What has a stack keeps it; another one is a UsageError."""
     part, known = tables.run_environments.c, tables.stacks.c
     joined = tables.run_environments.outerjoin(tables.stacks, part.stack_id == known.id)
-    rows = connection.execute(select(part.name, known.fingerprint).select_from(joined).where(part.run_id == run_id))
+    fingerprint = type_coerce(known.fingerprint, Words("fingerprint", nullable=True)).label("fingerprint")
+    rows = connection.execute(select(part.name, fingerprint).select_from(joined).where(part.run_id == run_id))
     found: dict[str, str | None] = {row.name: row.fingerprint for row in rows}
     for name, stack in stacks.items():
         if name not in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from qualify import assets
 from qualify.cards import load
+from qualify.cards.folders import strangers
 from qualify.errors import CardError, UsageError
 
 
@@ -41,13 +43,73 @@ def test_extra_folder_adds_kernels(write: Any, kernel: Any, tmp_path: Path, name
     assert {"my-kernel", "tiled-torch"} <= set(names)
 
 
+IN = "kernels/mistyped.yaml is left out"
+HOME = "here a card has the key {} at its top level, and this has"
+
+
 def test_foreign_yaml_is_ignored(write: Any, tmp_path: Path) -> None:
-    """Files without the key of a kernel card, and folders, are not cards, whatever they hold."""
+    """Files without the key of a kernel card, and folders, are not cards, whatever they hold; both are told."""
     write("apiVersion: v1\n---\nkind: !x List\n", "pod.yaml")
     write("matrix: m\nexpect:\n  - kernel: x\n", "m.yaml")
-    write(b"\xff\xfe\0", "noise.yaml")
     (tmp_path / "folder.yaml").mkdir()
     assert load.kernel_names() == list(load.load_kernels((tmp_path,)))
+    assert [
+        f"{tmp_path}/folder.yaml is left out: it is a folder",
+        f"{tmp_path}/pod.yaml is left out: {HOME.format('kernel or matrix or canary')} the keys apiVersion, kind",
+    ] == strangers((tmp_path,))
+
+
+CARD_AS = {
+    "UTF-16": (lambda text: text.encode("utf-16"), "is UTF-16; save it as UTF-8"),
+    "UTF-32": (lambda text: text.encode("utf-32"), "save it as UTF-8"),
+    "Latin-1": (lambda text: f"# é\n{text}".encode("latin-1"), "is not UTF-8: byte 0xe9"),
+    "a zero byte": (lambda text: f"{text}\0".encode(), "holds a zero byte"),
+    "a byte order mark": (lambda text: text.encode("utf-8-sig"), ""),
+    "indented": (lambda text: "".join(f"  {line}" for line in text.splitlines(keepends=True)).encode(), ""),
+    "after a marker": (lambda text: f"%YAML 1.2\n---\n\n# mine\n{text}".encode(), ""),
+    "quoted": (lambda text: text.replace("kernel:", '"kernel" :', 1).encode(), ""),
+    "a form feed": (lambda text: f"\x0c{text}".encode(), "a character that YAML forbids (0xc); remove it"),
+    "a mark inside": (lambda text: f"\n\ufeff{text}".encode(), "my-kernel.yaml"),
+}
+
+
+@pytest.mark.parametrize("way", CARD_AS)
+def test_no_card_vanishes(write: Any, kernel: Any, tmp_path: Path, way: str) -> None:
+    """However an editor has saved a card, it is loaded, or it is an error that says what is wrong with it."""
+    change, problem = CARD_AS[way]
+    write(own(kernel), "my-kernel.yaml")
+    path = tmp_path / "my-kernel.yaml"
+    path.write_bytes(change(path.read_text()))
+    if problem:
+        with pytest.raises(CardError) as told:
+            load.load_kernels((tmp_path,))
+        assert problem in str(told.value)
+    else:
+        assert "my-kernel" in load.load_kernels((tmp_path,))
+
+
+def test_a_pipe_in_the_folder_is_told(tmp_path: Path) -> None:
+    """It is not opened, which could wait for ever, and not passed over."""
+    os.mkfifo(tmp_path / "mine.yaml")
+    with pytest.raises(CardError, match=r"mine\.yaml: is not a regular file \(a pipe\)"):
+        load.load_kernels((tmp_path,))
+
+
+def test_what_is_read_as_no_card_is_told(write: Any, kernel: Any, model: Any, tmp_path: Path) -> None:
+    """A name that is not looked for, a mistyped key, a card in another kind's folder; but no file named by a path."""
+    write(own(kernel), "kernels/mine.yml")
+    write("kernle: x\n", "kernels/mistyped.yaml")
+    write("matrix: m\n", "kernels/elsewhere.yaml")
+    write("waivers: []\n", "matrices/waivers.yaml")
+    write("traffic: t\n", "matrices/t.yaml")
+    write({"models": 1}, "matrices/models/m.json")
+    models = f"{tmp_path}/matrices/models"
+    assert [
+        f"{tmp_path}/kernels/elsewhere.yaml is left out: {HOME.format('kernel')} the keys matrix",
+        f"{tmp_path}/kernels/mine.yml is left out: the name of a card ends in .yaml, so call it mine.yaml",
+        f"{tmp_path}/{IN}: {HOME.format('kernel')} the keys kernle; perhaps you meant kernel",
+        f"{models}/m.json is left out: {HOME.format('model')} the keys models; perhaps you meant model",
+    ] == [line for line in strangers((tmp_path,)) if "/canaries/" not in line]
 
 
 def test_broken_kernel_card_is_reported(write: Any, tmp_path: Path) -> None:

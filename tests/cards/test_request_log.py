@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,23 @@ def test_logs_that_cannot_be_read(tmp_path: Path, name: str, text: str | None, e
     with pytest.raises(UsageError) as caught:
         read_log(path)
     assert expected in str(caught.value)
+
+
+def test_a_log_that_is_no_file(tmp_path: Path) -> None:
+    """A pipe without a writer would wait for ever."""
+    path = tmp_path / "log.csv"
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="it is a pipe, and only a regular file is read"):
+        read_log(path)
+
+
+def test_a_line_without_end(tmp_path: Path) -> None:
+    """A file without a line break is not read into memory to find one."""
+    path = tmp_path / "log.jsonl"
+    with path.open("wb") as file:
+        file.truncate(8 << 30)  # takes no space on disk
+    with pytest.raises(UsageError, match=r"log\.jsonl:1:1: is a line of more than 16777216 characters"):
+        read_log(path)
 
 
 def test_a_compressed_log_under_another_name(tmp_path: Path) -> None:

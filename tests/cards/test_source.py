@@ -132,7 +132,8 @@ def test_unreadable_content(write: Any, content: object, expected: str) -> None:
     [
         ('{"a": 1,}', "m.json:1:9: is not valid JSON: "),
         ("a: 1", "m.json:1:1: is not valid JSON: Expecting value"),
-        ('{"a": NaN}', "m.json: is not valid JSON: NaN is not JSON"),
+        ('{"a": NaN}', "m.json:1:7: a: is NaN, and JSON has no such number; leave the key out"),
+        ('{"NaN": "NaN",\n "b": [1, -Infinity]}', "m.json:2:11: b[1]: is -Infinity, and JSON has no such number"),
         ("", "m.json:1:1: is not valid JSON: Expecting value: the file is empty"),
         ("<!DOCTYPE html><html>", "m.json:1:1: is not valid JSON: Expecting value: this is a web page"),
         ("version https://git-lfs.github.com/spec/v1\n", "Expecting value: this is a pointer of Git LFS"),
@@ -207,7 +208,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     """A named pipe that nobody writes to is refused at once."""
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert "pipe.yaml: is not a regular file (a device, pipe or socket); give a file" == message(tmp_path / "pipe.yaml")
+    assert "pipe.yaml: is not a regular file (a pipe); give a file" == message(tmp_path / "pipe.yaml")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

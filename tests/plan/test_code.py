@@ -195,6 +195,12 @@ def test_many_writers_leave_a_whole_cache(tmp_path: Path) -> None:
     assert [cache] == sorted(tmp_path.glob("sha256*"))
 
 
+def test_a_pipe_is_left_out(tmp_path: Path) -> None:
+    """To open one would wait for a writer; Python could not import it either."""
+    os.mkfifo(tmp_path / "attend.py")
+    assert {} == digests_of([str(tmp_path / "attend.py")], tmp_path / "cache.json")
+
+
 def test_a_file_that_has_gone_is_left_out(tmp_path: Path) -> None:
     """While pip replaces files, one may vanish between the list and the look."""
     assert {} == digests_of([str(tmp_path / "gone.so")], tmp_path / "sha256.json")

@@ -255,6 +255,39 @@ def test_ten_million_cells_are_refused_by_counting(monkeypatch: pytest.MonkeyPat
         tracemalloc.stop()
 
 
+HUGE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        {"prefill": {"batch": HUGE, "seqlen": 1}},
+        {"chunked": {"batch": HUGE, "chunk": 1, "context": 1}},
+        {"decode": {"batch": HUGE, "context": 1}},
+        {"verify": {"batch": HUGE, "draft": 1, "context": 1}},
+        {"decode": {"batch": 65535, "context": list(range(1, 101))}},
+    ],
+    ids=["prefill", "chunked", "decode", "verify", "many"],
+)
+def test_a_batch_is_counted_before_it_is_made(phases: dict[str, Any]) -> None:
+    """A shape holds the lengths of all its sequences: two thousand million would fill the memory."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match=r"its shapes hold [0-9,]+ sequences, more than 4,000,000 together"):
+            plan(models=[geometry()], masks="model", phases=phases)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_batch_of_an_incident_is_counted_too() -> None:
+    """Its list of lengths is repeated as often."""
+    call = {"heads_q": 1, "heads_kv": 1, "head_dim": 8, "seqlens_q": [1, 2], "batch": HUGE}
+    incident = {"incident": "a-1", "issue": "a/b#1", "title": "x", "trigger": "x", "shown_by": "census"}
+    with pytest.raises(UsageError, match=r"its shapes hold 4,294,967,29[0-9] sequences"):
+        make_plan(make_matrix(incidents=[incident | {"calls": [call]}], kernels=["*"]), KERNELS)
+
+
 def test_the_limit_may_be_raised_or_lowered() -> None:
     """limit_cases is a policy of the matrix; the limit itself is allowed."""
     count = 2 * 3 * 1 * 2

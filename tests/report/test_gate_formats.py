@@ -32,17 +32,19 @@ from qualify.facts.run import CellJudgement
 from qualify.facts.stack import Component
 from qualify.judge.against import compare_with
 from qualify.judge.judged import Judged, judge
-from qualify.report.annotations import MOST, to_github, worst_annotations
-from qualify.report.attestation import parse_subject, to_statement
 from qualify.report.contract import gate_schema
 from qualify.report.differences import to_text as diff_text
 from qualify.report.files import write_diff, write_report
-from qualify.report.junit import to_junit
-from qualify.report.markdown import LIMIT_BYTES, escaped, to_markdown
+from qualify.report.formats import github, junit, markdown
+from qualify.report.formats.github import MOST, worst_annotations
+from qualify.report.formats.in_toto import parse_subject, to_statement
+from qualify.report.formats.interface import OutputOptions
+from qualify.report.formats.markdown import LIMIT_BYTES, escaped
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 
+OPTIONS = OutputOptions(now=NOW)
 HOSTILE = (
     "void a<b, c>::k(int)",
     "x\n::error file=a::owned",
@@ -124,7 +126,7 @@ def suites(text: str) -> JUnitXml:
 
 def test_junit_counts_and_kinds(mixed: Judged) -> None:
     """Failures, errors and skips are where they belong, and each suite counts its own."""
-    found = suites(to_junit(mixed))
+    found = suites(junit.render(mixed, OPTIONS))
     cases = {case.name: case for suite in found for case in suite}
     kinds = {name: [type(item) for item in cases[name].result] for name in IDS}
     assert {IDS[0]: [Failure], IDS[1]: [Error], IDS[2]: [Skipped], IDS[3]: []} == kinds
@@ -146,13 +148,13 @@ def test_junit_counts_and_kinds(mixed: Judged) -> None:
 
 def test_junit_is_red_where_only_the_verdict_is(store: Store, path: Path) -> None:
     """All cases passed, and the run was interrupted: that is an error, and no green tree."""
-    found = suites(to_junit(judged_run(store, path, state="interrupted")))
+    found = suites(junit.render(judged_run(store, path, state="interrupted"), OPTIONS))
     assert (0, 1) == (found.failures, found.errors)
 
 
 def test_junit_names_are_unique_and_hostile_ones_are_text(evil: Judged) -> None:
     """The parser finds as many cases as there are, each name once, and nothing that a name brought along."""
-    text = to_junit(evil)
+    text = junit.render(evil, OPTIONS)
     found = [case for suite in suites(text) for case in suite]
     names = [(case.classname, case.name) for case in found]
     assert len(names) == len(set(names)) == 1 + len(evil.conclusion.cells) + len(evil.records)
@@ -173,7 +175,7 @@ def test_junit_of_thousands_of_failures(store: Store, path: Path) -> None:
             judged.conclusion, judgements=tuple(replace(item, case_id=case.id, verdict="FAIL") for case in cases)
         ),
     )
-    text = to_junit(many)
+    text = junit.render(many, OPTIONS)
     assert len(text) < 30_000_000
     found = suites(text)
     names = [(case.classname, case.name) for suite in found for case in suite]
@@ -182,7 +184,7 @@ def test_junit_of_thousands_of_failures(store: Store, path: Path) -> None:
 
 def test_markdown_holds_no_markup_of_others(evil: Judged) -> None:
     """No tag, link, mention, image or line break but ours."""
-    text = to_markdown(evil, NOW)
+    text = markdown.render(evil, OPTIONS)
     tags = Tags()
     tags.feed(text)
     assert {"code"} >= set(tags.seen)
@@ -211,7 +213,7 @@ def test_markdown_stays_below_a_mebibyte(store: Store, path: Path) -> None:
     judgements = (*judged.conclusion.judgements, *(replace(item, case_id=record.case.id) for record in records))
     conclusion = replace(judged.conclusion, cells=cells, judgements=judgements)
     large = replace(judged, conclusion=conclusion, records=[*judged.records, *records])
-    text = to_markdown(large, NOW)
+    text = markdown.render(large, OPTIONS)
     assert 0.9 * LIMIT_BYTES < len(text.encode()) < 1 << 20
     last = html.unescape(text.splitlines()[-1])
     assert last.endswith(f"more lines do not fit here. Everything: <code>qualify report {judged.run.id}</code>")
@@ -224,8 +226,8 @@ def commands(text: str) -> list[str]:
 
 def test_annotations_are_ours_alone(evil: Judged) -> None:
     """What is obeyed is what was meant: at most ten, and no hostile text becomes a command, a property or a line."""
-    text = to_github(evil, NOW, None)
-    meant = [item.command() for item in worst_annotations(evil, NOW, None)]
+    text = github.render(evil, OPTIONS)
+    meant = [item.command() for item in worst_annotations(evil, OPTIONS)]
     assert meant == commands(text)
     assert len(meant) <= MOST
     for command in meant:
@@ -238,19 +240,21 @@ def test_annotations_are_ours_alone(evil: Judged) -> None:
 
 def test_annotations_lead_to_the_line(mixed: Judged, path: Path) -> None:
     """The matrix's line that asked for the case, from the checkout; the worst first."""
-    found = worst_annotations(mixed, NOW, path.parent)
+    found = worst_annotations(mixed, OutputOptions(now=NOW, workspace=path.parent))
     assert ["error", "error", "warning", "warning"] == [item.level for item in found]
     lines = MATRIX.splitlines()
     assert ["", "      - 8", "      - 8", "      - 8"] == [lines[item.line - 1] if item.line else "" for item in found]
     assert {"serving.yaml"} == {item.path for item in found}
     assert found[1].command().startswith("::error file=serving.yaml,line=8,title=FAIL toy.tp1/prefill/b1.q8.k8/fp32/")
-    assert [str(path)] * 4 == [item.path for item in worst_annotations(mixed, NOW, Path("/nowhere"))]
+    assert [str(path)] * 4 == [
+        item.path for item in worst_annotations(mixed, OutputOptions(now=NOW, workspace=Path("/nowhere")))
+    ]
 
 
 def test_an_expired_waiver_is_annotated_where_it_stands(store: Store, path: Path) -> None:
     """Its owner sees the line in the file of waivers."""
     write_waivers(path.parent / "waivers.yaml", {"created": "2026-09-01", "expires": "2026-10-01"})
-    found = worst_annotations(judged_run(store, path, WRONG), NOW, path.parent)
+    found = worst_annotations(judged_run(store, path, WRONG), OutputOptions(now=NOW, workspace=path.parent))
     assert [("waivers.yaml", 2, "error")] == [
         (item.path, item.line, item.level) for item in found if "waiver" in item.title
     ]
@@ -263,12 +267,12 @@ def test_no_more_than_ten_annotations(store: Store, path: Path) -> None:
         replace(judged.conclusion.cells[0], verdict="FAIL", reasons=(f"reason {number}",)) for number in range(40)
     )
     many = replace(judged, conclusion=replace(judged.conclusion, cells=cells))
-    assert MOST == len(worst_annotations(many, NOW, None))
+    assert MOST == len(worst_annotations(many, OPTIONS))
 
 
 def test_a_qualified_run_is_a_notice(store: Store, path: Path) -> None:
     """Green, with one line."""
-    assert ["notice"] == [item.level for item in worst_annotations(judged_run(store, path), NOW, None)]
+    assert ["notice"] == [item.level for item in worst_annotations(judged_run(store, path), OPTIONS)]
 
 
 DIGEST = "0123456789abcdef" * 4

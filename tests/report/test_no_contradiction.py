@@ -18,7 +18,8 @@ from qualify.facts.run import Record
 from qualify.facts.waiver import Waiver
 from qualify.judge.judged import Judged
 from qualify.report.context import ReportContext, report_context
-from qualify.report.markdown import to_markdown
+from qualify.report.formats import markdown
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.questions import QUESTIONS, Answer
 from qualify.report.site import with_verdicts
 from qualify.report.verdict_text import to_text, verdict_line
@@ -177,7 +178,7 @@ def test_headline_counts_and_formats_are_the_gates(judged: Judged) -> None:
     assert headline == context.headline
     assert context.summary.startswith(f"{headline}: ")
     assert verdict_line(judged).startswith(f"{judged.run.matrix}: {word}")
-    assert f"exit {conclusion.exit_code}" in to_markdown(judged, NOW).splitlines()[0]
+    assert f"exit {conclusion.exit_code}" in markdown.render(judged, OutputOptions(now=NOW)).splitlines()[0]
     assert (conclusion.verdict == "PASS" and not judged.run.narrowed) == (
         "\ndo: promote\n" in f"{to_text(judged, NOW)}\n".replace("; waived failures", "\n")
     )

@@ -18,11 +18,10 @@ from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
-from qualify.report.annotations import to_github
 from qualify.report.context import report_context
 from qualify.report.document import to_json
-from qualify.report.junit import to_junit
-from qualify.report.markdown import to_markdown
+from qualify.report.formats import github, junit, markdown
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.page import render_html
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
@@ -81,10 +80,12 @@ def test_every_format_names_the_slower_case(store: Store, path: Path) -> None:
     assert (IDS[0], 100.0, 1000.0, 10.0, before.id) == tuple(
         told[name] for name in ("id", "before_us", "after_us", "factor", "run")
     )
-    assert "Cases that became slower" in to_markdown(found, NOW)
-    warnings = [line for line in to_github(found, NOW, None).splitlines() if line.startswith("::warning")]
+    assert "Cases that became slower" in markdown.render(found, OutputOptions(now=NOW))
+    warnings = [
+        line for line in github.render(found, OutputOptions(now=NOW)).splitlines() if line.startswith("::warning")
+    ]
     assert 1 == len([line for line in warnings if f"title=slower%3A {IDS[0]}" in line.replace("%2C", ",")])
-    (said,) = fromstring(to_junit(found)).iter("system-out")
+    (said,) = fromstring(junit.render(found, OutputOptions(now=NOW))).iter("system-out")
     assert IDS[0] in str(said.text)
     assert "10 times as long" in str(said.text)
     context = report_context(found.run, found.records, found.conclusion, slower=found.slower)

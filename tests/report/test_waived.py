@@ -11,11 +11,10 @@ import pytest
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run, write_waivers
 
 from qualify.judge.judged import Judged, judge
-from qualify.report.annotations import to_github
-from qualify.report.attestation import parse_subject, to_statement
 from qualify.report.context import report_context
-from qualify.report.junit import to_junit
-from qualify.report.markdown import to_markdown
+from qualify.report.formats import github, junit, markdown
+from qualify.report.formats.in_toto import parse_subject, to_statement
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.page import render_html
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
@@ -51,13 +50,13 @@ def test_every_headline_names_them(promoted: Judged) -> None:
     assert text[0].startswith(f"serving: qualified; waived: {WHO} (")
     assert f"do: promote; waived failures that go with it: {WHO}" in text
     assert WHO in to_data(promoted)["headline"]
-    assert WHO in unescape(to_markdown(promoted, NOW).splitlines()[2])
-    notice = to_github(promoted, NOW, None).splitlines()[0]
+    assert WHO in unescape(markdown.render(promoted, OutputOptions(now=NOW)).splitlines()[2])
+    notice = github.render(promoted, OutputOptions(now=NOW)).splitlines()[0]
     assert notice.startswith("::notice")
     assert WHO in notice
-    junit = fromstring(to_junit(promoted))
-    assert WHO in str(next(junit.iter("system-out")).text)
-    assert any(WHO in item.attrib["value"] for item in junit.iter("property") if item.attrib["name"] == "headline")
+    suites = fromstring(junit.render(promoted, OutputOptions(now=NOW)))
+    assert WHO in str(next(suites.iter("system-out")).text)
+    assert any(WHO in item.attrib["value"] for item in suites.iter("property") if item.attrib["name"] == "headline")
     told = to_statement(promoted, [parse_subject(f"x@sha256:{'ab' * 32}")])["predicate"]["configuration"][0]
     expected = {"id": "w0", "owner": "jane@example.com", "expires": "2026-12-31", "cases": IDS[:2]}
     assert [expected] == told["annotations"]["waived"]

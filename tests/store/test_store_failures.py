@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 import store_examples as examples
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from qualify.errors import StoreError
 from qualify.store import DEFAULT_PATH, Store
-from qualify.store.database import PASSWORD_FILE, parse, shown, without_password
+from qualify.store.database import PASSWORD_FILE, parse, shown
+from qualify.text import without_password
 
 RUN = examples.run()
 NOBODY = 65_534
@@ -156,6 +158,98 @@ def test_a_read_only_file(unprivileged: Path) -> None:
             store.begin(examples.run(1))
 
 
+def _guest(folder: Path) -> Path:
+    """A store with one run that its user may read and not write, nor anything beside it."""
+    path = folder / "evidence.db"
+    with Store.open(str(path)) as store:
+        store.begin(RUN)
+    path.chmod(0o400)
+    folder.chmod(0o500)
+    return path
+
+
+def test_a_guest_reads(unprivileged: Path) -> None:
+    """Who may not write the file, nor beside it, reads it all the same, and leaves nothing there."""
+    path = _guest(unprivileged)
+    before = sorted(unprivileged.iterdir())
+    with Store.open(str(path), create=False) as store:
+        assert RUN == store.run(RUN.id)
+        with pytest.raises(StoreError, match="cannot be written"):
+            store.begin(examples.run(1))
+    assert before == sorted(unprivileged.iterdir())
+
+
+def test_a_guest_reads_what_is_in_the_log(unprivileged: Path) -> None:
+    """While its writer has it open, the newest evidence is in the log beside the file."""
+    path = unprivileged / "evidence.db"
+    with Store.open(str(path)) as writer:
+        writer.begin(RUN)
+        path.chmod(0o400)
+        unprivileged.chmod(0o500)
+        assert path.with_name("evidence.db-wal").stat().st_size
+        with Store.open(str(path), create=False) as store:
+            assert RUN == store.run(RUN.id)
+        unprivileged.chmod(0o700)
+
+
+def test_a_guest_does_not_pass_over_the_log(unprivileged: Path) -> None:
+    """A copy with its log, whose index is missing: the last evidence is in the log, so there is no verdict without."""
+    path = unprivileged / "evidence.db"
+    with Store.open(str(path)) as writer:
+        writer.begin(RUN)
+        copy = unprivileged / "copy.db"
+        for ending in ("", "-wal"):
+            shutil.copy(f"{path}{ending}", f"{copy}{ending}")
+    unprivileged.chmod(0o500)
+    with pytest.raises(StoreError, match="its last changes lie in a log") as told:
+        Store.open(str(copy), create=False)
+    assert f"qualify db upgrade --db {copy}" in str(told.value)
+
+
+def test_a_guest_notices_a_writer(unprivileged: Path) -> None:
+    """What was read while somebody wrote may be half of each state: it is not judged."""
+    path = _guest(unprivileged)
+    with Store.open(str(path), create=False) as store:
+        with pytest.raises(StoreError, match="it was written while it was read"), store._database.reading():
+            os.utime(path, ns=(1, 1))
+        assert RUN == store.run(RUN.id)
+
+
+def test_a_guest_of_an_older_schema(unprivileged: Path) -> None:
+    """It cannot be brought forward by who may not write."""
+    path = unprivileged / "evidence.db"
+    Store.open(str(path)).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE qualify_version SET version_num = '0001'")
+    path.chmod(0o400)
+    unprivileged.chmod(0o500)
+    with pytest.raises(StoreError, match=r"its schema is at revision 0001.*qualify db upgrade"):
+        Store.open(str(path), create=False)
+
+
+def test_a_user_with_select_only_reads(empty_postgres: str) -> None:
+    """A gate needs no more of PostgreSQL."""
+    with Store.open(empty_postgres) as store:
+        store.begin(RUN)
+    name = f"reader_{uuid.uuid4().hex}"
+    engine = create_engine(empty_postgres, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE ROLE {name}"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"))
+    address = make_url(empty_postgres).update_query_dict({"options": f"-c role={name}"})
+    try:
+        with Store.open(address.render_as_string(hide_password=False), create=False) as store:
+            assert [RUN] == store.runs()
+            assert RUN.id == store.resolve("latest")
+            with pytest.raises(StoreError, match="refused the user"):
+                store.begin(examples.run(1))
+    finally:
+        with engine.connect() as connection:
+            connection.execute(text(f"DROP OWNED BY {name}"))
+            connection.execute(text(f"DROP ROLE {name}"))
+        engine.dispose()
+
+
 @pytest.fixture
 def page_limit() -> Iterator[int]:
     """SQLite may not grow a file beyond this many pages: it then reports a full disk, as it does for a real one."""
@@ -265,6 +359,57 @@ def test_a_password_in_the_query_is_hidden() -> None:
     assert "secret" not in message
 
 
+MISTYPED = [
+    "postgresql:/u:hunter2@h/db",
+    "postgresql:u:hunter2@h/db",
+    "postgres//u:hunter2@h/db",
+    "postgresql;//u:hunter2@h/db",
+    "u:hunter2@h/db",
+    "sqlite:///u:hunter2@h/db",
+    "sqlite://u:hunter2@h/db",
+    "postgresql://u:hunter2@h:port/db",
+    "postgresql://u@h:hunter2/db",
+    "host=h user=u password=hunter2",
+    "psql:hunter2",
+]
+
+
+@pytest.mark.parametrize("address", MISTYPED)
+def test_a_mistyped_address_tells_no_password(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither printed nor taken for the name of a file; nobody knows where in it the password stands."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError) as told:
+        Store.open(address)
+    assert "hunter2" not in str(told.value)
+    assert "sqlite:///PATH" in str(told.value)
+    assert [] == list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("name", ["run 12:30.db", "mail@example.db", "u:x/evidence.db"])
+def test_a_path_may_hold_colons(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be mistaken for a user and a password is a path."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "u:x").mkdir()
+    Store.open(name).close()
+    assert (tmp_path / name).is_file()
+
+
+def test_a_mistyped_parameter_is_hidden() -> None:
+    """Whatever is called like a password is one."""
+    assert "hunter2" not in shown(parse("postgresql://h/db?passwrod=hunter2&user=u"))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_store_is_a_regular_file(tmp_path: Path, kind: str) -> None:
+    """Nothing is opened that waits for a writer or never ends."""
+    path = tmp_path / "evidence.db"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    _refused(str(path), f"it is a {kind}", "Give a file")
+
+
 @pytest.mark.parametrize(
     ("argument", "expected"),
     [
@@ -272,7 +417,10 @@ def test_a_password_in_the_query_is_hidden() -> None:
         ("--db=postgresql+psycopg://ann:secret@/x?host=/tmp", "--db=postgresql+psycopg://ann:***@/x?host=/tmp"),
         ("postgresql://db/x?sslpassword=s&user=a&password=t", "postgresql://db/x?sslpassword=***&user=a&password=***"),
         ("postgresql://ann@db:5432/x", "postgresql://ann@db:5432/x"),
+        ("unexpected argument (postgresql:/u:secret@h/d)", "unexpected argument (postgresql:/u:***@h/d)"),
+        ("postgresql:u:secret@h/d", "postgresql:***@h/d"),
         ("evidence.db", "evidence.db"),
+        ("m.yaml:3:4: kernels[0]: flash-attn-2@next", "m.yaml:3:4: kernels[0]: flash-attn-2@next"),
         ("*/decode/*", "*/decode/*"),
     ],
 )

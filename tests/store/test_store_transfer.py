@@ -6,9 +6,13 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import os
+import socket
+import tracemalloc
 import types
 import typing
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -213,7 +217,7 @@ def _changed(file: Path, change: Callable[[list[Any]], object], *, digest: bool 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda file: file.unlink(), "No such file"),
-    "folder": (lambda file: (file.unlink(), file.mkdir()), "Is a directory"),
+    "folder": (lambda file: (file.unlink(), file.mkdir()), "it is a folder"),
     "empty": (lambda file: file.write_bytes(b""), "no exported run"),
     "text": (lambda file: file.write_text("notes of somebody\n"), "no exported run"),
     "cut": (lambda file: file.write_bytes(file.read_bytes()[:-100]), "cut off or damaged"),
@@ -273,7 +277,7 @@ def test_a_place_that_cannot_be_written(filled: Store, tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match=r"--out .*none/x.gz: the run cannot be written there \(No such file"):
         filled.export_run(RUN, tmp_path / "none" / "x.gz")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InfrastructureError, match="Is a directory"):
+    with pytest.raises(InfrastructureError, match="it is a folder"):
         filled.export_run(RUN, tmp_path / "folder")
     assert ["filled.db", "folder"] == sorted(path.name for path in tmp_path.iterdir() if "-" not in path.name)
 
@@ -298,3 +302,39 @@ def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
     assert {"sha256": out.data["sha256"]} == json.loads(_lines(tmp_path / f"{RUN}.jsonl.gz")[-1])
     unknown = call("db", "export", "2020", "--out", "x.gz", "--db", "filled.db", cwd=tmp_path)
     assert (2, "") == (unknown.code, unknown.out)
+
+
+@pytest.mark.parametrize("line", [b"\0" * (1 << 20), b'{"case":' + b" " * (1 << 20) + b"\n"], ids=["no line", "lines"])
+def test_a_file_that_would_fill_the_memory(tmp_path: Path, store: Store, line: bytes) -> None:
+    """What unpacks to far more than evidence could is refused while it is unpacked, a part at a time."""
+    path = tmp_path / "burst.jsonl.gz"
+    with gzip.open(path, "wb") as packed:
+        for _ in range(300):
+            packed.write(line)
+    assert path.stat().st_size < 400_000
+    tracemalloc.start()
+    with pytest.raises(UsageError, match=r"unpacks to more than 100 times its size|a line of more than 64 MiB") as told:
+        store.import_run(path)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "Nothing was imported" in str(told.value)
+    assert most_bytes < 200 << 20
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_not_opened(tmp_path: Path, store: Store, kind: str) -> None:
+    """A pipe without a writer would wait for ever, on the way in and out; a device would be replaced by the run."""
+    path = tmp_path / "run.jsonl.gz"
+    with ExitStack() as stack:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            stack.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
+        else:
+            path.symlink_to("/dev/null")
+        with pytest.raises(UsageError, match=f"it is a {kind}, and only a regular file is read"):
+            store.import_run(path)
+        store.begin(examples.run(1))
+        with pytest.raises(InfrastructureError, match=f"it is a {kind}, and the run would replace it"):
+            store.export_run(RUN, path)
+        assert not path.is_file()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qualify.canary.alerts.undelivered import Undelivered
 from qualify.cards.canary import AlertTarget
+from qualify.files import open_regular
 
 LONGEST = 65536
 """bytes of a secret's file"""
@@ -34,7 +35,7 @@ def _read(what: str, file: str | None, variable: str | None, folder: Path) -> st
     else:
         place = f"file {file}"
         try:
-            with (folder / str(file)).open("rb") as stream:
+            with open_regular(folder / str(file)) as stream:
                 text = stream.read(LONGEST).decode()
         except OSError as error:
             raise Undelivered(f"{what}_file: {place} cannot be read: {error.strerror or 'unknown error'}") from None

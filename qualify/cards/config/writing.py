@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qualify.cards.config.reading import ReadModel
 from qualify.cards.model import LayerGroup, ModelCard
+from qualify.cards.source import plain_scalar
 from qualify.errors import UsageError
 
 USUAL = (128, 2048)
@@ -18,9 +19,9 @@ LONGEST_MASK = 32768
 MATRIX = """\
 # Attention of {model}, read from its config.json by `qualify model`. Change the shapes to those that you serve:
 # docs/cards.md says what may stand here.
-matrix: {model}
+matrix: {name}
 models:
-  - model: {model}
+  - model: {name}
     tensor_parallel: [1]
     geometry:
 {origin}      pin: {pin}
@@ -67,6 +68,7 @@ def matrix_text(card: ModelCard) -> str:
     groups = [f"        - {json.dumps(group.model_dump(mode='json', exclude_defaults=True))}" for group in card.groups]
     return MATRIX.format(
         model=card.model,
+        name=card.model if isinstance(plain_scalar(card.model), str) else json.dumps(card.model),
         origin=f"      hub: {json.dumps(card.hub)}\n" if card.hub else "",
         pin=json.dumps(card.pin.model_dump(mode="json", exclude_none=True)),
         without=f"      without_attention: {list(card.without_attention)}\n" if card.without_attention else "",
@@ -78,7 +80,7 @@ def matrix_text(card: ModelCard) -> str:
 def write_matrix(card: ModelCard, path: Path) -> None:
     """Write it to a new file. Raises UsageError where there is one already, or it cannot be written."""
     try:
-        with path.open("x") as stream:
+        with path.open("x", encoding="utf-8") as stream:
             stream.write(matrix_text(card))
     except FileExistsError:
         raise UsageError(f"{path}: exists already; give another name, or remove it first") from None

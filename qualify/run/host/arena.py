@@ -5,7 +5,6 @@ The judge keeps tensors of its own. Whatever a kernel does to its copies, golden
 
 from __future__ import annotations
 
-import os
 import weakref
 from bisect import insort
 from collections.abc import Callable, Mapping
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from qualify.facts.devices import HOST
 from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall
-from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, new_file, release, touched
+from qualify.run.host.memory import DeviceMemory, SharedFile, allocate, forget, release, touched
 from qualify.run.host.messages import CloseMemory, OpenMemory, Region, Spec
 
 ALIGNED = 512
@@ -83,13 +81,13 @@ class Arena:
     """Memory that one host shares."""
 
     def __init__(
-        self, kind: str, size: int, tell: Callable[[OpenMemory], None], untell: Callable[[CloseMemory], bool]
+        self, shared: int, size: int, tell: Callable[[OpenMemory], None], untell: Callable[[CloseMemory], bool]
     ) -> None:
         """Nothing is allocated yet.
 
         Args:
-            kind: of the device.
-            size: bytes of the file on a CPU; untouched ones take no memory.
+            shared: descriptor of the file that is shared on a CPU; -1 = the device's memory is.
+            size: bytes of the file; untouched ones take no memory.
             tell: sends the handle of a new segment to the host.
             untell: asks the host to close one; False where somebody there still holds a part of it.
         """
@@ -100,10 +98,9 @@ class Arena:
         self.free: list[Free] = []
         self.gone: list[tuple[int, int]] = []
         """slots given back that the host has not heard of"""
-        self.shared, self.size = -1, 0
-        if kind == HOST:
-            self.shared, self.size = new_file(size), size
-            self.segments.append(SharedFile(self.shared, size))
+        self.shared = shared
+        if shared >= 0:
+            self.segments.append(SharedFile(shared, size))
             self.free.append(Free(size))
 
     @property
@@ -182,9 +179,6 @@ class Arena:
             if isinstance(memory, DeviceMemory):
                 release(memory)
         self.segments.clear()
-        if self.shared >= 0:
-            os.close(self.shared)
-            self.shared = -1
 
 
 class _Copied:

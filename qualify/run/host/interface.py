@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,9 +10,6 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from qualify.run.adapters.interface import AttentionCall
-
-SPIN_S = 3e-4
-"""how long judge and host of a GPU look for a message before they sleep until it comes: longer than a launch takes"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +76,19 @@ class HostLost(Exception):
         super().__init__(error)
 
 
-class Bound(Protocol):
+class Launchable(Protocol):
     """A call in its library's own layout, ready to be launched again and again."""
 
     def launch(self) -> Any:
-        """Launch on the current stream; what :meth:`result` takes."""
+        """Launch on the current stream; what :meth:`Bound.result` takes."""
+        ...
+
+
+class Bound(Launchable, Protocol):
+    """One whose inputs the judge has."""
+
+    def turned(self, rows: Iterable[int]) -> Sequence[Launchable]:
+        """The same call on copies of its inputs, made where the kernel lives; queries have moved on by so many rows."""
         ...
 
     def result(self, native: Any) -> Any:
@@ -186,7 +191,7 @@ class KernelHost(Protocol):
         """
         ...
 
-    def sample(self, calls: Sequence[Bound], effort: Effort) -> tuple[Samples, Any]:
+    def sample(self, calls: Sequence[Launchable], effort: Effort) -> tuple[Samples, Any]:
         """Time one call, prepared on several copies of its inputs; also what the last copy's last launch returned."""
         ...
 

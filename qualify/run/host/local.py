@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from statistics import median
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qualify.run.adapters.interface import Adapter, AttentionCall, Prepared
-from qualify.run.host.interface import Bound, CallPlace, Effort, Samples
+from qualify.run.host.interface import Bound, CallPlace, Effort, Launchable, Samples
 from qualify.run.machine.device import Processor, processor_of
 from qualify.run.measure import tracing
 
@@ -35,7 +36,7 @@ class LocalKernel:
 
     def prepare(self, call: AttentionCall) -> LocalBound:
         """As the adapter does it."""
-        return LocalBound(self, self.do(lambda: self.adapter.prepare(call)))
+        return LocalBound(self, call, self.do(lambda: self.adapter.prepare(call)))
 
     def run(self, call: AttentionCall) -> Any:
         """One call; dirty memory first."""
@@ -87,13 +88,18 @@ class LocalKernel:
 class LocalBound:
     """A prepared call of a kernel in this process."""
 
-    def __init__(self, kernel: LocalKernel, prepared: Prepared) -> None:
+    def __init__(self, kernel: LocalKernel, call: AttentionCall, prepared: Prepared) -> None:
         self.kernel = kernel
+        self.call = call
         self.prepared = prepared
 
     def launch(self) -> Any:
         """What the library returned; the device may still compute it."""
         return self.kernel.do(self.prepared.launch)
+
+    def turned(self, rows: Iterable[int]) -> list[LocalBound]:
+        """In memory of the allocator."""
+        return [self.kernel.prepare(turned(self.call, count)) for count in rows]
 
     def result(self, native: Any) -> Any:
         """The contract's form of it, computed."""
@@ -168,7 +174,7 @@ class LocalHost:
         """By this process's profiler."""
         return tracing.record([call.launch for call in calls], self.processor, announce, times, memory=memory)
 
-    def sample(self, calls: Sequence[Bound], effort: Effort) -> tuple[Samples, Any]:
+    def sample(self, calls: Sequence[Launchable], effort: Effort) -> tuple[Samples, Any]:
         """By this process's clock, or the device's."""
         return sample([call.launch for call in calls], effort, self.processor)
 
@@ -232,6 +238,25 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def turned(call: AttentionCall, rows: int) -> AttentionCall:
+    """A deep copy whose queries have moved on by so many rows; what are views of the same memory stay so."""
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def own(tensor: Tensor) -> Tensor:
+        whole = tensor.untyped_storage()
+        if whole._cdata not in storages:
+            storages[whole._cdata] = whole.clone()  # type: ignore[no-untyped-call]
+        empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return empty.set_(storages[whole._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    found = {item.name: getattr(call, item.name) for item in fields(call)}
+    copies: dict[str, Any] = {name: own(value) for name, value in found.items() if isinstance(value, Tensor)}
+    copy = replace(call, **copies)
+    raw = copy.q.view(torch.uint8) if copy.q.element_size() == 1 else copy.q
+    raw.copy_(raw.roll(rows, 0))
+    return copy
 
 
 def _copied(returned: Any) -> Any:

@@ -43,13 +43,6 @@ class SharedFile:
         return torch.frombuffer(self.mapped, dtype=torch.uint8, offset=first, count=count)
 
 
-def new_file(size: int) -> int:
-    """Descriptor of a new anonymous file of so many bytes."""
-    descriptor = os.memfd_create("qualify-arena")
-    os.ftruncate(descriptor, size)
-    return descriptor
-
-
 PAGE = mmap.PAGESIZE
 STATE_BITS = 62
 """from here on an entry of Linux's pagemap says: in memory, or swapped out"""

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from qualify.facts.stack import ComponentKind
 
+SPIN_S = 3e-4
+"""how long judge and host of a GPU look for a message before they sleep until it comes: longer than a launch takes"""
 Spec = tuple[int, int, int, int, str, tuple[int, ...], tuple[int, ...]]
 """a tensor in shared memory: segment, first byte and bytes of what it is a view of, its own first byte from there,
 dtype, shape, strides in elements"""
@@ -128,6 +130,16 @@ class OfCall(HostRequest):
 
     number: int
     place: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareTurned(OfCall):
+    """Prepare the call on copies of its inputs, with queries that have moved on. Accepted."""
+
+    numbers: tuple[int, ...]
+    """that the prepared calls get"""
+    rows: tuple[int, ...]
+    """by which the queries of each have moved on"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,6 +329,7 @@ REQUESTS: Mapping[str, type[HostRequest]] = {
             Prepare,
             RunOnce,
             Render,
+            PrepareTurned,
             LaunchBound,
             FetchResult,
             Measure,

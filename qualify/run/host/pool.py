@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from packaging.requirements import Requirement
-
 from qualify.cards.kernel import CALL, KernelCard
 from qualify.errors import DeviceError
 from qualify.facts.devices import HOST
 from qualify.run.adapters.interface import Adapter
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host.interface import HostLost, Kernel, KernelHost, KernelRaised
+from qualify.run.host.launch import MOST, HostProcess, HostSetup, library_of
 from qualify.run.host.local import LocalHost, LocalKernel
 from qualify.run.host.messages import HostSoftware
-from qualify.run.host.remote import HostSetup, RemoteHost, Watch
+from qualify.run.host.remote import RemoteHost, Watch
 from qualify.run.host.remote_kernel import RemoteKernel
 from qualify.run.machine.device import Processor, processor_of
 from qualify.run.measure.tracing import CALLS, read_trace
@@ -30,8 +29,6 @@ from qualify.run.process.tree import end_strays
 from qualify.run.repro import script
 from qualify.run.repro.script import Claim
 
-MOST = 12
-"""hosts at a time; the one that was not needed for longest ends for another"""
 TOGETHER = 6
 """hosts that start side by side: importing a library keeps a core busy for seconds"""
 CORES_EACH = 2
@@ -152,10 +149,12 @@ class Pool:
         environments: dict[str, str] | None = None,
         *,
         ends_strays: bool = False,
+        early: dict[str, HostProcess] | None = None,
     ) -> None:
-        """Nothing is started yet.
+        """No host is in use yet; the one that was not needed for longest ends for another where there are too many.
 
         Args:
+            early: processes that have been started for libraries.
             environments: interpreters by the name of their environment.
             ends_strays: whether this process adopts orphans, and so ends what a host has left behind. A process with
                 children of another kind must not: they would be taken for strays.
@@ -164,6 +163,7 @@ class Pool:
         self.setup = setup
         self.watch = watch
         self.environments = environments or {}
+        self.early = early or {}
         self.places: dict[str, _Place] = {}
         """by library, those used last at the end"""
         self.owed = 0
@@ -323,7 +323,10 @@ class Pool:
         self.spares.clear()
 
     def _spawn(self, card: KernelCard) -> RemoteHost:
-        """A host for a card: one that waits, or another."""
+        """A host for a card: one that was started for it or that waits, or another."""
+        early = self.early.pop(library_of(card), None)
+        if early is not None:
+            return self._greeted(early)
         if card.environment:
             return self._start(card.environment)
         if self.owed > 1 and not self.spares:
@@ -343,17 +346,15 @@ class Pool:
             DeviceError: the machine has no room for it.
         """
         try:
-            host = RemoteHost(self.setup, self.watch, self.environments.get(environment, sys.executable))
+            process = HostProcess(self.setup, self.environments.get(environment, sys.executable))
         except OSError as error:
             raise DeviceError(
                 f"no process can be started for a kernel: {error}. The machine has probably run out of processes, "
                 "files or memory; what was measured is stored."
             ) from error
+        return self._greeted(process)
+
+    def _greeted(self, process: HostProcess) -> RemoteHost:
+        host = RemoteHost(self.setup, self.watch, process)
         host.send_start()
         return host
-
-
-def library_of(card: KernelCard) -> str:
-    """What shares a process: the kernels of one distribution, or one card of a third party; each in its environment."""
-    own = card.kernel if card.adapter == CALL or not card.shipped_by else Requirement(card.shipped_by[0]).name
-    return f"{card.environment}/{card.adapter == CALL}/{own}"

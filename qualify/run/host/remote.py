@@ -4,43 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import torch
 
 from qualify.cards.kernel import KernelCard
-from qualify.facts.devices import HOST, KINDS, DeviceKind
-from qualify.facts.lines import decode_line
+from qualify.facts.devices import HOST, KINDS
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.host import messages as says
 from qualify.run.host.arena import ALIGNED, Arena, Mirror, Slot
-from qualify.run.host.interface import SPIN_S, Bound, Effort, HostLost, KernelRaised, Samples, out_bytes
-from qualify.run.process.child import START_TIMEOUT_S, Child, Gone, Program
+from qualify.run.host.interface import Bound, Effort, HostLost, KernelRaised, Launchable, Samples, out_bytes
+from qualify.run.host.launch import HostProcess, HostSetup
+from qualify.run.process.child import START_TIMEOUT_S, Gone
 
-BOOT = Path(__file__).with_name("boot.py")
 RESULT_BYTES = 1 << 20
 """least room for results"""
-ARENA_SHARE = 4
-"""address space of an arena over the memory of the machine: most of a large tensor is never touched"""
 A = TypeVar("A", bound=says.Answer)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostSetup:
-    """What all hosts of a judge have in common."""
-
-    device: DeviceKind
-    import_paths: tuple[str, ...]
-    memory_bytes: int
-    """of the machine that a host may touch; one that takes more is killed"""
 
 
 class Watch:
@@ -68,13 +51,11 @@ class Placeable(Protocol):
 class RemoteHost:
     """One host process."""
 
-    def __init__(self, setup: HostSetup, watch: Watch, interpreter: str = sys.executable) -> None:
-        """Start the process; :meth:`greet` waits until it is there.
-
-        Raises:
-            OSError: the machine has no room for another process.
-        """
+    def __init__(self, setup: HostSetup, watch: Watch, process: HostProcess) -> None:
+        """Of a process that has been started; :meth:`greet` waits until it is there."""
         self.setup = setup
+        self.process = process
+        self.child = process.child
         self.watch = watch
         self.numbers = itertools.count()
         self.asked = 0
@@ -87,24 +68,9 @@ class RemoteHost:
         self.lost: HostLost | None = None
         self.used = False
         """whether a case has run in it"""
-        self.arena = Arena(setup.device, _machine_bytes(), self._tell, self._untell)
+        self.arena = Arena(process.shared, process.size, self._tell, self._untell)
         self.mirror = Mirror(self.arena, self.settle)
         self.results: Slot | None = None
-        program = Program(
-            interpreter=interpreter,
-            arguments=("-P", str(BOOT)),
-            shared=self.arena.shared,
-            shared_bytes=self.arena.size,
-            spin_s=0.0 if setup.device == HOST else SPIN_S,
-            encode=says.encode,
-            decode=partial(decode_line, kinds=says.ANSWERS),
-            step_of=lambda message: str(message.index) if isinstance(message, says.Began) else None,
-        )
-        try:
-            self.child = Child(setup.memory_bytes, program)
-        except OSError:
-            self.arena.close()
-            raise
         self.started = self.controlling = False
         self.controlled: list[dict[str, Any]] | None = None
         """events of the negative control"""
@@ -287,7 +253,7 @@ class RemoteHost:
             raise self._distrust("events without a time")
         return list(told.events)
 
-    def sample(self, calls: Sequence[Bound], effort: Effort) -> tuple[Samples, Any]:
+    def sample(self, calls: Sequence[Launchable], effort: Effort) -> tuple[Samples, Any]:
         """By its clock, or the device's."""
         bounds = [cast("Placeable", call) for call in calls]
         for bound in bounds:
@@ -314,6 +280,7 @@ class RemoteHost:
         self.results = None
         self.mirror.copies.clear()
         self.arena.close()
+        self.process.close_file()
 
     def _receive(self) -> Any:
         self.child.progressed = self.watch.began
@@ -383,7 +350,3 @@ class LoadFailed(KernelRaised, ImportError):
 
 def _known_device(name: str) -> str:
     return name if name == HOST or (name in KINDS and torch.cuda.is_available()) else "meta"
-
-
-def _machine_bytes() -> int:
-    return ARENA_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -112,12 +112,19 @@ class RemoteBound:
     def launch(self) -> Native:
         """There; it may still compute."""
         self.refresh()
-        native = Native(self.host)
-        self.host.ask(
-            says.LaunchBound(number=self.number, place=self.kernel.place, native=native.number), says.Accepted
-        )
-        self.host.unsettled = True
-        return native
+        return _launched(self.kernel, self.number)
+
+    def turned(self, rows: Iterable[int]) -> list[RemoteTurned]:
+        """There, in its own memory."""
+        self.refresh()
+        counts = tuple(rows)
+        copies = [RemoteTurned(self.kernel) for _ in counts]
+        if copies:
+            numbers = tuple(copy.number for copy in copies)
+            asked = says.PrepareTurned(number=self.number, place=self.kernel.place, numbers=numbers, rows=counts)
+            self.host.ask(asked, says.Accepted)
+            self.host.unsettled = True
+        return copies
 
     def result(self, native: Native) -> Any:
         """A copy of it here."""
@@ -176,3 +183,26 @@ class RemoteBound:
         value = self.host.ask_numbers(asked)[0]
         self.host.unsettled = True
         return value
+
+
+class RemoteTurned:
+    """A prepared call on inputs that only its host has."""
+
+    def __init__(self, kernel: RemoteKernel) -> None:
+        self.kernel = kernel
+        self.number = next(kernel.host.numbers)
+        weakref.finalize(self, kernel.host.drop, self.number).atexit = False
+
+    def refresh(self) -> None:
+        """The judge has nothing that they could hold."""
+
+    def launch(self) -> Native:
+        """There; it may still compute."""
+        return _launched(self.kernel, self.number)
+
+
+def _launched(kernel: RemoteKernel, number: int) -> Native:
+    native = Native(kernel.host)
+    kernel.host.ask(says.LaunchBound(number=number, place=kernel.place, native=native.number), says.Accepted)
+    kernel.host.unsettled = True
+    return native

@@ -27,14 +27,13 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host import messages as says
-from qualify.run.host.interface import SPIN_S, CallPlace, Effort
+from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
 from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import dispatch_environment, distributions, started_with, system
 from qualify.run.machine.stack import mapped_binaries
 from qualify.run.measure import tracing
-from qualify.run.process.parent import follow_parent, keep_to_itself, leave_others_alone
 from qualify.run.repro import script, standalone
 from qualify.run.repro.script import Claim
 
@@ -46,11 +45,8 @@ Answering = Callable[[Any], says.Answer]
 
 
 def main() -> None:
-    """Entry; its arguments: two descriptors, the judge's process id, the shared file and its size, and a mark."""
-    own_in, own_out, parent, shared, size = (int(argument) for argument in sys.argv[1:6])
-    follow_parent(parent)
-    leave_others_alone()
-    keep_to_itself()
+    """Serve; the arguments: two descriptors, the judge's process id, the shared file and its size, and a mark."""
+    own_in, own_out, _, shared, size = (int(argument) for argument in sys.argv[1:6])
     for descriptor in (own_in, own_out, shared):
         if descriptor >= 0:
             # What a library starts must not hold the pipe open after this process has gone.
@@ -89,6 +85,7 @@ class Server:
             says.Prepare: self.prepare,
             says.RunOnce: self.run,
             says.Render: self.render,
+            says.PrepareTurned: self.turned,
             says.LaunchBound: self.launch,
             says.FetchResult: self.result,
             says.Measure: self.measure,
@@ -118,7 +115,7 @@ class Server:
 
     def _next(self, requests: IO[bytes]) -> bytes:
         """The next line; empty once the judge has closed its end. Being woken takes longer than a launch."""
-        until = time.perf_counter() + (SPIN_S if self.processor.kind != HOST else 0.0)
+        until = time.perf_counter() + (says.SPIN_S if self.processor.kind != HOST else 0.0)
         poll = select.poll()
         poll.register(requests.fileno(), select.POLLIN)
         while time.perf_counter() < until and not poll.poll(0):
@@ -225,6 +222,11 @@ class Server:
             claim=claim,
         )
         return says.Script(text=text)
+
+    def turned(self, request: says.PrepareTurned) -> says.Answer:
+        """Keep the prepared calls."""
+        self.kept.update(zip(request.numbers, self._bound(request).turned(request.rows), strict=True))
+        return says.Accepted()
 
     def launch(self, request: says.LaunchBound) -> says.Answer:
         """Keep what it returns."""

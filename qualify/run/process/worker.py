@@ -9,12 +9,14 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
 from qualify.facts.lines import WrongMessage
+from qualify.run.host.launch import HostSetup, start_early
 from qualify.run.process.messages import (
     CallCompiled,
     CaseEnded,
@@ -89,27 +91,31 @@ def _only(kind: type[M], messages: Iterable[FromParent]) -> Iterator[M]:
         yield message
 
 
-def _pool(setup: RunSetup | CompileSetup | TrialSetup) -> Any:
-    """Hosts of this judge, none started."""
+def _pool(setup: RunSetup | CompileSetup | TrialSetup, preload: Sequence[KernelCard] = ()) -> Any:
+    """Hosts of this judge; those of some cards import torch while this process does."""
+    environments = dict(setup.hosts.environments)
+    hosts = HostSetup(device=setup.device, import_paths=setup.import_paths, memory_bytes=setup.hosts.memory_bytes)
+    early = start_early(hosts, preload, environments)
+
     from qualify.run.host.pool import Pool
-    from qualify.run.host.remote import HostSetup, Watch
+    from qualify.run.host.remote import Watch
 
     gc.enable()  # what this process imports is there
-    hosts = HostSetup(device=setup.device, import_paths=setup.import_paths, memory_bytes=setup.hosts.memory_bytes)
-    return Pool(hosts, Watch(), dict(setup.hosts.environments), ends_strays=True)
+    return Pool(hosts, Watch(), environments, ends_strays=True, early=early)
 
 
 def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
     """Describe the device, then run chunks until the pipe closes."""
     # Heavy imports come after the process follows its parent, and are part of what the parent times.
+    preload = [setup.cards[name] for name in setup.preload]
+    pool = _pool(setup, preload)
     from qualify.run import execute
     from qualify.run.machine import stack
     from qualify.run.machine.device import processor_of
     from qualify.run.measure.ceilings import measure_ceilings
 
-    pool = _pool(setup)
     try:
-        pool.begin_start(setup.cards[name] for name in setup.preload)
+        pool.begin_start(preload)
         processor = processor_of(setup.device)
         device = processor.describe()
     except DeviceError as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from builders import make_kernel
+from cli_process import call
 
 from qualify.cards.config.reading import canonical_hash, read_model
 from qualify.cards.config.writing import matrix_text, to_lines, write_matrix
@@ -320,6 +321,23 @@ def test_the_written_matrix_is_planned(read: Any, config: dict[str, Any], tmp_pa
     assert {mask for case in plan.cases for mask in [case.mask]}
     assert made.pin is not None
     assert made.pin.config_sha256 in matrix_text(made)
+
+
+@pytest.mark.parametrize("name", ["1", "1e5", "0x1f", "null", "true", "7.0", "model", "a"])
+def test_a_matrix_of_any_name_is_planned(tmp_path: Path, name: str) -> None:
+    """YAML takes some names for numbers or for nothing, so they are quoted."""
+    config, out = tmp_path / "config.json", tmp_path / "out.yaml"
+    config.write_text(json.dumps(LLAMA))
+    write_matrix(read_model(str(config), name).card, out)
+    assert name == load_matrix(str(out)).card.matrix
+
+
+def test_a_matrix_is_not_named_like_a_model_card(tmp_path: Path) -> None:
+    """`plan` could not tell the two apart: it is said before the file is written."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    ended = call("model", "config.json", "--name", "llama-3.1-8b", "--matrix", "out.yaml", cwd=tmp_path)
+    assert (2, False) == (ended.code, (tmp_path / "out.yaml").exists())
+    assert "--name llama-3.1-8b: a model card has that name" in ended.err
 
 
 def test_a_matrix_is_never_overwritten(read: Any, tmp_path: Path) -> None:

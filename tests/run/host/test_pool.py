@@ -7,9 +7,11 @@ import resource
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from builders import make_card
 from cli_process import THIRD_PARTY
 from subjects import make_call
@@ -17,8 +19,11 @@ from subjects import make_call
 from qualify.cards.kernel import KernelCard
 from qualify.errors import DeviceError
 from qualify.run.host import messages as says
+from qualify.run.host.interface import Effort
+from qualify.run.host.launch import HostSetup
+from qualify.run.host.local import turned
 from qualify.run.host.pool import Pool
-from qualify.run.host.remote import HostSetup, RemoteHost, Watch
+from qualify.run.host.remote import RemoteHost, Watch
 from qualify.run.host.remote_kernel import RemoteKernel
 
 
@@ -35,6 +40,31 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
 def card_of(function: str) -> KernelCard:
     """A third party's card."""
     return make_card(kernel=function, adapter="call", entry=f"third_party:{function}", shipped_by=...)
+
+
+def test_copies_to_time_are_made_in_the_host(pool: Pool) -> None:
+    """Each has memory of its own, and queries that have moved on: the last one's result shows which."""
+    card, call = card_of("correct"), make_call(seqlens_q=(9,), seqlens_k=(9,), heads_q=2, heads_kv=2)
+    bound = pool.kernel(card).prepare(call)
+    copies = bound.turned((1, 3))
+    _, native = pool.host(card).sample([bound, *copies], Effort(blocks=2, block_us=1, launches=3))
+    out, _ = bound.result(native)
+    expected, _ = pool.kernel(card).run(turned(call, 3))
+    assert torch.equal(expected, out)
+    assert not torch.equal(pool.kernel(card).run(call)[0], out)
+
+
+def test_a_copy_to_time_shares_nothing_with_its_call() -> None:
+    """What are views of the same memory stay so among themselves, with their strides; only the queries move."""
+    pair = torch.arange(6 * 2 * 4, dtype=torch.float32).view(6, 2, 4)
+    call = replace(make_call(seqlens_q=(6,), seqlens_k=(6,), heads_q=1, heads_kv=1), k=pair[:, :1], v=pair[:, 1:])
+    copy = turned(call, 2)
+    assert copy.k.untyped_storage()._cdata == copy.v.untyped_storage()._cdata != pair.untyped_storage()._cdata
+    assert copy.k.stride() == call.k.stride()
+    assert torch.equal(call.q.roll(2, 0), copy.q)
+    copy.k.zero_()
+    assert torch.equal(pair[:, :1], call.k)
+    assert call.k.any()
 
 
 def pid_of(pool: Pool, card: KernelCard) -> int:

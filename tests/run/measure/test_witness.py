@@ -16,8 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qualify.facts.outcome import Launch
 from qualify.run.adapters.tiled_torch import create
+from qualify.run.host.launch import HostSetup
 from qualify.run.host.pool import Pool
-from qualify.run.host.remote import HostSetup, Watch
+from qualify.run.host.remote import Watch
 from qualify.run.measure.tracing import CALLS, Trace, read_trace
 from qualify.run.measure.witness import decide, findings, negative_control
 

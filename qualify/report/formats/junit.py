@@ -16,6 +16,7 @@ from qualify.facts.outcome import evidence_of, findings_of
 from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.slower import headline
 from qualify.report.verdict_text import WORDS, slower_lines, verdict_line
 from qualify.report.waived import waived_words
@@ -30,7 +31,7 @@ FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """what XML 1.0 cannot hold, not even as a reference"""
 
 
-def to_junit(judged: Judged) -> str:
+def render(judged: Judged, _options: OutputOptions) -> str:
     """One document; the names of its test cases are unique."""
     conclusion = judged.conclusion
     verdicts = [item.verdict for item in conclusion.judgements] + [cell.verdict for cell in conclusion.cells]

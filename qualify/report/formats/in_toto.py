@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from qualify.errors import NoVerdict, UsageError
+from qualify.facts import codec
 from qualify.judge.judged import Judged
+from qualify.report.formats.interface import Artifact, OutputOptions
 from qualify.report.verdict_text import DEMONSTRATION, verdict_line
 from qualify.report.waived import waived_data
 from qualify.report.weaker import sentence
@@ -20,18 +21,6 @@ from qualify.report.weaker import sentence
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 SUBJECT = re.compile(r"(?P<name>[^\s@]+)@sha256:(?P<digest>[0-9a-f]{64})")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Artifact:
-    """An artifact and its digest."""
-
-    name: str
-    sha256: str
-
-    def data(self) -> dict[str, Any]:
-        """As in-toto's ResourceDescriptor."""
-        return {"name": self.name, "digest": {"sha256": self.sha256}}
 
 
 def parse_subject(text: str) -> Artifact:
@@ -42,6 +31,11 @@ def parse_subject(text: str) -> Artifact:
             f"--subject {text}: give NAME@sha256:HEX with 64 lower-case hexadecimal digits, as registries name images"
         )
     return Artifact(name=found["name"], sha256=found["digest"])
+
+
+def render(judged: Judged, options: OutputOptions) -> str:
+    """The statement as JSON. Raises NoVerdict as :func:`to_statement` does."""
+    return codec.to_json(to_statement(judged, options.subjects))
 
 
 def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, Any]:

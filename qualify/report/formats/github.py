@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import Literal
 
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.slower import headline
 from qualify.report.troubles import troubles
 from qualify.report.verdict_text import SHOWN, slower_lines, to_text, verdict_line, waiver_note
@@ -49,23 +48,24 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def to_github(judged: Judged, now: datetime, root: Path | None) -> str:
-    """The annotations, then the text for the log.
-
-    Args:
-        root: the checkout; files inside it are named from there, as GitHub wants them.
-    """
-    commands = [annotation.command() for annotation in worst_annotations(judged, now, root)]
-    return "\n".join([*commands, to_text(judged, now)])
+def render(judged: Judged, options: OutputOptions) -> str:
+    """The annotations, then the text for the log."""
+    commands = [annotation.command() for annotation in worst_annotations(judged, options)]
+    return "\n".join([*commands, to_text(judged, options.now)])
 
 
-def worst_annotations(judged: Judged, now: datetime, root: Path | None) -> list[Annotation]:
+def problem(message: str) -> str:
+    """The annotation where there is no verdict: what a command that ended with an error says."""
+    return Annotation(level="error", path="", line=0, title="qualify gate", message=message).command()
+
+
+def worst_annotations(judged: Judged, options: OutputOptions) -> list[Annotation]:
     """At most ten, the worst first."""
-    return list(_all(judged, now, root))[:MOST]
+    return list(_all(judged, options))[:MOST]
 
 
-def _all(judged: Judged, now: datetime, root: Path | None) -> Iterator[Annotation]:
-    matrix = _relative(judged.run.matrix_path, root)
+def _all(judged: Judged, options: OutputOptions) -> Iterator[Annotation]:
+    matrix = options.from_workspace(judged.run.matrix_path)
     lines = {record.case.id: record.case.line for record in judged.records}
     verdict = judged.conclusion.verdict
     level: Level = "notice" if verdict == "PASS" else "error" if verdict == "FAIL" else "warning"
@@ -80,11 +80,11 @@ def _all(judged: Judged, now: datetime, root: Path | None) -> Iterator[Annotatio
             level="error", path=matrix, line=trouble.line, title=f"FAIL {trouble.first}", message=f"{reasons}{more}"
         )
     for use in judged.conclusion.waivers:
-        if note := waiver_note(use, now, partial=judged.run.narrowed):
+        if note := waiver_note(use, options.now, partial=judged.run.narrowed):
             waiver = use.waiver
             yield Annotation(
                 level="error" if use.state == "expired" else "warning",
-                path=_relative(waiver.path, root),
+                path=options.from_workspace(waiver.path),
                 line=waiver.line,
                 title=f"waiver {waiver.id}: {use.state}",
                 message=note,
@@ -123,13 +123,3 @@ def _all(judged: Judged, now: datetime, root: Path | None) -> Iterator[Annotatio
             title=f"{trouble.verdict} {trouble.first}",
             message=f"{trouble.reason}{more}",
         )
-
-
-def _relative(path: str, root: Path | None) -> str:
-    """From the checkout, where the file is in it."""
-    if root is None:
-        return path
-    try:
-        return Path(path).resolve().relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return path

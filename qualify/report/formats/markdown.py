@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text, stack_change_text, told_topics
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.heatmap import WORDS
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
@@ -36,7 +36,7 @@ def code(text: str) -> str:
     return f"<code>{escaped(text)}</code>"
 
 
-def to_markdown(judged: Judged, now: datetime) -> str:
+def render(judged: Judged, options: OutputOptions) -> str:
     """The summary: verdict, what to do, what changed, failures, waivers; as many rows as fit."""
     found = troubles(judged)
     glyph, word = WORDS[judged.conclusion.shown]
@@ -47,11 +47,11 @@ def to_markdown(judged: Judged, now: datetime) -> str:
         "",
         escaped(verdict_line(judged)),
         "",
-        escaped(stack_line(judged, now)),
+        escaped(stack_line(judged, options.now)),
         "",
         *(f"{number}. {_action(action)}" for number, action in enumerate(actions(judged, found), 1)),
         "",
-        *(f"- {escaped(note)}" for note in notes(judged, now)[:50]),
+        *(f"- {escaped(note)}" for note in notes(judged, options.now)[:50]),
         "",
     ]
     rest = [*_weaker(judged), *_against(judged), *_slower(judged), *_failures(found), *_waivers(judged)]

@@ -1,0 +1,106 @@
+"""The files of a user's ``--cards`` folders: which of them are cards, and which are not, so that none vanishes."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from qualify import assets
+from qualify.cards.problems import meant
+from qualify.cards.source import LIMIT_BYTES, parse
+from qualify.errors import CardError
+from qualify.files import open_regular
+
+PLACES = (
+    ("kernel", "kernels", ""),
+    ("matrix", "matrices", ""),
+    ("canary", "canaries", ""),
+    ("model", "matrices", "models"),
+)
+"""the key that makes a card, the folder that it is looked for in, and the folder therein"""
+NAMED = ("waivers", "traffic")
+"""files that a matrix names by their path"""
+_KEY = re.compile(r"""\s*["']?([\w.-]+)["']?\s*:(\s|$)""")
+_IGNORED = re.compile(r"\s*(#|%|---\s*(#|$)|$)")
+_INVISIBLE = re.compile("[\ufeff\x0c\u200b]")
+
+
+def declares(path: Path, key: str) -> bool:
+    """Whether a file in a user's folder is meant as such a card: it has the key at its top level.
+
+    A card that cannot be read is one of every kind, so that loading it says why. One with a syntax error is decided by
+    its lines, so that it is reported and a foreign file is not.
+    """
+    found = keys_of(path)
+    return found is None or key in found
+
+
+def keys_of(path: Path) -> tuple[str, ...] | None:
+    """The keys at the top level; None where the file is no text that can be read. A folder has none."""
+    if path.is_dir():
+        return ()
+    try:
+        with open_regular(path) as stream:
+            content = stream.read(LIMIT_BYTES)
+        return _keys(path.suffix, content.decode("utf-8-sig"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _keys(suffix: str, text: str) -> tuple[str, ...] | None:
+    """By the lines, which is quick; where they show no card, by the parser, which also knows ``{matrix: x}``."""
+    if "\0" in text:
+        return None
+    found = () if suffix == ".json" else _keys_of_lines(text)
+    if any(key in found for key in (*(key for key, _, _ in PLACES), *NAMED)):
+        return found
+    try:
+        data = parse(Path(f"card{suffix}"), _INVISIBLE.sub("", text)).data
+    except CardError:
+        return found or tuple(re.findall(r"""["']([\w.-]+)["']\s*:""", text))
+    return tuple(map(str, data)) if isinstance(data, dict) else found
+
+
+def _keys_of_lines(text: str) -> tuple[str, ...]:
+    """The keys of the lines that begin where the first one does."""
+    lines = [line for line in _INVISIBLE.sub("", text).splitlines() if not _IGNORED.match(line)]
+    indent = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
+    top = (line for line in lines if len(line) - len(line.lstrip()) == indent)
+    return tuple(found[1] for line in top if (found := _KEY.match(line)))
+
+
+def strangers(cards: tuple[Path, ...]) -> list[str]:
+    """What is said of each file in the folders that looks like a card and is read as none."""
+    return [f"{path} is left out: {why}" for path in _candidates(cards) if (why := _why_left_out(path, cards))]
+
+
+def _candidates(cards: tuple[Path, ...]) -> list[Path]:
+    """Every file of YAML where cards are looked for, and of JSON where models are."""
+    found: dict[Path, None] = {}
+    for _, folder, inside in PLACES:
+        for place in assets.extra(folder, cards):
+            for path in sorted((place / inside).glob("*")):
+                if path.suffix.lower() in ({".json"} if inside else {".yaml", ".yml"}):
+                    found[path] = None
+    return list(found)
+
+
+def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
+    """Why the file is not read as a card; empty where it is, or where it is named by its path."""
+    keys = keys_of(path)
+    if path.is_dir():
+        return "it is a folder"
+    if path.suffix not in {".yaml", ".json"}:
+        return f"the name of a card ends in .yaml, so call it {path.stem}.yaml"
+    if keys is None:
+        return "it cannot be read as text in UTF-8, so save it as that"
+    if any(key in keys for key in NAMED):
+        return ""
+    homes = [key for key, folder, inside in PLACES if path.parent in [p / inside for p in assets.extra(folder, cards)]]
+    if any(key in keys for key in homes):
+        return ""
+    near = next((hint for key in keys for hint in [meant(key, homes)] if hint), "")
+    has = f"the keys {', '.join(keys[:5])}" if keys else "no key"
+    return f"here a card has the key {' or '.join(homes)} at its top level, and this has {has}{near}"

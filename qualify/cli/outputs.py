@@ -1,0 +1,208 @@
+"""Where the gate's one verdict goes: a format on stdout, others into files, and GitHub's summary and outputs.
+
+::
+
+    Judged ─┬─ files, each whole or absent      --junit F --sarif F --markdown F --statement F --json F
+            ├─ stdout, one format               --format F
+            └─ what GitHub's runner reads       --github: annotations, $GITHUB_STEP_SUMMARY, $GITHUB_OUTPUT
+
+What cannot be written is said on stderr, and everything else is written all the same.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typer.core import TyperCommand
+
+from qualify.cli.shared import DEFAULT_DB
+from qualify.cli.terminal import emit, say
+from qualify.errors import INFRASTRUCTURE, InfrastructureError, NoVerdict, QualifyError, UsageError
+from qualify.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from qualify.judge.judged import Judged
+    from qualify.report.formats import FormatName, KnownFormat
+    from qualify.report.formats.interface import OutputOptions
+
+
+CARDS = {".yaml", ".yml"}
+"""how the names of matrices, waivers and cards end, which a gate reads"""
+
+
+class JsonOrFile(TyperCommand):
+    """A command whose ``--json`` may stand alone, as everywhere, or name a file, as ``--junit`` does."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """A ``--json`` without a file is ``--format json``; the command takes no arguments that are no options."""
+        alone = [
+            at
+            for at, argument in enumerate(args)
+            if argument == "--json" and (at + 1 == len(args) or args[at + 1].startswith("-"))
+        ]
+        kept = [argument for at, argument in enumerate(args) if at not in alone]
+        return super().parse_args(ctx, [*kept, *(["--format=json"] if alone else [])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """What is written of a verdict, as the command line asked for it."""
+
+    stdout: FormatName
+    files: Mapping[FormatName, Path]
+    on_github: bool
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def wants(self, name: FormatName) -> bool:
+        """Whether that format is written anywhere."""
+        return self.stdout == name or name in self.files
+
+    def clear(self) -> None:
+        """Remove what an earlier gate left at these places: without a verdict, none may lie there."""
+        from qualify.report.files import remove_output
+
+        for path in self.files.values():
+            remove_output(path)
+
+    def write(self, judged: Judged, options: OutputOptions) -> int:
+        """Write everything; returns the exit code of the command.
+
+        It is the verdict's. Where an output is missing it is 4 (it cannot be written), or in place of 0 that of the
+        format that could not be made.
+        """
+        from qualify.report.formats import format_named
+
+        failed = [
+            *(self._file(format_named(name), path, judged, options) for name, path in self.files.items()),
+            self._stdout(judged, options),
+            self._summary(judged, options),
+        ]
+        code = _exit_code(judged, failed)
+        complete = code == judged.conclusion.exit_code
+        missing = self._results(judged.conclusion.verdict if complete else "", code)
+        code = missing.exit_code if missing else code
+        for error in (*failed, missing):
+            if error:
+                say(f"qualify: {error} {_ends(judged, code)}".rstrip())
+        return code
+
+    def refuse(self, error: QualifyError) -> None:
+        """Tell GitHub why there is no verdict; the command ends with the error."""
+        if not self.on_github:
+            return
+        from qualify.report.formats.github import problem
+
+        emit(problem(str(error)))
+        if missing := self._results("", error.exit_code):
+            say(f"qualify: {missing}")
+
+    def _file(self, form: KnownFormat, path: Path, judged: Judged, options: OutputOptions) -> QualifyError | None:
+        from qualify.report.files import write_output
+
+        try:
+            write_output(path, visible(form.load()(judged, options)) + "\n")
+        except NoVerdict as error:
+            return NoVerdict(f"{form.option} {path} is not written: {error}")
+        except OSError as error:
+            return _unwritable(f"{form.option} {path}", error)
+        return None
+
+    def _stdout(self, judged: Judged, options: OutputOptions) -> QualifyError | None:
+        from qualify.report.formats import format_named
+
+        try:
+            emit(format_named(self.stdout).load()(judged, options))
+        except (NoVerdict, InfrastructureError) as error:
+            return error
+        return None
+
+    def _summary(self, judged: Judged, options: OutputOptions) -> QualifyError | None:
+        """The Markdown at the end of the summary of GitHub's job."""
+        from qualify.report.formats import format_named
+
+        if not self.on_github or not self.environment.get("GITHUB_STEP_SUMMARY"):
+            return None
+        return self._append("GITHUB_STEP_SUMMARY", format_named("markdown").load()(judged, options) + "\n")
+
+    def _results(self, verdict: str, code: int) -> QualifyError | None:
+        """The outputs of GitHub's step."""
+        return self._append("GITHUB_OUTPUT", f"verdict={verdict}\nexit-code={code}\n")
+
+    def _append(self, variable: str, text: str) -> QualifyError | None:
+        path = self.environment.get(variable, "")
+        if not self.on_github or not path:
+            return None
+        try:
+            with Path(path).open("a", encoding="utf-8") as file:
+                file.write(visible(text))
+        except OSError as error:
+            return _unwritable(f"{variable}={path}", error)
+        return None
+
+
+def make_outputs(stdout: FormatName | None, files: Mapping[str, Path | None], db: str, *, on_github: bool) -> Outputs:
+    """The outputs that were asked for.
+
+    Args:
+        db: what ``--db`` says, a file that no output may replace; no more may it replace a card.
+        stdout: what ``--format`` says; None where it was not given.
+        files: by format, the file of its option; None where it was not given.
+
+    Raises:
+        UsageError: two outputs would go to the same place or to a file that is read, or a file's name is empty.
+    """
+    if on_github and stdout not in {None, "github"}:
+        raise UsageError(
+            f"--github and --format {stdout}: both print to stdout, and GitHub's runner reads annotations there. "
+            "Write the other format into a file, for example with --json FILE."
+        )
+    chosen = _files(files, os.path.realpath((db or DEFAULT_DB).removeprefix("sqlite:///")))
+    return Outputs(stdout=stdout or ("github" if on_github else "text"), files=chosen, on_github=on_github)
+
+
+def _files(files: Mapping[str, Path | None], store: str) -> dict[FormatName, Path]:
+    """By format, its file; each has a place of its own, which is neither the store nor a card."""
+    from qualify.report.formats import FORMATS
+
+    chosen: dict[FormatName, Path] = {}
+    places: dict[str, str] = {}
+    for form in FORMATS:
+        path = files.get(form.name)
+        if path is None:
+            continue
+        place = os.path.realpath(path)
+        if str(path) in {"", "."}:
+            raise UsageError(f"{form.option} is empty: the variable that it comes from is probably not set")
+        if path.suffix in CARDS or place == store:
+            raise UsageError(f"{form.option} {path}: the gate reads that file. Give another one, such as gate.json.")
+        if (taken := places.setdefault(place, form.option)) != form.option:
+            raise UsageError(f"{taken} and {form.option}: both name {path}. Give each its own file.")
+        chosen[form.name] = path
+    return chosen
+
+
+def _unwritable(what: str, error: OSError) -> InfrastructureError:
+    reason = error.strerror or str(error)
+    return InfrastructureError(f"{what} cannot be written: {reason}. Free the place, or give another file.")
+
+
+def _exit_code(judged: Judged, failed: list[QualifyError | None]) -> int:
+    missing = [error.exit_code for error in failed if error]
+    if INFRASTRUCTURE in missing:
+        return INFRASTRUCTURE
+    return judged.conclusion.exit_code or max(missing, default=0)
+
+
+def _ends(judged: Judged, code: int) -> str:
+    """What became of the verdict's exit code."""
+    from qualify.report.verdict_text import WORDS
+
+    conclusion = judged.conclusion
+    if code == conclusion.exit_code:
+        return ""
+    return f"The verdict is {WORDS[conclusion.verdict]}, exit {conclusion.exit_code}; the gate ends with exit {code}."

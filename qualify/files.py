@@ -1,0 +1,52 @@
+"""Files that a user names: only regular ones are opened, because a pipe can wait for ever and a device never ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class IrregularFileError(OSError):
+    """The path is there, and is no regular file; ``strerror`` says so, ``kind`` what it is."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        super().__init__(errno.EINVAL, f"it is {kind}, and only a regular file is read", str(path))
+        self.kind = kind
+
+
+def kind_of(path: Path) -> str:
+    """What the path is, for a message: ``a pipe``, ``a folder``, …; empty for a regular file and for none at all."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return ""
+    return next((kind for holds, kind in KINDS if holds(mode)), "")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """The file, open to read bytes.
+
+    Raises:
+        IrregularFileError: it is a folder, pipe, socket or device, which is not opened.
+        OSError: it is not there, or cannot be read.
+        ValueError: the path holds a zero byte.
+    """
+    if kind := kind_of(path):
+        raise IrregularFileError(path, kind)
+    # It may have become a pipe meanwhile: nothing waits for a writer.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise IrregularFileError(path, "no regular file any more")
+    return file

@@ -1,0 +1,126 @@
+"""A baseline as one file, so that it moves between stores: machines, branches and pipelines.
+
+The file is a ZIP of two members, neither compressed again: ``baseline.json``, which says who accepted what and why, and
+``run.jsonl.gz``, the run as ``qualify db export`` writes it. Equal baselines give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from qualify.errors import InfrastructureError, NoVerdict, UsageError
+from qualify.facts import codec
+from qualify.facts.baseline import Baseline
+from qualify.judge.baselines import current_of
+from qualify.store.store import Store
+
+FORMAT = "qualify.baseline/1"
+ABOUT = "baseline.json"
+RUN = "run.jsonl.gz"
+LONGEST = 1 << 20
+"""bytes of ``baseline.json`` that are read"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Received:
+    """What became of a file."""
+
+    baseline: Baseline
+    new: bool
+    """False where the store has it already, or a later one of its matrix, variant and name"""
+    current: Baseline
+    """the current one now"""
+
+
+def send(store: Store, matrix: str, variant: str, name: str, path: Path) -> Baseline:
+    """Writes the current baseline of a matrix on a device model under that name.
+
+    Raises:
+        NoVerdict: there is none.
+        UsageError: the glob matches several device models.
+        InfrastructureError: the file cannot be written.
+    """
+    found = [item for item in current_of(store, matrix, variant) if item.name == name]
+    if not found:
+        told = f"for {name}" if name else "without a name"
+        raise NoVerdict(f"no baseline of {matrix} {told} in {store.where}: `qualify baseline list` shows what there is")
+    if len(found) > 1:
+        models = ", ".join(item.variant for item in found)
+        raise UsageError(f"baselines of {matrix} on several device models: {models}. Choose one with --variant.")
+    (baseline,) = found
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / RUN
+        store.export_run(baseline.run_id, run)
+        about = codec.to_json({"format": FORMAT, "baseline": codec.to_data(baseline)})
+        _write(path, {ABOUT: about.encode(), RUN: run.read_bytes()})
+    return baseline
+
+
+def receive(store: Store, path: Path) -> Received:
+    """Adds the run and its acceptance, where the store does not have them, or a later acceptance, already.
+
+    Raises:
+        UsageError: it is no such file, is damaged, or does not agree with its run. Nothing was accepted.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run_file = Path(folder) / RUN
+        baseline = _read(path, run_file)
+        try:
+            moved = store.import_run(run_file)
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(run_file), str(path))) from error
+    run = store.run(moved.run)
+    its = (run.id, run.matrix, run.stack.device.variant if run.stack else "")
+    if its != (baseline.run_id, baseline.matrix, baseline.variant) or run.state != "completed" or run.narrowed:
+        raise _refused(path, f"its acceptance is not of its run {run.id} ({run.state})")
+    current = store.baseline(baseline.matrix, baseline.variant, baseline.name)
+    if current and current.accepted_at >= baseline.accepted_at:
+        return Received(baseline=baseline, new=False, current=current)
+    store.accept(baseline)
+    return Received(baseline=baseline, new=True, current=baseline)
+
+
+def _write(path: Path, members: dict[str, bytes]) -> None:
+    """The file, which gets its name only when it is complete; neither times nor owners are in it."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as packed:
+            for name, data in members.items():
+                packed.writestr(zipfile.ZipInfo(name), data)
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"--out {path}: the baseline cannot be written there ({error.strerror or error}). It is still in the "
+            "store: give another file, in a folder that exists."
+        ) from error
+
+
+def _read(path: Path, run: Path) -> Baseline:
+    """The acceptance; the run is written into a file of its own."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            members = {item.filename: item for item in packed.infolist()}
+            about, evidence = members[ABOUT], members[RUN]
+            if about.file_size > LONGEST or {about.compress_type, evidence.compress_type} != {zipfile.ZIP_STORED}:
+                raise _refused(path, "its members are compressed or too large")
+            data: Any = json.loads(packed.read(about))
+            run.write_bytes(packed.read(evidence))
+        if data["format"] != FORMAT:
+            raise _refused(path, f"it has the format {data['format']}, and this qualify reads {FORMAT}")
+        return codec.from_data(Baseline, data["baseline"])  # type: ignore[no-any-return]
+    except (zipfile.BadZipFile, ValidationError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise _refused(path, f"it is no exported baseline, or it was damaged ({error})") from error
+    except OSError as error:
+        raise _refused(path, error.strerror or str(error)) from error
+
+
+def _refused(path: Path, happened: str) -> UsageError:
+    return UsageError(f"{path}: {happened}. No baseline was imported. Make it again: qualify baseline export MATRIX")

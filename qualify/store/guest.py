@@ -1,0 +1,62 @@
+"""Reading an SQLite file that its reader may not write: another user's, or one on a read-only mount.
+
+SQLite writes to read: it makes an index of the write-ahead log beside the file. Without the right to, a file whose log
+is empty is read as one that nobody changes (``immutable``), and one with a log by the index that its writer made.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from qualify.store.failures import store_error
+
+Mark = tuple[int, int, int]
+"""what tells one content of the file from the next"""
+
+
+def is_guest(path: Path) -> bool:
+    """Whether this user may read the file, but not write it or beside it."""
+    return path.is_file() and not (_writable(path) and _writable(path.parent))
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection that writes nothing, not even beside the file. Raises StoreError where its log cannot be read."""
+    mode = "mode=ro"
+    if not _has_log(path):
+        mode = "immutable=1"
+    elif not _beside(path, "-shm").exists():
+        advice = f"Ask who may write there to open it once, for example with: qualify db upgrade --db {path}"
+        raise store_error(str(path), "its last changes lie in a log that only who may write can read", advice)
+    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?{mode}", uri=True, check_same_thread=False)
+
+
+@contextmanager
+def unchanged(path: Path) -> Iterator[None]:
+    """Refuses what was read inside where the file was written meanwhile: SQLite does not look for that then."""
+    before = None if _has_log(path) else _mark(path)
+    yield
+    if before is not None and before != _mark(path):
+        raise store_error(str(path), "it was written while it was read", "Somebody uses it: run the command again.")
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=True)
+
+
+def _has_log(path: Path) -> bool:
+    log = _beside(path, "-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
+
+
+def _mark(path: Path) -> Mark:
+    seen = path.stat()
+    return seen.st_size, seen.st_mtime_ns, seen.st_ino

@@ -1,0 +1,189 @@
+"""A damaged SQLite file: one message that says so, and the file stays as it is."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import store_examples as examples
+from cli_process import call
+from stored_runs import MATRIX, store_run
+
+from qualify.errors import StoreError
+from qualify.facts.run import Record
+from qualify.store import Store, tables
+from qualify.store.mapping import lengths_from_text
+from qualify.store.types import Stored, UtcTime
+
+RUN = examples.run()
+STACK = examples.stack()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of one run with every kind of outcome; it is only copied."""
+    path = tmp_path_factory.mktemp("whole") / "evidence.db"
+    with Store.open(str(path)) as store:
+        store.begin(RUN)
+        store.set_stack(RUN.id, STACK, examples.ceilings())
+        planned = examples.cases(len(examples.outcomes()))
+        store.add_cases(RUN.id, planned)
+        pairs = zip(planned, examples.outcomes(), strict=True)
+        store.add(RUN.id, [Record(case=case, outcome=outcome) for case, outcome in pairs])
+    return path
+
+
+def _change(path: Path, *statements: str) -> None:
+    """Runs SQL with everything allowed; what changes the schema is seen by the next statement."""
+    for statement in statements:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("PRAGMA ignore_check_constraints = ON")
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.execute(statement)
+
+
+LOOSE = "UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '')"
+
+
+def _read(path: Path) -> str:
+    """Reads all there is of the run; returns what was said of damage, or nothing."""
+    before = path.read_bytes()
+    try:
+        with Store.open(str(path), create=False) as store:
+            store.resolve("latest")
+            store.runs()
+            store.records(RUN.id)
+            store.export_run(RUN.id, path.with_name("out.gz"))
+            store.baselines()
+    except StoreError as error:
+        assert before == path.read_bytes()
+        return str(error)
+    return ""
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "is damaged"),
+    "cut within its head": (lambda path: path.write_bytes(path.read_bytes()[:50]), "is damaged"),
+    "pages of other bytes": (
+        lambda path: path.write_bytes(path.read_bytes()[:8192] + b"\x5a" * (path.stat().st_size - 8192)),
+        "is damaged",
+    ),
+    "another page size": (
+        lambda path: path.write_bytes(path.read_bytes()[:16] + b"\x02\x00" + path.read_bytes()[18:]),
+        "is damaged",
+    ),
+    "no page size": (
+        lambda path: path.write_bytes(path.read_bytes()[:16] + b"\x03\x03" + path.read_bytes()[18:]),
+        "is not an SQLite database",
+    ),
+    "a table missing": (lambda path: _change(path, "DROP TABLE findings"), "does not have the expected tables"),
+    "a column missing": (
+        lambda path: _change(path, "ALTER TABLE runs RENAME COLUMN matrix_path TO x"),
+        "does not have the expected tables",
+    ),
+    "an unknown version": (lambda path: _change(path, "UPDATE qualify_version SET version_num = 'x1'"), "revision x1"),
+    "an empty version": (lambda path: _change(path, "UPDATE qualify_version SET version_num = ''"), "revision none"),
+    "half a version": (lambda path: _change(path, "UPDATE qualify_version SET version_num = '001'"), "revision 001,"),
+    "two versions": (lambda path: _change(path, "INSERT INTO qualify_version VALUES ('0001')"), "reported an error"),
+    "no version": (lambda path: _change(path, "DELETE FROM qualify_version"), "belongs to another program"),
+    "a stack missing": (lambda path: _change(path, "DELETE FROM stacks"), "is damaged"),
+    "text that is none": (
+        lambda path: _change(path, "UPDATE runs SET matrix = CAST(x'ff89' AS TEXT)"),
+        "evidence store",
+    ),
+    "a date that is none": (lambda path: _change(path, "UPDATE runs SET started_at = '2026-13-45'"), "is damaged"),
+    "a number as a date": (lambda path: _change(path, "UPDATE runs SET started_at = -1"), "is damaged"),
+    "JSON cut off": (lambda path: _change(path, "UPDATE cases SET spans = '[1'"), "is damaged"),
+    "JSON of another shape": (lambda path: _change(path, """UPDATE findings SET "values" = '[1]'"""), "is damaged"),
+    "lengths without end": (
+        lambda path: _change(path, "UPDATE cases SET seqlens_q = '8192x99999999999'"),
+        "is damaged",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_told(whole: Path, tmp_path: Path, damage: str) -> None:
+    """What is wrong, with which file, and what can be done; nothing is written into it."""
+    change, message = DAMAGES[damage]
+    path = Path(shutil.copy(whole, tmp_path / "evidence.db"))
+    change(path)
+    told = _read(path)
+    assert message in told
+    assert str(path) in told
+
+
+def test_a_log_that_is_missing_costs_only_its_last_commits(whole: Path, tmp_path: Path) -> None:
+    """SQLite's own file is whole without it: a copy without the log is an older state, and no damage."""
+    path = Path(shutil.copy(whole, tmp_path / "evidence.db"))
+    copy = tmp_path / "copy.db"
+    with Store.open(str(path)) as store:
+        store.begin(examples.run(1))
+        shutil.copy(path, copy)
+        assert path.with_name("evidence.db-wal").stat().st_size
+    with Store.open(str(copy), create=False) as store:
+        assert [RUN.id] == [run.id for run in store.runs()]
+
+
+READ = {"runs", "stacks", "components", "cases", "outcomes"}
+KEYS = {"runs.id", "components.position", "cases.key", "cases.run_id", "cases.case_id", "cases.position"}
+"""to change them leaves other rows without theirs"""
+COLUMNS = [
+    (table.name, column.name)
+    for table in tables.metadata.tables.values()
+    for column in table.columns
+    if isinstance(column.type, Stored | UtcTime)
+    if table.name in READ and f"{table.name}.{column.name}" not in KEYS
+]
+COLUMNS += [
+    ("findings", "verdict"),
+    ("findings", "detail"),
+    ("statistics", "E"),
+    ("launches", "role"),
+    ("samples", "latency_us"),
+]
+
+
+@pytest.mark.parametrize("value", ["x'00ff'", "NULL"], ids=["bytes", "nothing"])
+def test_no_value_of_another_type_is_taken(whole: Path, tmp_path: Path, value: str) -> None:
+    """Every column of evidence in turn holds bytes, which none does, or nothing where there must be something."""
+    taken = []
+    path = tmp_path / "evidence.db"
+    for table, column in COLUMNS:
+        shutil.copy(whole, path)
+        _change(path, LOOSE, f'UPDATE {table} SET "{column}" = {value}')
+        if not _read(path) and not (value == "NULL" and tables.metadata.tables[table].c[column].nullable):
+            taken.append(f"{table}.{column}")
+    assert [] == taken
+
+
+def test_a_word_that_nobody_knows_is_not_taken(whole: Path, tmp_path: Path) -> None:
+    """What the schema allows is checked as it is read, too."""
+    path = Path(shutil.copy(whole, tmp_path / "evidence.db"))
+    _change(path, "UPDATE launches SET role = 'x'")
+    assert "role is 'x', which is none of attention, auxiliary" in _read(path)
+
+
+@pytest.mark.parametrize("text", ["8192x99999999", "1x-3", "-1", "x2", "9" * 5000, "1x0"])
+def test_lengths_that_cannot_be(text: str) -> None:
+    """Nothing is allocated for a batch that no plan makes."""
+    with pytest.raises(ValueError, match=r"lengths of a batch|invalid literal|Exceeds the limit"):
+        lengths_from_text(text)
+
+
+def test_the_gate_ends_with_exit_4(tmp_path: Path) -> None:
+    """A verdict on a damaged file would be none."""
+    path, matrix = tmp_path / "evidence.db", tmp_path / "serving.yaml"
+    matrix.write_text(MATRIX)
+    with Store.open(str(path)) as store:
+        store_run(store, matrix)
+    assert 0 == call("gate", "--db", path, cwd=tmp_path).code
+    _change(path, "DELETE FROM stacks")
+    ended = call("gate", "--db", path, cwd=tmp_path)
+    assert (4, "") == (ended.code, ended.out)
+    assert "the database is damaged" in ended.err
+    assert ".recover" in ended.err

@@ -1,0 +1,165 @@
+"""`qualify baseline` over machines and branches: as a file, and under a name with a fallback."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Ended, call
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, store_run
+
+from qualify.store.store import Store
+
+
+@pytest.fixture
+def folder(tmp_path: Path, empty_sqlite: str) -> Path:
+    """A folder with a matrix and an empty store."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def stored(folder: Path, outcome: Any = PASSED, hours: float = 1, db: str = "evidence.db") -> str:
+    """A run in a store of the folder; returns its id."""
+    age = NOW - datetime.now(UTC) + timedelta(hours=hours)
+    with Store.open(str(folder / db)) as store:
+        return store_run(store, folder / "serving.yaml", outcome, age=age).id
+
+
+def baseline(folder: Path, *arguments: object, db: str = "evidence.db") -> Ended:
+    """A command on baselines."""
+    return call("baseline", *arguments, "--db", db, cwd=folder)
+
+
+def accept(folder: Path, run: str, *more: str, db: str = "evidence.db") -> Ended:
+    """Somebody accepts a run."""
+    return baseline(folder, "accept", run, "--by", "jane", "--reason", "release", *more, db=db)
+
+
+def against(folder: Path, what: str, db: str = "evidence.db") -> Ended:
+    """The gate, compared."""
+    return call("gate", "--db", db, "--against", what, cwd=folder)
+
+
+def test_a_baseline_moves_to_another_machine(folder: Path) -> None:
+    """One file holds who accepted what, and the run; another store compares with it; a second import adds nothing."""
+    first = stored(folder, hours=5)
+    assert 0 == accept(folder, first).code
+    sent = baseline(folder, "export", "serving")
+    assert (0, True) == (sent.code, sent.out.startswith("serving.baseline.zip: current  serving on Test CPU"))
+    once = (folder / "serving.baseline.zip").read_bytes()
+    assert 0 == baseline(folder, "export", "serving").code
+    assert once == (folder / "serving.baseline.zip").read_bytes()
+    Store.open(str(folder / "other.db")).close()
+    for new in (True, False):
+        received = baseline(folder, "import", "serving.baseline.zip", "--json", db="other.db")
+        assert (0, first, "jane", new) == (
+            received.code,
+            received.data["run"],
+            received.data["accepted_by"],
+            received.data["new"],
+        )
+    stored(folder, lambda case: WRONG if case.id == IDS[0] else PASSED, db="other.db")
+    ended = against(folder, "baseline", db="other.db")
+    assert (1, True) == (ended.code, f"against: run {first}, accepted by jane on" in ended.out)
+    assert 1 == len(baseline(folder, "list", db="other.db").out.splitlines())
+
+
+def test_a_file_of_before_replaces_no_later_baseline(folder: Path) -> None:
+    """The store's own, later acceptance stays the current one, and the command says so."""
+    old, new = stored(folder, hours=9), stored(folder, hours=5)
+    accept(folder, old)
+    baseline(folder, "export", "serving")
+    accept(folder, new)
+    received = baseline(folder, "import", "serving.baseline.zip")
+    assert (0, True) == (received.code, f"run {new}" in received.out)
+    assert "or a later one, already; nothing was added" in received.err
+    with Store.open(str(folder / "evidence.db")) as store:
+        assert [new, old] == [item.run_id for item in store.baselines()]
+
+
+def test_a_branch_has_its_own_baseline_and_falls_back(folder: Path) -> None:
+    """By name where somebody accepted one, else the one without a name, and the text says which."""
+    main, branch = stored(folder, hours=9), stored(folder, hours=5)
+    accept(folder, main)
+    fallen = against(folder, "baseline:feature/x")
+    assert f"against: run {main}, " in fallen.out
+    assert "caveat: nobody accepted a baseline for feature/x: this is the one without a name" in fallen.out
+    accept(folder, branch, "--name", "feature/x")
+    stored(folder, hours=1)
+    own = against(folder, "baseline:feature/x")
+    assert (0, True, False) == (own.code, f"against: run {branch}, " in own.out, "caveat" in own.out)
+    for what in ("baseline", "baseline:other"):
+        assert f"against: run {main}, " in against(folder, what).out
+    listed = baseline(folder, "list").out.splitlines()
+    assert ["current", "current"] == [line.split()[0] for line in listed]
+    assert " for feature/x: run " in listed[0]
+    difference = call("diff", "baseline:feature/x", "--db", "evidence.db", cwd=folder)
+    assert (0, True) == (difference.code, branch in difference.out)
+
+
+def test_a_named_baseline_travels_with_its_name(folder: Path) -> None:
+    """It is exported by its name, and enters the other store under it."""
+    accept(folder, stored(folder), "--name", "v2")
+    missing = baseline(folder, "export", "serving")
+    assert (5, True) == (missing.code, "no baseline of serving without a name in evidence.db" in missing.err)
+    assert 0 == baseline(folder, "export", "serving", "--name", "v2", "--out", "b.zip").code
+    assert "v2" == baseline(folder, "import", "b.zip", "--json", db="other.db").data["name"]
+
+
+@pytest.mark.parametrize("what", ["baseline:", "baseline: x", "baseline::x"])
+def test_a_name_is_a_name(folder: Path, what: str) -> None:
+    """An empty variable behind the colon is no fallback."""
+    accept(folder, stored(folder))
+    ended = against(folder, what)
+    assert (2, "") == (ended.code, ended.out)
+    assert f"--against {what}: give a name of at most 200 characters without spaces" in ended.err
+    assert 2 == accept(folder, stored(folder), "--name", "").code
+
+
+def repacked(path: Path, method: int = zipfile.ZIP_STORED, **changes: Any) -> None:
+    """The file with another acceptance."""
+    with zipfile.ZipFile(path) as packed:
+        about, run = json.loads(packed.read("baseline.json")), packed.read("run.jsonl.gz")
+    about["baseline"] |= {name: value for name, value in changes.items() if name in about["baseline"]}
+    about |= {name: value for name, value in changes.items() if name in about}
+    with zipfile.ZipFile(path, "w", method) as packed:
+        packed.writestr("baseline.json", json.dumps(about))
+        packed.writestr("run.jsonl.gz", run if changes.get("whole", True) else run[:-40])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"matrix": "other"}, "its acceptance is not of its run"),
+        ({"variant": "NVIDIA H100"}, "its acceptance is not of its run"),
+        ({"accepted_at": "soon"}, "it is no exported baseline, or it was damaged"),
+        ({"format": "qualify.baseline/9"}, "it has the format qualify.baseline/9"),
+        ({"whole": False}, "cut off or damaged"),
+        ({"method": zipfile.ZIP_DEFLATED}, "its members are compressed or too large"),
+    ],
+)
+def test_a_damaged_file_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+    """Exit 2, the file's own name, and no baseline."""
+    accept(folder, stored(folder))
+    baseline(folder, "export", "serving", "--out", "b.zip")
+    repacked(folder / "b.zip", **changes)
+    ended = baseline(folder, "import", "b.zip", db="other.db")
+    assert (2, "", True) == (ended.code, ended.out, ended.err.startswith("qualify: b.zip: "))
+    assert message in ended.err
+    with Store.open(str(folder / "other.db")) as store:
+        assert [] == store.baselines()
+
+
+def test_what_is_no_file_of_a_baseline(folder: Path) -> None:
+    """A missing file, and one of another kind."""
+    for name, message in (("none.zip", "No such file"), ("serving.yaml", "not a zip file")):
+        ended = baseline(folder, "import", name)
+        assert (2, True) == (ended.code, message in ended.err)
+    stored(folder)
+    accept(folder, "latest")
+    unwritable = baseline(folder, "export", "serving", "--out", "none/b.zip")
+    assert (4, True) == (unwritable.code, "--out none/b.zip: the baseline cannot be written there" in unwritable.err)

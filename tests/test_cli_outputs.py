@@ -1,0 +1,175 @@
+"""`qualify gate` with several outputs: one verdict, every file whole or absent, and an exit code that hides nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Ended, call, environment
+from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, store_run
+
+from qualify.report.files import remove_output, write_output
+from qualify.report.formats import FORMATS
+from qualify.store.store import Store
+
+SUBJECT = "image@sha256:" + "0" * 64
+FILES = {form.option: f"gate.{form.name}" for form in FORMATS if form.option}
+EVERY = [word for option, name in FILES.items() for word in (option, name)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, empty_sqlite: str) -> Path:
+    """A folder with a matrix and an empty store."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def stored(folder: Path, outcome: Any = PASSED, **changes: Any) -> str:
+    """A run of an hour ago in the folder's store; returns its id."""
+    age = NOW - datetime.now(UTC) + timedelta(hours=1)
+    with Store.open(str(folder / "evidence.db")) as store:
+        return store_run(store, folder / "serving.yaml", outcome, age=age, **changes).id
+
+
+def failing(case: Any) -> Any:
+    """One failure among passes."""
+    return WRONG if case.id == IDS[0] else PASSED
+
+
+def gate(folder: Path, *more: object, env: dict[str, str] | None = None) -> Ended:
+    """The gate in that folder."""
+    return call("gate", "--db", "evidence.db", *more, cwd=folder, env=env)
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(PASSED, 0), (failing, 1)])
+def test_one_verdict_in_every_format(folder: Path, outcome: Any, code: int) -> None:
+    """Each file holds what --format prints, byte for byte; stdout has the text, and the exit code is the verdict's."""
+    stored(folder, outcome)
+    ended = gate(folder, *EVERY, "--subject", SUBJECT)
+    assert (code, "") == (ended.code, ended.err)
+    assert ended.out == gate(folder).out
+    for form in FORMATS:
+        if form.option:
+            subject = ["--subject", SUBJECT] if form.name == "in-toto" else []
+            printed = gate(folder, "--format", form.name, *subject)
+            assert (code, printed.out) == (printed.code, (folder / FILES[form.option]).read_text()), form.name
+    assert [] == [path.name for path in folder.iterdir() if path.name.startswith(".gate")]
+
+
+def test_json_stands_alone_or_names_a_file(folder: Path) -> None:
+    """`--json` prints, as everywhere; `--json FILE` and `--json=FILE` write, and the text is printed."""
+    stored(folder)
+    alone = gate(folder, "--json")
+    assert "qualify.run/1" == alone.data["schema"]
+    assert alone.out == gate(folder, "--json", "--run", "latest").out
+    for words in (["--json", "a.json"], ["--json=a.json"]):
+        assert gate(folder, *words).out.startswith("serving: qualified (")
+        assert alone.data == json.loads((folder / "a.json").read_text())
+
+
+def test_what_cannot_be_written_is_exit_4_and_hides_no_verdict(folder: Path) -> None:
+    """The verdict is printed, the other files are there, and the message has both exit codes."""
+    stored(folder, failing)
+    ended = gate(folder, "--junit", "serving.yaml/gate.xml", "--markdown", "new/gate.md")
+    assert (4, 1) == (ended.code, len(ended.err.splitlines()))
+    assert ended.err.startswith("qualify: --junit serving.yaml/gate.xml cannot be written: Not a directory.")
+    assert "The verdict is not qualified, exit 1; the gate ends with exit 4." in ended.err
+    assert ended.out.startswith("serving: not qualified (")
+    assert (folder / "new" / "gate.md").read_text().startswith("## ✗ serving: ")
+    stored(folder)
+    passed = gate(folder, "--json", ".qualify", "--junit", "new")
+    assert (4, True) == (passed.code, passed.out.startswith("serving: qualified ("))
+    assert "--junit new cannot be written: Is a directory. Free the place" in passed.err
+
+
+def test_a_statement_that_cannot_be_made_is_no_promotion(folder: Path) -> None:
+    """The gate passed and its statement is missing: exit 5; a failure stays exit 1; no file is there."""
+    stored(folder)
+    ended = gate(folder, "--statement", "s.json")
+    assert (5, True) == (ended.code, ended.err.startswith("qualify: --statement s.json is not written: run "))
+    assert "The verdict is qualified, exit 0; the gate ends with exit 5." in ended.err
+    stored(folder, failing)
+    failed = gate(folder, "--statement", "s.json", "--junit", "gate.xml")
+    assert (1, False, True) == (failed.code, (folder / "s.json").exists(), (folder / "gate.xml").exists())
+
+
+def test_no_old_file_is_left_where_there_is_no_verdict(folder: Path) -> None:
+    """A runner that is not cleaned would publish the green report of yesterday."""
+    stored(folder)
+    assert 0 == gate(folder, *EVERY, "--subject", SUBJECT).code
+    for more, code in ((["--matrix", "smoke"], 5), (["--stack", "here"], 2), (["--max-age", "soon"], 2)):
+        for name in FILES.values():
+            (folder / name).write_text("of yesterday")
+        ended = gate(folder, *EVERY, "--subject", SUBJECT, *more)
+        assert (code, "") == (ended.code, ended.out)
+        assert [] == [name for name in FILES.values() if (folder / name).exists()]
+
+
+def github(folder: Path) -> dict[str, str]:
+    """The variables that GitHub's runner sets."""
+    (folder / "summary.md").write_text("# before\n")
+    (folder / "output").write_text("mine=1\n")
+    return environment(
+        GITHUB_STEP_SUMMARY=str(folder / "summary.md"),
+        GITHUB_OUTPUT=str(folder / "output"),
+        GITHUB_WORKSPACE=str(folder),
+    )
+
+
+def test_github_gets_annotations_summary_and_outputs(folder: Path) -> None:
+    """What the runner reads is written beside the files; what was there before stays."""
+    stored(folder, failing)
+    ended = gate(folder, "--github", "--markdown", "gate.md", env=github(folder))
+    assert 1 == ended.code
+    assert ended.out.startswith("::error file=serving.yaml,title=qualify serving::serving: not qualified (")
+    assert "# before\n" + (folder / "gate.md").read_text() == (folder / "summary.md").read_text()
+    assert "mine=1\nverdict=FAIL\nexit-code=1\n" == (folder / "output").read_text()
+    plain = gate(folder, "--github")
+    assert (1, ended.out.splitlines()[0].replace("file=", f"file={folder}/")) == (plain.code, plain.out.splitlines()[0])
+
+
+def test_github_is_told_why_there_is_no_verdict(folder: Path) -> None:
+    """The error is an annotation; the outputs hold its exit code, and no verdict. So where the statement is missing."""
+    stored(folder)
+    ended = gate(folder, "--github", "--matrix", "smoke", env=github(folder))
+    assert (5, "::error title=qualify gate::no run of smoke") == (ended.code, ended.out[:43])
+    assert "mine=1\nverdict=\nexit-code=5\n" == (folder / "output").read_text()
+    stated = gate(folder, "--github", "--statement", "s.json", env=github(folder))
+    assert (5, "mine=1\nverdict=\nexit-code=5\n") == (stated.code, (folder / "output").read_text())
+    gone = environment(GITHUB_OUTPUT=str(folder / "no" / "output"))
+    missing = gate(folder, "--github", env=gone)
+    assert 4 == missing.code
+    assert "GITHUB_OUTPUT=" in missing.err
+
+
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(tmp_path: Path) -> None:
+    """What a user names is never replaced by another kind of file."""
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "deep" / "target"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_output(pipe, "text")
+    assert (b"text", True) == (os.read(reader, 10), stat.S_ISFIFO(pipe.stat().st_mode))
+    os.close(reader)
+    link.symlink_to(target)
+    write_output(link, "one")
+    write_output(link, "two")
+    assert ("two", True) == (target.read_text(), link.is_symlink())
+    for path in (pipe, link, tmp_path / "absent"):
+        remove_output(path)
+    assert (True, True, False) == (pipe.exists(), link.is_symlink(), target.exists())
+
+
+def test_json_survives_every_control_character(folder: Path) -> None:
+    """A device whose name holds a delete character: stdout and file are JSON, and no terminal sees it."""
+    from dataclasses import replace
+
+    stack = make_stack()
+    stored(folder, stack=replace(stack, device=replace(stack.device, name="del\x7f nel\x85")))
+    printed = gate(folder, "--format", "json", "--json", "a.json")
+    assert "del\x7f nel\x85" == printed.data["device"] == json.loads((folder / "a.json").read_text())["device"]
+    assert "\x7f" not in printed.out

@@ -1,0 +1,55 @@
+"""Text from outside: nothing of it is hidden, wherever it is shown."""
+
+from __future__ import annotations
+
+import io
+import sys
+import unicodedata
+
+import pytest
+
+from qualify.cli.terminal import emit, say
+from qualify.report.formats.markdown import escaped
+from qualify.report.page import _environment
+from qualify.text import one_line, visible
+
+TRICKS = {
+    "\u202e": "\\u202e",
+    "\u2066": "\\u2066",
+    "\u200f": "\\u200f",
+    "\u200b": "\\u200b",
+    "\ufeff": "\\ufeff",
+    "\x1b": "\\x1b",
+    "\x9b": "\\x9b",
+    "\U000e0041": "\\U000e0041",
+}
+"""turns the direction, has no width, begins a command of the terminal, or is a tag: and how it is shown"""
+
+
+@pytest.mark.parametrize("trick", TRICKS, ids=ascii)
+def test_nothing_is_hidden(trick: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the terminal, in the log, in lines, in Markdown and on pages the character is written out."""
+    streams = {name: io.StringIO() for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    emit(f"PASS{trick}x")
+    say(f"PASS{trick}x")
+    shown = [stream.getvalue().rstrip() for stream in streams.values()]
+    shown += [one_line(f"PASS{trick}x"), _environment().from_string("{{ it }}").render(it=f"PASS{trick}x")]
+    assert [f"PASS{TRICKS[trick]}x"] * 4 == shown
+    assert trick not in escaped(f"PASS{trick}x")
+    assert "&#92;" in escaped(f"PASS{trick}x")
+
+
+def test_every_mark_of_direction_is_shown() -> None:
+    """Those of Unicode's bidirectional algorithm, whichever version of it Python knows."""
+    marks = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+    found = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.bidirectional(chr(code)) in marks]
+    assert 9 == len(found)
+    assert visible("".join(found)).isascii()
+
+
+def test_what_people_write_stays() -> None:
+    """Letters of every direction, combined ones, emoji, tabs and line feeds are no tricks."""
+    text = "µs ≥ é שלום مرحبا 日本 ✅ ⚠️ a\tb\nc"
+    assert text == visible(text)
