@@ -138,7 +138,11 @@ def test_a_matrix_is_judged_on_fresh_evidence(folder: Path) -> None:
         (["--matrix", "serving.yaml", "--max-age", "soon"], 2, "--max-age soon: give a number and its unit"),
         (["--matrix", "serving.yaml", "--max-age", "99999999d"], 2, "at most 3650d"),
         (["--matrix", "serving.yaml", "--stack", "ffff"], 5, "no run of serving on the stack ffff; there is one on"),
-        (["--matrix", "serving.yaml", "--stack", "here"], 5, "no run of serving on this machine's stack ("),
+        (
+            ["--matrix", "serving.yaml", "--stack", "here"],
+            5,
+            "no run of serving on this machine's stack. The newest is of another one (",
+        ),
         (["--matrix", "smoke"], 5, "no run of smoke in evidence.db yet. Make one: qualify run smoke"),
         (["--matrix", "other.yaml"], 5, "no run of other in evidence.db yet. Make one: qualify run other.yaml"),
         (["--matrix", "nothing.yaml"], 2, "nothing.yaml: no such file"),

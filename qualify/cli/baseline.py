@@ -54,7 +54,7 @@ def baseline_accept(
     with open_store(db, create=False) as store:
         kernels, given = load_kernels(tuple(cards or ())), typed(cards=cards, db=db, waivers=waivers)
         judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=given)
-        weaker = beside_baseline(store, judged).weaker
+        weaker = beside_baseline(store, judged, called).weaker
         baseline = accepted(store, judged, by=by, reason=reason, now=now, name=called)
     if baseline is None:
         run = judged.run.id

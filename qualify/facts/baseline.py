@@ -19,8 +19,8 @@ class Baseline:
     reason: str
     accepted_at: datetime
     """aware UTC"""
-    name: str = ""
-    """whose it is, for example a branch's; empty = the one that every other falls back to"""
     waivers: Mapping[str, str] | None = None
     """waivers in force on that day that leave kernel or case open: their checks, each on a line of its own, by their
     glob; None where an older qualify accepted it, which did not note them"""
+    name: str = ""
+    """whose it is, for example a branch's; empty = the one that every other falls back to"""

@@ -58,9 +58,14 @@ class Typed:
         """The same as one line for a shell."""
         return shlex.join(self.words(command, *arguments))
 
-    def accept(self, run: str, reason: str) -> str:
-        """The command that makes a run the baseline, for a shell: in the name of whoever pastes it."""
-        return f'{self.command("baseline", "accept", run, "--reason", reason)} --by "$USER"'
+    def accept(self, run: str, reason: str, name: str = "") -> str:
+        """The command that makes a run the baseline, for a shell: in the name of whoever pastes it.
+
+        Args:
+            name: whose baseline; empty = the one without a name.
+        """
+        words = ["accept", run, *(["--name", name] if name else []), "--reason", reason]
+        return f'{self.command("baseline", *words)} --by "$USER"'
 
 
 PLAIN = Typed()

@@ -45,5 +45,7 @@ class Weaker:
     changes: tuple[Less, ...]
     forbidden: bool
     """whether the policy of the baseline or of today forbids it"""
+    name: str = ""
+    """whose baseline it is, for example a branch's; empty = the one without a name"""
     acceptable: bool = False
     """whether the judged run can be accepted as it is: all evidence is from it, and the matrix is the one it has"""

@@ -103,7 +103,7 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
     found = store.baseline(run.matrix, variant, name) or store.baseline(run.matrix, variant)
     if found is None:
         passed = judged.conclusion.verdict == "PASS"
-        accept = judged.typed.accept(run.id, "first baseline")
+        accept = judged.typed.accept(run.id, "first baseline", name)
         raise NoVerdict(
             f"no baseline of {run.matrix} on {variant}. "
             f"{'Run' if passed else 'Once it qualifies, run'} {run.id} can become the first: {accept}"
@@ -136,8 +136,8 @@ def accepted(store: Store, judged: Judged, *, by: str, reason: str, now: datetim
         accepted_by=by.strip(),
         reason=reason.strip(),
         accepted_at=now,
-        name=name,
         waivers=stars_of(judged.conclusion),
+        name=name,
     )
     store.accept(baseline)
     return baseline

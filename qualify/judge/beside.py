@@ -27,18 +27,30 @@ LIMITS = (
 """what a failure by times says of itself"""
 
 
-def beside_baseline(store: Store, judged: Judged) -> Judged:
+def beside_baseline(store: Store, judged: Judged, name: str = "") -> Judged:
     """The verdict with what takes longer than in the accepted baseline, what is asked less, and what comes of both.
 
     As it is where nobody accepted a baseline of the matrix on that device model. Times that were compared with another
     run, because that was asked, stay so.
+
+    Args:
+        name: whose baseline, where the verdict was compared with none; the one without a name stands for a missing one.
     """
-    baseline = store.baseline(judged.run.matrix, judged.run.stack.device.variant) if judged.run.stack else None
+    baseline = judged.against.baseline if judged.against else None
+    baseline = baseline or _baseline(store, judged.run, name)
     if baseline:
         before, records = store.run(baseline.run_id), store.records(baseline.run_id, "times")
         judged = with_weaker(store, judged, baseline, before, records)
         judged = judged if judged.against else _with_slower(store, judged, baseline, before, records)
     return _times(judged)
+
+
+def _baseline(store: Store, run: Run, name: str) -> Baseline | None:
+    """The accepted run of the matrix on the device model; None where nobody accepted one."""
+    if run.stack is None:
+        return None
+    variant = run.stack.device.variant
+    return store.baseline(run.matrix, variant, name) or store.baseline(run.matrix, variant)
 
 
 def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
@@ -64,6 +76,7 @@ def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, r
         run=before.id,
         accepted_by=baseline.accepted_by,
         accepted_at=baseline.accepted_at,
+        name=baseline.name,
         changes=changes,
         forbidden=then.matrix.policy.forbid_weaker or now.matrix.policy.forbid_weaker,
         acceptable=_acceptable(store, judged, before),

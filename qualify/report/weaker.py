@@ -109,6 +109,6 @@ def weaker_actions(judged: Judged, weaker: Weaker) -> list[str]:
         todo.append(f"or, if less is meant, run the matrix as it is: {make}")
         accepted = "latest"
     reason = f"asks less than {weaker.run} in {counted(len(weaker.changes), 'point')}"
-    accept = typed.accept(accepted, reason)
+    accept = typed.accept(accepted, reason, weaker.name)
     todo.append(f"{'then' if not weaker.acceptable else 'or, if less is meant,'} accept it as the baseline: {accept}")
     return todo

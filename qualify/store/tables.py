@@ -374,9 +374,9 @@ baselines = Table(
     _words("accepted_by"),
     _words("reason"),
     Column("accepted_at", UtcTime, nullable=False),
-    _words("name"),
     # Checks by glob; NULL where an older program accepted it.
     _json("waivers", nullable=True),
+    _words("name"),
     Index(None, "matrix", "variant", "id"),
     Index(None, "run_id"),
 )

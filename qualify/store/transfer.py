@@ -242,7 +242,9 @@ def _evidence(head: dict[str, Any], lines: Iterator[dict[str, Any]]) -> RunArchi
                     raise ValueError("a case is there twice")
                 ids.add(case.id)
                 cases.append(case)
-            case {"of": int(number), "outcome": content} if number >= 0 and not isinstance(number, bool):
+            case {"of": number, "outcome": content}:
+                if type(number) is not int or number < 0:
+                    raise ValueError("an outcome names no case")
                 outcomes.append(Record(case=cases[number], outcome=codec.from_data(Outcome, content)))
             case {"run": run}:
                 pass

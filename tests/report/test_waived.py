@@ -10,10 +10,11 @@ from xml.etree.ElementTree import fromstring
 import pytest
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, shipped_kernels, store_run, write_waivers
 
+from qualify.facts.artifact import parse_artifact
 from qualify.judge.judged import Judged, judge
 from qualify.report.context import report_context
 from qualify.report.formats import github, junit, markdown
-from qualify.report.formats.in_toto import parse_subject, to_statement
+from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.page import render_html
 from qualify.report.verdict_json import to_data
@@ -21,7 +22,6 @@ from qualify.report.verdict_text import to_text
 from qualify.report.waived import NAMED, waived_words
 from qualify.store.store import Store
 
-OPTIONS = OutputOptions(now=NOW)
 WHO = f"{IDS[0]} and 1 more by jane@example.com until 2026-12-31 (w0)"
 
 
@@ -51,14 +51,16 @@ def test_every_headline_names_them(promoted: Judged) -> None:
     assert text[0].startswith(f"serving: qualified; waived: {WHO} (")
     assert f"do: promote; waived failures that go with it: {WHO}" in text
     assert WHO in to_data(promoted)["headline"]
-    assert WHO in unescape(markdown.render(promoted, OPTIONS).splitlines()[2])
-    notice = github.render(promoted, OPTIONS).splitlines()[0]
+    assert WHO in unescape(markdown.render(promoted, OutputOptions(now=NOW)).splitlines()[2])
+    notice = github.render(promoted, OutputOptions(now=NOW)).splitlines()[0]
     assert notice.startswith("::notice")
     assert WHO in notice
-    suites = fromstring(junit.render(promoted, OPTIONS))
+    suites = fromstring(junit.render(promoted, OutputOptions(now=NOW)))
     assert WHO in str(next(suites.iter("system-out")).text)
     assert any(WHO in item.attrib["value"] for item in suites.iter("property") if item.attrib["name"] == "headline")
-    told = to_statement(promoted, [parse_subject(f"x@sha256:{'ab' * 32}")])["predicate"]["configuration"][0]
+    told = to_statement(promoted, [parse_artifact("--subject", f"x@sha256:{'ab' * 32}")])["predicate"]["configuration"][
+        0
+    ]
     expected = {"id": "w0", "owner": "jane@example.com", "expires": "2026-12-31", "cases": IDS[:2]}
     assert [expected] == told["annotations"]["waived"]
     context = report_context(promoted.run, promoted.records, promoted.conclusion)

@@ -17,6 +17,7 @@ from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, shipped_ker
 from qualify.canary.child import seen_of
 from qualify.cards.load import load_matrix
 from qualify.facts import codec
+from qualify.facts.artifact import parse_artifact
 from qualify.facts.run import Run
 from qualify.facts.weaker import Less
 from qualify.judge.against import accepted
@@ -26,16 +27,15 @@ from qualify.judge.judged import Judged, judge
 from qualify.report.context import report_context
 from qualify.report.contract import gate_schema
 from qualify.report.document import to_json
-from qualify.report.formats import github, junit, markdown
-from qualify.report.formats.in_toto import parse_subject, to_statement
+from qualify.report.formats import github, junit, markdown, sarif
+from qualify.report.formats.in_toto import to_statement
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.page import render_html
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.store.store import Store
 
-OPTIONS = OutputOptions(now=NOW)
-SUBJECT = parse_subject(f"x@sha256:{'ab' * 32}")
+SUBJECT = parse_artifact("--subject", f"x@sha256:{'ab' * 32}")
 POLICY = "policy: {{{0}}}\n"
 EXPECT = "expect: [{{select: '*', kernel: tiled-torch{0}}}]\n"
 
@@ -148,7 +148,7 @@ def test_five_hundred_cases_are_one_line(store: Store, path: Path) -> None:
     assert 1 == sum(line.startswith("LESS") for line in to_text(judged, NOW).splitlines())
     (change,) = to_data(judged)["weaker"]["changes"]
     assert (500, 3) == (change["count"], len(change["first"]))
-    assert len(markdown.render(judged, OPTIONS)) < 5000
+    assert len(markdown.render(judged, OutputOptions(now=NOW))) < 5000
 
 
 def test_each_cause_has_its_line(store: Store, path: Path) -> None:
@@ -318,12 +318,15 @@ def test_every_format_says_it(store: Store, path: Path) -> None:
     data = codec.strict({"schema": "qualify.run/1", **to_data(judged)})
     Draft7Validator(gate_schema()).validate(data)
     assert (before.id, True, 1) == (data["weaker"]["run"], data["weaker"]["forbidden"], len(data["weaker"]["changes"]))
-    assert "kernel torch-cpu-math | 2 cases | none | 2 cases" in unescape(markdown.render(judged, OPTIONS))
-    suites = JUnitXml.fromstring(junit.render(judged, OPTIONS).encode())
+    assert "kernel torch-cpu-math | 2 cases | none | 2 cases" in unescape(
+        markdown.render(judged, OutputOptions(now=NOW))
+    )
+    suites = JUnitXml.fromstring(junit.render(judged, OutputOptions(now=NOW)).encode())
     cases = {case.name: case for suite in suites for case in suite}
     assert said in cases["kernel torch-cpu-math is asked as in the baseline"].result[0].message
-    errors = [line for line in github.render(judged, OPTIONS).splitlines() if line.startswith("::error")]
+    errors = [line for line in github.render(judged, OutputOptions(now=NOW)).splitlines() if line.startswith("::error")]
     assert any(said in line for line in errors)
+    assert said in sarif.render(judged, OutputOptions(now=NOW))
     predicate = to_statement(judged, [SUBJECT])["predicate"]
     assert "FAILED" == predicate["result"]
     assert said in predicate["configuration"][0]["annotations"]["asks_less"][0]

@@ -43,7 +43,7 @@ SHAPES = {
     "qualify.export/5": "52c70f05181c",
     "qualify.export/6": "14438520ef3e",
     "qualify.export/7": "4cf78f10c610",
-    "qualify.export/8": "c1232095f1c0",
+    "qualify.export/8": "41de83ee6b73",
 }
 
 

@@ -28,6 +28,7 @@ from qualify.report.formats.interface import OutputOptions
 from qualify.report.slower import sentence
 from qualify.report.troubles import WORST_FIRST
 from qualify.report.verdict_text import verdict_line, waiver_note
+from qualify.report.weaker import sentence as less_sentence
 from qualify.text import one_line
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -55,6 +56,7 @@ OTHERS: Mapping[str, str] = {
     "waiver": "Is every waiver in force and needed?",
     "drift": "Did only change what the matrix allows to change against the baseline?",
     "slower": "Does every case take as long as in the baseline?",
+    "weaker": "Is as much asked as in the accepted baseline?",
     "verdict": "Is the matrix qualified?",
 }
 """rules that are no checks"""
@@ -180,7 +182,14 @@ def _text(message: str) -> str:
 
 def _results(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:
     """All of them, the worst first; at least one where the matrix is not qualified."""
-    found = [*_shapes(judged), *_waivers(judged, options), *_drift(judged), *_cases(judged), *_slower(judged)]
+    found = [
+        *_shapes(judged),
+        *_waivers(judged, options),
+        *_drift(judged),
+        *_weaker(judged),
+        *_cases(judged),
+        *_slower(judged),
+    ]
     order = {"error": 0, "warning": 1, "note": 2}
     code = judged.conclusion.exit_code
     if code and not any(item.level == "error" and not item.waivers for item in found):
@@ -229,6 +238,18 @@ def _drift(judged: Judged) -> Iterator[SarifResult]:
             message=f"{change.id}: {change_text(topic, change)}",
             path=judged.run.matrix_path,
             line=lines.get(change.id, 0),
+        )
+
+
+def _weaker(judged: Judged) -> Iterator[SarifResult]:
+    for less in judged.weaker.changes if judged.weaker else ():
+        yield SarifResult(
+            rule="weaker",
+            about=f"{less.kind} {less.what}, {less.then}",
+            level="error" if judged.weaker and judged.weaker.forbidden else "warning",
+            message=less_sentence(less),
+            path=judged.run.matrix_path,
+            line=0,
         )
 
 

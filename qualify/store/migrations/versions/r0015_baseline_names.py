@@ -1,7 +1,7 @@
 """Whose a baseline is, for example a branch's.
 
 Revision ID: 0015
-Revises: 0012
+Revises: 0014
 """
 
 from __future__ import annotations
