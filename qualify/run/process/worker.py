@@ -94,7 +94,8 @@ def _pool(setup: RunSetup | CompileSetup | TrialSetup) -> Any:
     from qualify.run.host.pool import Pool
     from qualify.run.host.remote import HostSetup, Watch
 
-    gc.enable()  # what this process imports is there
+    gc.freeze()  # what this process imports is there, and stays
+    gc.enable()
     hosts = HostSetup(device=setup.device, import_paths=setup.import_paths, memory_bytes=setup.hosts.memory_bytes)
     return Pool(hosts, Watch(), dict(setup.hosts.environments), ends_strays=True)
 
