@@ -26,6 +26,11 @@ def small() -> bool:
     return "--small" in sys.argv
 
 
+def kept() -> Path | None:
+    """The store that ``--evidence=FILE`` names: it gives the measured run, and gets one where it is not there yet."""
+    return next((Path(word.partition("=")[2]).resolve() for word in sys.argv if word.startswith("--evidence=")), None)
+
+
 def show(what: str, value: float, unit: str) -> None:
     """Print one figure."""
     print(f"{what:58} {value:12,.2f} {unit}")
@@ -76,11 +81,13 @@ def timed(*arguments: str, folder: Path) -> tuple[float, float]:
 
 def evidence(count: int, folder: Path) -> tuple[Run, list[Record]]:
     """A finished run and ``count`` records: the decode cases of smoke, measured here, then repeated under other ids."""
-    qualify("run", "smoke", "--select", SELECT, "--kernel", KERNEL, folder=folder)
-    with Store.open(str(folder / ".qualify" / "evidence.db"), create=False) as store:
+    measured = kept() or folder / "measured.db"
+    if not measured.exists():
+        qualify("run", "smoke", "--select", SELECT, "--kernel", KERNEL, "--db", str(measured), folder=folder)
+    with Store.open(str(measured), create=False) as store:
         run = store.run(store.resolve("latest"))
-        measured = [record for record in store.records(run.id) if record.outcome.outcome == "measured"]
-    return run, [_copy(measured[number % len(measured)], number) for number in range(count)]
+        records = [record for record in store.records(run.id) if record.outcome.outcome == "measured"]
+    return run, [_copy(records[number % len(records)], number) for number in range(count)]
 
 
 def _copy(record: Record, number: int) -> Record:

@@ -53,8 +53,8 @@ def variant(command: str) -> list[str]:
     """What is run instead of a command: itself if it is cheap, else something that needs the same names.
 
     make says what it would do; pip is asked for nothing, only that the extra exists; a run of a shipped matrix is
-    planned; a canary that fires is not waited for; the selftest plants one fault; a benchmark runs on a small size; a
-    run that a reader has is the newest one.
+    planned; a canary that fires is not waited for; the selftest plants one fault; a benchmark runs on a small size, on
+    evidence that the first one measured; a run that a reader has is the newest one.
     """
     words = shlex.split(command)
     if words[0] == "make":
@@ -66,7 +66,7 @@ def variant(command: str) -> list[str]:
         assert all(f"\n{name} = [" in text for extra in extras for name in extra.split(","))
         return [sys.executable, "-m", "pip", "--version"]
     if words[0] == "python":
-        return [sys.executable, str(ROOT / words[1]), "--small"]
+        return [sys.executable, str(ROOT / words[1]), "--small", "--evidence=measured.db"]
     assert words[0] == "qualify", f"teach variant() the command {command!r}"
     if words[1] == "selftest":
         words += ["--fault", "lse-log2", "--level", "smoke", "--runs", "0"]
