@@ -1,4 +1,6 @@
-"""A Python that has imported qualify forks a process for each command: importing it again costs half a second.
+"""A Python that has imported qualify, and read the shipped cards, forks a process for each command.
+
+Importing it again would cost half a second, and reading the cards a tenth.
 
 Run by cli_process.py with the path of a socket. Who connects sends the command and its three standard streams, and is
 told the process id and then the exit code.
@@ -14,6 +16,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from qualify.cards.load import load_kernels
 from qualify.cli.entry import main
 from qualify.run.process.parent import die_with
 
@@ -68,6 +71,7 @@ if __name__ == "__main__":
     for name in LATER:
         importlib.import_module(name)
     assert "torch" not in sys.modules, "no command imports it in its own process"
+    load_kernels()
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(sys.argv[1])
