@@ -17,6 +17,7 @@ from qualify.facts.run import Record, Run
 from qualify.store.store import Store
 
 SELECT = "*/decode/*/bf16/*"
+FEW = "llama-*/decode/*/bf16/*"
 KERNEL = "tiled-torch"
 REPEATS = 5
 
@@ -24,6 +25,11 @@ REPEATS = 5
 def small() -> bool:
     """Whether ``--small`` asks for a size that only shows that the script works."""
     return "--small" in sys.argv
+
+
+def select() -> str:
+    """Which cases of smoke are measured."""
+    return FEW if small() else SELECT
 
 
 def kept() -> Path | None:
@@ -83,7 +89,7 @@ def evidence(count: int, folder: Path) -> tuple[Run, list[Record]]:
     """A finished run and ``count`` records: the decode cases of smoke, measured here, then repeated under other ids."""
     measured = kept() or folder / "measured.db"
     if not measured.exists():
-        qualify("run", "smoke", "--select", SELECT, "--kernel", KERNEL, "--db", str(measured), folder=folder)
+        qualify("run", "smoke", "--select", select(), "--kernel", KERNEL, "--db", str(measured), folder=folder)
     with Store.open(str(measured), create=False) as store:
         run = store.run(store.resolve("latest"))
         records = [record for record in store.records(run.id) if record.outcome.outcome == "measured"]
