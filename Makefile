@@ -29,7 +29,7 @@ test: check ## install, check, and run all tests that need no GPU, in two proces
 quick: $(DEV) ## within a minute: check, and run the tests nearest to what changed since this branch left BASE
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents
 	@nearby=$$($(BIN)/python tests/nearby.py --base $(BASE)) && \
 	if [ -n "$$nearby" ]; then \
 	  $(BIN)/pytest -q -n 2 --dist load --maxschedchunk 1 --until $(shell expr $$(date +%s) + 45) $$nearby $(ARGS); \

@@ -8,12 +8,12 @@ import sys
 import tempfile
 import time
 
-from common import KERNEL, SELECT, machine, show, small
+from common import KERNEL, machine, select, show, small
 
 
 def main() -> None:
     """Run it once from an empty folder."""
-    narrow = ["--select", SELECT, "--kernel", KERNEL] if small() else []
+    narrow = ["--select", select(), "--kernel", KERNEL] if small() else []
     command = [sys.executable, "-m", "qualify", "run", "smoke", "--device", "cpu", "--db", "e.db", "--json", *narrow]
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()

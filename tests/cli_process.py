@@ -59,7 +59,8 @@ policy: {{timeout_s: {timeout_s}, compile_timeout_s: {timeout_s}}}
 
 
 STEERING = {"QUALIFY_DB", "QUALIFY_TRACEBACK", "NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"}
-
+READ_AT_START = ("PYTHON", "LD_", "OMP_", "NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS")
+"""how the variables begin that steer how a program starts"""
 
 PROGRAM = """\
 #!{python} -SE
@@ -107,10 +108,10 @@ def command(*arguments: object) -> list[str]:
 def call(*arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float = 240) -> Ended:
     """Runs one command to its end. No command may show a traceback.
 
-    With an environment of its own it starts as users start it; else the server forks it.
+    The server forks it; but with another environment for its start it starts as users start it.
     """
-    if env is None:
-        ended = server().run(list(map(str, arguments)), cwd, timeout_s)
+    if env is None or at_start(env) == at_start(environment()):
+        ended = server().run(list(map(str, arguments)), cwd, timeout_s, env)
     else:
         done = subprocess.run(
             command(*arguments), cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -119,6 +120,11 @@ def call(*arguments: object, cwd: Path, env: Mapping[str, str] | None = None, ti
     assert "Traceback" not in ended.err + ended.out, ended.err + ended.out
     assert "internal error" not in ended.err, ended.err
     return ended
+
+
+def at_start(env: Mapping[str, str]) -> dict[str, str]:
+    """What Python, the loader and the libraries read once, while a program starts."""
+    return {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
 
 
 class Server:
@@ -137,8 +143,8 @@ class Server:
         assert self.process.stdout is not None
         assert "ready\n" == self.process.stdout.readline()
 
-    def run(self, arguments: list[str], cwd: Path, timeout_s: float) -> Ended:
-        """One command to its end.
+    def run(self, arguments: list[str], cwd: Path, timeout_s: float, env: Mapping[str, str] | None = None) -> Ended:
+        """One command to its end, in this process's environment or another one.
 
         Raises:
             subprocess.TimeoutExpired: it took longer, and was killed.
@@ -148,7 +154,7 @@ class Server:
             nothing = stack.enter_context(Path(os.devnull).open())
             asking = stack.enter_context(socket.socket(socket.AF_UNIX))
             asking.connect(self.socket)
-            asked = {"arguments": arguments, "cwd": str(cwd), "env": environment()}
+            asked = {"arguments": arguments, "cwd": str(cwd), "env": dict(env or environment())}
             streams = [stream.fileno() for stream in (nothing, out, err)]
             socket.send_fds(asking, [json.dumps(asked).encode() + b"\n"], streams)
             answer = stack.enter_context(asking.makefile())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import shutil
 import sys
@@ -24,6 +25,8 @@ from qualify.store.store import Store
 # that runs tests would rewrite their assertions again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# torch and some thousand tests are a million objects that stay for ever: no collection of garbage looks through them.
+gc.disable()
 # Several processes run tests side by side: more threads in each would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -57,6 +60,12 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="needs --gpu and a CUDA device"))
         if "slow" in item.keywords and config.getoption("--until"):
             item.add_marker(pytest.mark.skip(reason="takes long: `make test` runs it"))
+
+
+def pytest_collection_finish(session):
+    """From here on garbage is collected, among what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item):

@@ -121,10 +121,22 @@ def write_waivers(path: Path, *changes: dict[str, Any]) -> Path:
 
 def code_of(plan: Plan, cards: tuple[Path, ...], environments: Mapping[str, str] = NO_ENVIRONMENTS) -> dict[str, Code]:
     """What the kernels of the plan are here."""
+    names = tuple(dict.fromkeys(case.kernel for case in plan.cases))
+    if not cards and not environments:
+        return dict(shipped_code(names))
     kernels = in_environments(load_kernels(cards) if cards else shipped_kernels(), environments)
     folders = tuple(str(folder.resolve()) for folder in cards)
-    here = CodeHere(folders=folders, cache=digest_cache(), environments=environments)
-    found = here.of(kernels[name].card for name in dict.fromkeys(case.kernel for case in plan.cases))
+    return _code_here(CodeHere(folders=folders, cache=digest_cache(), environments=environments), kernels, names)
+
+
+@cache
+def shipped_code(names: tuple[str, ...]) -> Mapping[str, Code]:
+    """What these shipped kernels are here, looked at once: torch alone has thousands of files."""
+    return _code_here(CodeHere(folders=(), cache=digest_cache()), shipped_kernels(), names)
+
+
+def _code_here(here: CodeHere, kernels: Mapping[str, LoadedKernel], names: tuple[str, ...]) -> dict[str, Code]:
+    found = here.of(kernels[name].card for name in names)
     return {name: code or {} for name, code in found.items()}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from qualify.cards.model import ModelCard
 from qualify.cards.options import option_problems
 from qualify.cards.problems import Problem, in_order, meant, validate
 from qualify.cards.references import reference_problems
-from qualify.cards.source import Source, parse, read
+from qualify.cards.source import Source, parse, read, text_of
 from qualify.cards.traffic import TrafficCard, load_traffic
 from qualify.cards.waivers import beside, load_waivers
 from qualify.cards.words import Where, content_hash
@@ -257,7 +258,13 @@ def parse_matrix(text: str, path: str) -> MatrixCard:
 
 
 def _kernel(path: Path) -> LoadedKernel:
-    source = read(path)
+    return _kernel_of(path, text_of(path))
+
+
+@lru_cache(maxsize=256)
+def _kernel_of(path: Path, text: str) -> LoadedKernel:
+    """The card of a text, read once: a command asks for all cards several times, a service again and again."""
+    source = parse(path, text)
     card = validate(source, KernelCard)
     if card.environment:
         hint = "--environment NAME=PYTHON adds KERNEL@NAME by itself, so take the @ out of the name"

@@ -89,7 +89,7 @@ class Source:
 
 def read(path: Path) -> Source:
     """Read one card. Raises CardError for everything that can be wrong with a file or its syntax."""
-    return parse(path, _text(path))
+    return parse(path, text_of(path))
 
 
 def read_config(path: Path) -> Source:
@@ -97,7 +97,7 @@ def read_config(path: Path) -> Source:
 
     Python writes numbers that JSON has no word for, and configs of state-space models have one (``time_step_limit``).
     """
-    return parse(path, _text(path), constant=float)
+    return parse(path, text_of(path), constant=float)
 
 
 def parse(path: Path, text: str, constant: Callable[[str], float] | None = None) -> Source:
@@ -142,7 +142,8 @@ def _bytes(path: Path) -> bytes:
     return content
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a card's file. Raises CardError where it is none."""
     content = _bytes(path)
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
         fail(path, "is UTF-16; save it as UTF-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,15 @@ SHIPPED = [
 ]
 
 
+@cache
+def validator(kind: str) -> Draft7Validator:
+    """Reader of a schema, which takes a tenth of a second to make."""
+    return Draft7Validator(schema(kind))
+
+
 def errors(kind: str, data: object) -> list[str]:
     """What the schema says against the data."""
-    return [error.message for error in Draft7Validator(schema(kind)).iter_errors(data)]
+    return [error.message for error in validator(kind).iter_errors(data)]
 
 
 @pytest.mark.parametrize("kind", ["kernel", "matrix", "model", "waivers", "canary"])

@@ -47,6 +47,17 @@ IN = "kernels/mistyped.yaml is left out"
 HOME = "here a card has the key {} at its top level, and this has"
 
 
+def test_a_card_is_parsed_once_and_again_where_it_changed(write: Any, kernel: Any, tmp_path: Path) -> None:
+    """Two commands in one process, or a service, see what the file says now; a text that stayed is the same card."""
+    write(own(kernel), "my-kernel.yaml")
+    first, again = (load.load_kernels((tmp_path,))["my-kernel"] for _ in range(2))
+    assert first is again
+    changed = own(kernel)
+    changed["entry"] = "my_pkg:other"
+    write(changed, "my-kernel.yaml")
+    assert "my_pkg:other" == load.load_kernels((tmp_path,))["my-kernel"].card.entry
+
+
 def test_foreign_yaml_is_ignored(write: Any, tmp_path: Path) -> None:
     """Files without the key of a kernel card, and folders, are not cards, whatever they hold; both are told."""
     write("apiVersion: v1\n---\nkind: !x List\n", "pod.yaml")

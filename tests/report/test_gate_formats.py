@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,12 +64,25 @@ HOSTILE = (
 """kernel names and messages that try to be markup or commands"""
 
 
+def written(folder: Path, *waivers: dict[str, Any]) -> Path:
+    """The matrix, which names its waivers."""
+    (folder / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    write_waivers(folder / "waivers.yaml", *waivers)
+    return folder / "serving.yaml"
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The matrix, which names its waivers."""
-    (tmp_path / "serving.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
-    write_waivers(tmp_path / "waivers.yaml")
-    return tmp_path / "serving.yaml"
+    """A matrix of the test's own."""
+    return written(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Store, Path]]:
+    """A store and a folder for what all tests look at and none changes."""
+    folder = tmp_path_factory.mktemp("formats")
+    with Store.open(str(shutil.copy(migrated_sqlite, folder / "evidence.db"))) as opened:
+        yield opened, folder
 
 
 def judged_run(store: Store, path: Path, outcome: Any = PASSED, **changes: Any) -> Judged:
@@ -82,11 +96,11 @@ def every(case: Any) -> Any:
     return dict(zip(IDS, (WRONG, OPEN, crashed, PASSED), strict=True))[case.id]
 
 
-@pytest.fixture
-def mixed(store: Store, path: Path) -> Judged:
+@pytest.fixture(scope="module")
+def mixed(shared: tuple[Store, Path]) -> Judged:
     """A run with one case of each kind."""
-    write_waivers(path.parent / "waivers.yaml", {"select": IDS[2], "checks": ["crash"]})
-    return judged_run(store, path, every)
+    store, folder = shared
+    return judged_run(store, written(folder, {"select": IDS[2], "checks": ["crash"]}), every)
 
 
 def named(text: str) -> Measured:
@@ -95,10 +109,13 @@ def named(text: str) -> Measured:
     return Measured(evidence=replace(evidence, witness=make_witness("proven", text)))
 
 
-@pytest.fixture(params=HOSTILE)
-def evil(request: pytest.FixtureRequest, store: Store, path: Path) -> Judged:
+@pytest.fixture(scope="module", params=HOSTILE)
+def evil(request: pytest.FixtureRequest, shared: tuple[Store, Path]) -> Judged:
     """A run whose kernels, findings, crashes and device bear a hostile name, compared with a harmless one."""
     name = request.param
+    store, folder = shared
+    (folder / "evil").mkdir(exist_ok=True)
+    path = written(folder / "evil")
     before = store_run(store, path, age=timedelta(hours=2))
     stack = make_stack(vllm=name)
     stack = replace(stack, device=replace(stack.device, name=name))
@@ -240,8 +257,9 @@ def test_annotations_are_ours_alone(evil: Judged) -> None:
         assert [] == commands(other)
 
 
-def test_annotations_lead_to_the_line(mixed: Judged, path: Path) -> None:
+def test_annotations_lead_to_the_line(mixed: Judged) -> None:
     """The matrix's line that asked for the case, from the checkout; the worst first."""
+    path = Path(mixed.run.matrix_path)
     found = worst_annotations(mixed, OutputOptions(now=NOW, workspace=path.parent))
     assert ["error", "error", "warning", "warning"] == [item.level for item in found]
     lines = MATRIX.splitlines()

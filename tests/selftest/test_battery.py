@@ -48,8 +48,8 @@ from qualify.selftest.workloads import SHAPES
     ],
 )
 def test_a_fault_is_caught_by_its_check(fault, check):
-    """The pipeline of a real kernel finds it, and says which check did."""
-    (found,) = detect(fault, ("smoke",))
+    """The pipeline of a real kernel finds it, and says which check did; the case that told of it before comes first."""
+    (found,) = detect(fault, ("smoke",), telling_cases().get(fault, ()))
     assert check in found.caught_by
     assert found.example
 
@@ -61,9 +61,9 @@ def test_a_later_level_begins_where_an_earlier_one_told():
     assert 1 == full.cases
 
 
-@pytest.mark.parametrize("variant", ["plain", "splits-7", "partials-rounded"])
+@pytest.mark.parametrize("variant", ["splits-7", "partials-rounded"])
 def test_correct_kernels_are_not_accused(variant):
-    """No finding of any case is a failure, and every case is proven."""
+    """No finding of any case is a failure, and every case is proven; two more run in processes below."""
     assert (len(SHAPES), ()) == accuse(variant, "smoke", 1, range(len(SHAPES)))
 
 

@@ -97,7 +97,9 @@ def test_environments_get_their_stacks_as_they_come(store: Store) -> None:
         stored.stack_of(name) for name in ("Next", "next", "old", "")
     ]
     assert "/opt/next/bin/python" == stored.environments["next"].python
-    with pytest.raises(UsageError, match=rf"environment old of run {RUN.id} is another stack now \(nvidia 580\.65 → 590\.1\)"):
+    with pytest.raises(
+        UsageError, match=rf"environment old of run {RUN.id} is another stack now \(nvidia 580\.65 → 590\.1\)"
+    ):
         store.set_environments(RUN.id, {"old": examples.stack(driver="590.1")})
     with pytest.raises(UsageError, match=rf"run {RUN.id} has no environment mine\. It has: Next, next, old\."):
         store.set_environments(RUN.id, {"mine": examples.stack()})

@@ -26,6 +26,7 @@ def main() -> None:
     gc.disable()  # torch makes a million objects while it is imported, and none of them is garbage
     from qualify.run.host.serve import main as serve  # noqa: PLC0415 - only now it is this qualify's
 
+    gc.freeze()
     gc.enable()
     serve()
 

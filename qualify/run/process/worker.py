@@ -100,7 +100,8 @@ def _pool(setup: RunSetup | CompileSetup | TrialSetup, preload: Sequence[KernelC
     from qualify.run.host.pool import Pool
     from qualify.run.host.remote import Watch
 
-    gc.enable()  # what this process imports is there
+    gc.freeze()  # what this process imports is there, and stays
+    gc.enable()
     return Pool(hosts, Watch(), environments, ends_strays=True, early=early)
 
 
