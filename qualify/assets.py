@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from qualify.errors import UsageError
+from qualify.files import is_folder
 
 FOLDERS = ("kernels", "matrices", "canaries", "reports", "traffic")
 
@@ -29,7 +30,7 @@ def extra(folder: str, cards: tuple[Path, ...]) -> list[Path]:
     """
     places = []
     for root in cards:
-        if not root.is_dir():
+        if not is_folder(root):
             raise UsageError(f"--cards {root}: no such folder. Give the folder that holds your card files.")
         places += [root / folder] if (root / folder).is_dir() else [root]
     return places

@@ -34,6 +34,21 @@ def kind_of(path: Path) -> str:
     return next((kind for holds, kind in KINDS if holds(mode)), "")
 
 
+def exists(path: Path) -> bool:
+    """Whether something is there; a name that no file can have is none, where pathlib raises an error."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is there."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
 def open_regular(path: Path) -> BinaryIO:
     """The file, open to read bytes.
 

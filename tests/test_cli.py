@@ -67,6 +67,12 @@ WRONG = {
 """matrices: what to replace by what, and the beginning of the message after the file's name"""
 
 
+@pytest.mark.parametrize("command", ["plan", "model", "waiver check", "gate --db", "db import", "plan smoke --cards"])
+def test_a_name_that_no_file_can_have(tmp_path: Path, command: str) -> None:
+    """It is not there, as any other that is mistyped."""
+    assert call(*command.split(), "x" * 3000, cwd=tmp_path).code in {2, 4}
+
+
 def test_a_card_that_is_read_as_none_is_told(tmp_path: Path) -> None:
     """On stderr, whatever the command; the result on stdout and the exit code stay what they are."""
     (tmp_path / "mine.yml").write_text("kernel: mine\n")

@@ -28,6 +28,7 @@ from qualify.cards.waivers import beside, load_waivers
 from qualify.cards.words import Where, content_hash
 from qualify.errors import CardError, Place, UsageError
 from qualify.facts.waiver import Waiver
+from qualify.files import exists
 
 if TYPE_CHECKING:
     from qualify.cards.canary import CanaryCard
@@ -236,7 +237,7 @@ def _waivers(card: MatrixCard, source: Source) -> tuple[Waiver, ...]:
     if card.waivers is None:
         return ()
     path = beside(source.path, card.waivers)
-    if not path.exists():
+    if not exists(path):
         message = f"waivers: no such file {path}; the path counts from the matrix's own folder"
         raise CardError([(source.place(("waivers",)), message)])
     return load_waivers(path, card.policy.waivers)
@@ -246,7 +247,7 @@ def _traffic(card: MatrixCard, source: Source) -> tuple[TrafficCard | None, str]
     if card.traffic is None:
         return None, ""
     path = beside(source.path, card.traffic)
-    if not path.exists():
+    if not exists(path):
         message = f"traffic: no such file {path}; the path counts from the matrix's own folder"
         raise CardError([(source.place(("traffic",)), message)])
     return load_traffic(path)
@@ -328,7 +329,7 @@ def _matrix_path(name_or_path: str, extra: tuple[Path, ...]) -> Path:
     if looks_like_path:
         return Path(name_or_path)
     paths = _matrix_paths(extra)
-    if name_or_path not in paths and Path(name_or_path).exists():
+    if name_or_path not in paths and exists(Path(name_or_path)):
         return Path(name_or_path)
     if name_or_path not in paths:
         raise UsageError(_unknown("matrix", name_or_path, paths, "Or give the path of a .yaml file"))

@@ -12,6 +12,7 @@ from qualify.cards.load import load_kernels, load_matrix
 from qualify.cards.waivers import beside, holds_waivers, load_waivers
 from qualify.facts.run import Conclusion
 from qualify.facts.waiver import Waiver, WaiverUse
+from qualify.files import is_file
 from qualify.plan.plan import make_plan
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
@@ -64,7 +65,7 @@ def check_waivers(target: str, cards: tuple[Path, ...], now: datetime) -> Checke
         CardError: the file or the matrix is wrong.
         UsageError: no matrix has that name.
     """
-    if Path(target).is_file() and holds_waivers(Path(target)):
+    if is_file(Path(target)) and holds_waivers(Path(target)):
         items, path, matrix, ids = load_waivers(Path(target)), target, "", None
     else:
         loaded = load_matrix(target, cards)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
 from qualify.errors import StoreError
-from qualify.files import kind_of, open_regular
+from qualify.files import exists, is_folder, kind_of, open_regular
 from qualify.store.failures import explained, store_error, understood
 from qualify.store.guest import connect, is_guest, unchanged
 from qualify.text import CREDENTIALS, SECRET_PARAMETER
@@ -183,11 +183,11 @@ def check_place(url: URL, *, create: bool) -> None:
     if create and path == DEFAULT_PATH:
         _make_folder(path.parent)
     if kind := kind_of(path):
-        example = path / "evidence.db" if path.is_dir() else path.with_name("evidence.db")
+        example = path / "evidence.db" if is_folder(path) else path.with_name("evidence.db")
         raise store_error(str(path), f"it is {kind}", f"Give a file, for example {example}.")
-    if not create and not path.exists():
+    if not create and not exists(path):
         raise store_error(str(path), "no such file", "Evidence comes from `qualify run`; or give --db.")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         advice = f"The path is probably mistyped; otherwise: mkdir -p {path.parent}"
         raise store_error(str(path), f"the folder {path.parent} does not exist", advice)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from qualify.files import is_file
 from qualify.store.failures import store_error
 
 Mark = tuple[int, int, int]
@@ -21,7 +22,7 @@ Mark = tuple[int, int, int]
 
 def is_guest(path: Path) -> bool:
     """Whether this user may read the file, but not write it or beside it."""
-    return path.is_file() and not (_writable(path) and _writable(path.parent))
+    return is_file(path) and not (_writable(path) and _writable(path.parent))
 
 
 def connect(path: Path) -> sqlite3.Connection:

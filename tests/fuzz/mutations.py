@@ -236,6 +236,8 @@ def _edit_rows(connection: sqlite3.Connection, what: str, where: int, other: int
         return
     table = tables[where % len(tables)]
     columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
+    if not columns:
+        return
     column = columns[other % len(columns)]
     match what:
         case "cell":

@@ -18,6 +18,7 @@ from qualify.cards.problems import in_order
 from qualify.cards.source import Source, read_config
 from qualify.cards.words import NAME
 from qualify.errors import CardError, UsageError
+from qualify.files import is_folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +44,7 @@ def read_model(config: str, name: str = "", taken: Container[str] = ()) -> ReadM
     """
     hub = fetch(config) if is_hub(config) else None
     path = hub.path if hub else Path(config)
-    source = read_config(path / "config.json" if path.is_dir() else path)
+    source = read_config(path / "config.json" if is_folder(path) else path)
     data = source.data
     if not isinstance(data, dict) or source.problems:
         message = "must be a mapping of keys and values, as a config.json is"
