@@ -86,6 +86,18 @@ def test_a_comparison_needs_two_sealed_runs(folder: Path, pair: KeyPair) -> None
     assert (5, True) == (told.code, f"run {before} does not count: it is not sealed" in told.out), told.out
 
 
+def test_the_accepted_baseline_must_be_sealed(folder: Path, pair: KeyPair) -> None:
+    """What is asked less is counted from it: whoever edits its rows could hide that."""
+    before = stored(folder, pair, hours=3)
+    assert 0 == ask(folder, "baseline", "accept", before, "--by", "jane", "--reason", "7").code
+    stored(folder, pair)
+    required = ("gate", "--require-signed-by", pair.public)
+    assert 0 == ask(folder, *required).code
+    edit(folder, "UPDATE outcomes SET wall_s = 0.5 WHERE id = 1")
+    told = ask(folder, *required)
+    assert (5, True) == (told.code, f"the accepted baseline, run {before}, does not count: it is not what" in told.out)
+
+
 def test_a_file_is_verified_without_a_store(folder: Path, pair: KeyPair) -> None:
     """The key that sealed it; what differs after an edit whose digest was written, too; a seal of one's own."""
     run = stored(folder, pair)

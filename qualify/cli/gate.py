@@ -205,7 +205,7 @@ def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     if wanted.against:
         against = wanted.against
         judged = compare_with(store, judged, against, kernels, now=now, waivers=wanted.waivers, keys=wanted.keys)
-    return beside_baseline(store, judged)
+    return beside_baseline(store, judged, keys=wanted.keys)
 
 
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:

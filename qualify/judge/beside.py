@@ -12,8 +12,10 @@ from qualify.facts.run import Conclusion, Record, Run
 from qualify.facts.waiver import IN_FORCE, bare_stars
 from qualify.facts.weaker import Weaker
 from qualify.judge.judged import Judged
+from qualify.judge.seals import Seals
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
-from qualify.verdict.gate import forbid_slower, forbid_weaker
+from qualify.verdict.gate import forbid_slower, forbid_weaker, without_verdict
 from qualify.verdict.slower import NOISE, slowdown
 from qualify.verdict.weaker import Demand, asked_less
 
@@ -27,7 +29,7 @@ LIMITS = (
 """what a failure by times says of itself"""
 
 
-def beside_baseline(store: Store, judged: Judged, name: str = "") -> Judged:
+def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence[PublicKey] = ()) -> Judged:
     """The verdict with what takes longer than in the accepted baseline, what is asked less, and what comes of both.
 
     As it is where nobody accepted a baseline of the matrix on that device model. Times that were compared with another
@@ -35,11 +37,17 @@ def beside_baseline(store: Store, judged: Judged, name: str = "") -> Judged:
 
     Args:
         name: whose baseline, where the verdict was compared with none; the one without a name stands for a missing one.
+        keys: one of these must have sealed the baseline's run, or there is no verdict; empty = it needs no seal.
     """
     baseline = judged.against.baseline if judged.against else None
     baseline = baseline or _baseline(store, judged.run, name)
     if baseline:
-        before, records = store.run(baseline.run_id), store.records(baseline.run_id, "times")
+        seals = Seals(store, keys)
+        before = seals.run(baseline.run_id)
+        if why := seals.why_not(before):
+            told = f"the accepted baseline, run {before.id}, does not count: {why}"
+            return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
+        records = seals.records(before.id) if keys else store.records(before.id, "times")
         judged = with_weaker(store, judged, baseline, before, records)
         judged = judged if judged.against else _with_slower(store, judged, baseline, before, records)
     return _times(judged)
