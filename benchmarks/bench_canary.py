@@ -118,7 +118,7 @@ def noticed(folder: Path, poll_s: int) -> None:
         until(lambda: len(store.canaries.watched()) == 1)
     (folder / "site" / "flash_attn-2.8.0.dist-info").rename(folder / "site" / "flash_attn-2.9.0.dist-info")
     write(folder / "site", "2.9.0")
-    show(f"change noticed, looked for every {poll_s} s", until(said(folder, "n", "2.8.0 -> 2.9.0")), "s")
+    show(f"change noticed, looked for every {poll_s} s", until(said(folder, "n", "2.8.0 → 2.9.0")), "s")
     process.kill()
     process.wait()
 

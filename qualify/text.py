@@ -12,8 +12,8 @@ HIDDEN = re.compile(
 )
 """controls but tab and line feed, marks that turn the direction of text, characters of no width, halves of others"""
 
-CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):.*@")
-"""the user and the password of a URL"""
+CREDENTIALS = re.compile(r"(?<=://)([^/?#:@]*):(?!\s).*@")
+"""the user and the password of a URL; after a colon and a space a message goes on"""
 MISTYPED = re.compile(r"(?<![^\s/(=])([^\s/:@(=]+):[^\s/@][^\s@]*@")
 """the same without the // before it"""
 SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[^=&\s]*))=[^&\s]*")

@@ -108,7 +108,8 @@ def test_every_command_runs(block, workplace):
     """The commands that a document shows do what it says on this machine, or their cheap variants do."""
     for command in block:
         done = execute(variant(command), workplace)
-        assert done.code in COMPLETE, f"{command}\n{done.out}{done.err}"
+        allowed = (0,) if command.startswith("python ") else COMPLETE  # a benchmark has no verdict
+        assert done.code in allowed, f"{command}\n{done.out}{done.err}"
 
 
 def test_own_kernel_is_qualified_and_its_fault_is_found(workplace, tmp_path):

@@ -99,11 +99,12 @@ class Flag(Stored):
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes a flag of the number."""
-        return _flag if dialect.name == "sqlite" else None
+        return self._flag if dialect.name == "sqlite" else None
 
-
-def _flag(value: int | None) -> bool | None:
-    return None if value is None else bool(value)
+    def _flag(self, value: int) -> bool:
+        if value not in (0, 1):
+            raise DamagedError(f"{self.name} is {value}, which is neither 0 nor 1")
+        return bool(value)
 
 
 class Real(Stored):

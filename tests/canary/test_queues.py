@@ -115,12 +115,12 @@ def test_an_upgrade_with_a_new_name_and_what_is_blamed(sqlite_place: Place, tmp_
     (fire,) = stack_fires(place)
     assert "pending" == fire.state, "another one runs"
     assert "flash-attn 2.7.0" in fire.reason
-    assert "-> 2.8.0" in fire.reason
+    assert "→ 2.8.0" in fire.reason
     site.write("2.9.0")
     ended = place.until(fire.id, "completed")
     assert "new" == ended.node
     assert "2.8.0" not in f"{ended.reason} {ended.changes}"
-    assert "-> 2.9.0" in ended.reason
+    assert "→ 2.9.0" in ended.reason
     (change,) = [item for item in ended.changes if item.component == "flash-attn"]
     assert ("2.7.0", "2.9.0") == (change.before.split()[0], change.after.split()[0])
 
