@@ -22,6 +22,8 @@ from qualify.run.measure import tracing
 
 LOAD_SIZE, LOAD_PRODUCTS = 4096, 8
 """rows and columns of the load's matrices, and how many products are under way: 1.5 ms of an H100"""
+MOST_ISSUED, ISSUED_US = 5, 20_000.0
+"""launches by which the host's time is told, and how long they may take: on a CPU a launch is the whole call"""
 MOST_AHEAD_US = 20_000.0
 """longest that the device spins while the host issues a block"""
 
@@ -287,7 +289,9 @@ def sample(launches: Sequence[Callable[[], Any]], effort: Effort, processor: Pro
     rotated = [*launches[:-1], last]
     for launch in rotated:
         launch()
-    host = [host_us(processor, rotated[number % len(rotated)]) for number in range(5)]
+    host: list[float] = []
+    while len(host) < MOST_ISSUED and sum(host) < ISSUED_US:
+        host.append(host_us(processor, rotated[len(host) % len(rotated)]))
     estimate = processor.block_us(rotated, ahead_us=sum(host)) / len(rotated)
     count = max(1, min(effort.launches, int(effort.block_us / max(estimate, 0.5, median(host) / 4))))
     samples = []
