@@ -200,9 +200,10 @@ def _exit_code(judged: Judged, failed: list[QualifyError | None]) -> int:
 
 def _ends(judged: Judged, code: int) -> str:
     """What became of the verdict's exit code."""
-    from qualify.report.verdict_text import WORDS
+    from qualify.report.verdict_text import DEMONSTRATION, WORDS
 
     conclusion = judged.conclusion
     if code == conclusion.exit_code:
         return ""
-    return f"The verdict is {WORDS[conclusion.verdict]}, exit {conclusion.exit_code}; the gate ends with exit {code}."
+    verdict = f"a {DEMONSTRATION}" if conclusion.demonstration else WORDS[conclusion.verdict]
+    return f"The verdict is {verdict}, exit {conclusion.exit_code}; the gate ends with exit {code}."
