@@ -13,7 +13,7 @@ RUN := $(VENV)/.installed-run
 DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test quick check types layers documents test-gpu fuzz bench docs lock clean
+.PHONY: help install run test quick check types layers documents prose test-gpu fuzz bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -29,16 +29,16 @@ test: check ## install, check, and run all tests that need no GPU, in two proces
 quick: $(DEV) ## within a minute: check, and run the tests nearest to what changed since this branch left BASE
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents prose
 	@nearby=$$($(BIN)/python tests/nearby.py --base $(BASE)) && \
 	if [ -n "$$nearby" ]; then \
 	  $(BIN)/pytest -q -n 2 --dist load --maxschedchunk 1 --until $(shell expr $$(date +%s) + 45) $$nearby $(ARGS); \
 	else echo "No test can reach what changed since $(BASE)."; fi
 
-check: $(DEV) ## lint, format, types, layers, generated documents
+check: $(DEV) ## lint, format, types, layers, generated documents and their links, spelling and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents
+	@$(MAKE) --no-print-directory --jobs $(WORKERS) types layers documents prose
 
 types: $(DEV)
 	$(BIN)/mypy
@@ -48,6 +48,11 @@ layers: $(DEV)
 
 documents: $(DEV)
 	$(BIN)/python docs/generate.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+prose: $(DEV)
+	$(BIN)/codespell
+	$(BIN)/python docs/prose.py
 
 test-gpu: $(DEV) ## the tests that run CUDA kernels
 	$(BIN)/pytest --gpu tests/gpu $(ARGS)
@@ -58,8 +63,9 @@ fuzz: $(DEV) ## INPUTS damaged inputs (20,000), each in a process with 1 GB and 
 bench: $(DEV) ## measure what docs/benchmarks.md quotes
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
-docs: $(DEV) ## write the generated parts of README.md and docs/ again
+docs: $(DEV) ## write the generated parts of docs/ again, check every link, and build the site into out/docs
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: ## resolve all dependencies again around the torch that TORCH names, and write constraints.txt
 	rm -rf $(VENV)/lock
@@ -82,7 +88,7 @@ $(BIN)/python:
 	  echo "$(PYTHON) cannot make a virtual environment. On Debian: apt-get install python3-venv" >&2; exit 1; }
 
 $(RUN): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[run,models]'
 	@touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python

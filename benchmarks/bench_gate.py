@@ -48,11 +48,11 @@ def _fill(address: str, run: Run, records: list[Record], fewer: int, runs: int) 
             for first in range(0, len(some), GROUP):
                 store.add(label, some[first : first + GROUP])
     for number in range(1, runs):
-        with _connected(address) as connection:
+        with connected(address) as connection:
             if connection.dialect.name == "postgresql":  # copies of what was checked need no check of their keys
                 connection.execute(text("SET LOCAL session_replication_role = replica"))
-            _copy(connection, "full", f"copy-{number:06}")
-    with _connected(address) as connection:
+            copy_run(connection, "full", f"copy-{number:06}")
+    with connected(address) as connection:
         connection.execute(text("ANALYZE"))  # as the server does by itself, sooner or later
         stored = connection.execute(select(func.count()).select_from(tables.outcomes)).scalar_one()
     show("outcomes in the store", stored, "")
@@ -67,16 +67,22 @@ def _measure(what: str, label: str, address: str, folder: Path) -> None:
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[Connection]:
+def connected(address: str) -> Iterator[Connection]:
+    """A transaction of the database."""
     engine = create_engine(address if "://" in address else f"sqlite:///{address}")
     with engine.begin() as connection:
         yield connection
     engine.dispose()
 
 
-def _copy(connection: Connection, run_id: str, copy_id: str) -> None:
-    """Add the run with all its rows under another id, as the database itself can do it."""
-    _copy_rows(connection, tables.runs, {"id": literal(copy_id)}, tables.runs.c.id == run_id)
+def copy_run(connection: Connection, run_id: str, copy_id: str, **columns: Any) -> None:
+    """Add the run with all its rows under another id, as the database itself can do it.
+
+    Args:
+        columns: those of the run that the copy has otherwise.
+    """
+    changed = {name: literal(value, tables.runs.c[name].type) for name, value in columns.items()}
+    _copy_rows(connection, tables.runs, {"id": literal(copy_id), **changed}, tables.runs.c.id == run_id)
     keys = select(tables.cases.c.key).where(tables.cases.c.run_id == run_id)
     ids = select(tables.outcomes.c.id).where(tables.outcomes.c.case_key.in_(keys))
     first_key, last_key = _span(connection, tables.cases, "key")

@@ -1,3 +1,3 @@
 """qualify: which attention kernel ran, was it right, and was it as fast as before."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -1,7 +1,7 @@
 """What other distributions import: the call, what an adapter is, what a check is, and how an adapter is offered.
 
-Everything here is stable: a name or a parameter may come, none goes or changes its meaning without a major version.
-Nothing else of qualify is meant to be imported.
+Everything here is stable: names and parameters may be added, and none is removed or changes its meaning without a
+major version. Import nothing else of qualify.
 
 * A kernel as a function (``adapter: call`` on its card) takes one :class:`AttentionCall`.
 * An adapter is what an :class:`AdapterFactory` makes; a distribution offers the factory in the entry-point group

@@ -18,6 +18,11 @@ def shipped(folder: str) -> Path:
     return inside if inside.is_dir() else package.parent / folder
 
 
+def matrix_anywhere(path: str) -> str:
+    """What to type for a matrix on another machine: the name of a shipped one, else its path."""
+    return Path(path).stem if Path(path).parent == shipped("matrices") else path
+
+
 def released_selftest() -> Path:
     """The selftest's result that was measured for the release; it may not exist."""
     return Path(__file__).resolve().parent / "released" / "selftest.json"

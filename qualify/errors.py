@@ -4,7 +4,8 @@
 
     QualifyError
     ├── UsageError           2    the command line is wrong
-    │   └── CardError        2    a card is wrong: file:line:column, value, cause, next step
+    │   ├── CardError        2    a card is wrong: file:line:column, value, cause, next step
+    │   └── NotAllowed       2    the person may not do that
     ├── NothingSelected      3    the selection matched no case
     ├── InfrastructureError  4    device, driver or database is not there
     │   ├── DeviceError      4
@@ -43,6 +44,10 @@ class UsageError(QualifyError):
     """The command line cannot be carried out as it was typed."""
 
     exit_code = USAGE
+
+
+class NotAllowed(UsageError):
+    """The access file does not give the person that right or that role; nothing was done."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 LINE_BREAKS = re.compile(r"[\r\n\t\v\f\x1c-\x1e\x85\u2028\u2029]+")
 
@@ -18,6 +19,15 @@ MISTYPED = re.compile(r"(?<![^\s/(=])([^\s/:@(=]+):[^\s/@][^\s@]*@")
 """the same without the // before it"""
 SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[^=&\s]*))=[^&\s]*")
 """a parameter of a URL that nobody else shall read"""
+
+
+Document = str | Iterator[str]
+"""a whole text, or the pieces of a long one, each of which is read once"""
+
+
+def pieces_of(document: Document) -> Iterable[str]:
+    """The pieces of a document; a whole text is one."""
+    return (document,) if isinstance(document, str) else document
 
 
 def visible(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from stored_runs import make_stack
 
-from qualify.facts.canary import Due, FireResult, Lease, Letter, Watched, own_lease
+from qualify.facts.canary import Due, FireResult, Lease, Letter, Node, Rollout, Watched, own_lease
 from qualify.facts.comparison import StackChange
 from qualify.store import Store
 
@@ -84,3 +84,24 @@ def fill(store: Store) -> None:
     fire = store.canaries.take(mine, "n")
     assert fire is not None
     store.canaries.finish(mine, fire.id, result(advice="hold", reasons=("slower",)), [letter(kind="hold")])
+    fill_rollout(store, lease, mine)
+
+
+def fill_rollout(store: Store, lease: Lease, mine: Lease) -> None:
+    """A machine, a seat that it took, and a rollout whose first wave has ended."""
+    node = Node(
+        lease=mine.name, service="canary", node="n", canaries=("nightly",), stack_key="e" * 64, device="Test CPU",
+        until=mine.expires_at,
+    )  # fmt: skip
+    store.canaries.tell(mine, node)
+    (seen,) = store.canaries.watched(mine.name)
+    later = due(at=THREE + timedelta(days=3), trigger="stack", node="n")
+    store.canaries.watch_for_many(mine, seen, later, "canary", "e" * 64, 1)
+    (fire,) = store.canaries.ask_nodes("nightly", "smoke", "by hand", [node], waves=True)
+    rollout = Rollout(
+        lease="canary", canary="nightly", key=fire.rollout, trigger="manual", reason="by hand", matrix="smoke",
+        waves=(("m",), ("n",)), wave=0, state="open", opened_at=THREE,
+    )  # fmt: skip
+    store.canaries.open_rollout(lease, rollout)
+    ended = result(run_id=None, variant="", verdict=None)
+    store.canaries.end_wave(lease, rollout, ended, "open", lambda _: [letter()])

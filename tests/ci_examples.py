@@ -14,6 +14,8 @@ from typing import Any
 from cli_process import environment, write_program
 from ruamel.yaml import YAML
 
+from qualify.assets import cache_folder
+
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^<!-- file: (?P<path>\S+) -->\n```yaml\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 MATRIX = """\
@@ -27,7 +29,7 @@ kernels: [KERNEL]
 """
 PIP = """\
 #!/bin/sh
-exit 0
+echo "$*" >> "{log}"
 """
 COUNTED = """\
 #!/bin/sh
@@ -112,6 +114,7 @@ class Runner:
         usual = {
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(self.folder / "home"),
+            "XDG_CACHE_HOME": str(cache_folder().parent),  # digests of torch, which would take a second each time
             "GITHUB_STEP_SUMMARY": str(self.folder / "summary.md"),
             "GITHUB_OUTPUT": str(self.folder / "output"),
             "GITHUB_WORKSPACE": str(self.workspace),
@@ -133,7 +136,7 @@ class Runner:
 
     def filled(self, text: str, values: dict[str, str]) -> str:
         """The text with its expressions; one that nobody gave a value for is an error."""
-        known = {"runner.tool_cache": str(self.tool_cache), **values}
+        known = {"runner.tool_cache": str(self.tool_cache), "github.action_path": str(ROOT), **values}
         return EXPRESSION.sub(lambda found: known[found[1]], str(text))
 
     def steps(self, steps: list[Any], values: dict[str, str]) -> Iterator[Ended]:
@@ -179,7 +182,7 @@ class Runner:
 
 
 def make_runner(folder: Path, kept: Path | None = None) -> Runner:
-    """A machine with this qualify on its PATH, which notes its commands, and a pip that installs nothing.
+    """A machine with this qualify on its PATH, which notes its commands, and a pip that notes what it should install.
 
     Args:
         kept: where gh and curl find the artifacts of a CI server, a folder for each branch.
@@ -187,7 +190,10 @@ def make_runner(folder: Path, kept: Path | None = None) -> Runner:
     for name in ("bin", "home", "temp", "tools"):
         (folder / name).mkdir(parents=True)
     program = write_program(folder / "real")
-    programs = {"pip": PIP, "qualify": COUNTED.format(log=folder / "commands", program=program)}
+    programs = {
+        "pip": PIP.format(log=folder / "pip"),
+        "qualify": COUNTED.format(log=folder / "commands", program=program),
+    }
     if kept:
         programs |= {"gh": GH.format(kept=kept), "curl": CURL.format(kept=kept)}
     for name, text in programs.items():

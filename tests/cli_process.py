@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,17 +60,19 @@ policy: {{timeout_s: {timeout_s}, compile_timeout_s: {timeout_s}}}
 
 
 STEERING = {"QUALIFY_DB", "QUALIFY_TRACEBACK", "NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"}
-READ_AT_START = ("PYTHON", "LD_", "OMP_", "NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS")
+READ_AT_START = ("PYTHON", "LD_", "OMP_")
 """how the variables begin that steer how a program starts"""
 
 PROGRAM = """\
 #!{python} -SE
-import json, os, socket, sys
+import ctypes, json, os, socket, sys
+ctypes.CDLL(None).prctl(1, 9)  # the command ends with it, and it with who started it
 with socket.socket(socket.AF_UNIX) as asking:
     asking.connect({socket!r})
-    asked = dict(arguments=sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ))
+    asked = dict(arguments=sys.argv[1:], cwd=os.getcwd(), env=dict(os.environ), session=False, script="")
     socket.send_fds(asking, [json.dumps(asked).encode() + b"\\n"], [0, 1, 2])
-    _, code = map(int, asking.makefile().read().split())
+    _, status = map(int, asking.makefile().read().split())
+code = os.waitstatus_to_exitcode(status)
 sys.exit(code if code >= 0 else 128 - code)
 """
 
@@ -105,16 +108,32 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "qualify", *map(str, arguments)]
 
 
-def call(*arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout_s: float = 240) -> Ended:
+def call(
+    *arguments: object,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 240,
+    started: bool = False,
+) -> Ended:
     """Runs one command to its end. No command may show a traceback.
 
-    The server forks it; but with another environment for its start it starts as users start it.
+    The server forks it, and it forks its judges and hosts (forking.py).
+
+    Args:
+        started: all of them start as users start them, as they also do with another environment for their start. For
+            tests of processes and of what keeps them apart.
     """
-    if env is None or at_start(env) == at_start(environment()):
+    if not started and (env is None or at_start(env) == at_start(environment())):
         ended = server().run(list(map(str, arguments)), cwd, timeout_s, env)
     else:
         done = subprocess.run(
-            command(*arguments), cwd=cwd, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+            command(*arguments),
+            cwd=cwd,
+            env=env or environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
         )
         ended = Ended(code=done.returncode, out=done.stdout, err=done.stderr)
     assert "Traceback" not in ended.err + ended.out, ended.err + ended.out
@@ -125,6 +144,63 @@ def call(*arguments: object, cwd: Path, env: Mapping[str, str] | None = None, ti
 def at_start(env: Mapping[str, str]) -> dict[str, str]:
     """What Python, the loader and the libraries read once, while a program starts."""
     return {name: value for name, value in env.items() if name.startswith(READ_AT_START)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A command for the server."""
+
+    arguments: list[str]
+    cwd: Path
+    env: Mapping[str, str]
+    session: bool = False
+    """whether it has one of its own"""
+    script: str = ""
+    """a Python file that is run in its place"""
+
+
+class Begun(subprocess.Popen[Any]):
+    """A command that goes on beside the test, as a real process: it is signalled, stopped, killed and waited for.
+
+    The server forks it, as with :func:`call`, and it forks its judges, hosts, lanes and fires. Give it a whole
+    environment, and otherwise what Popen takes.
+    """
+
+    def __init__(self, *arguments: object, cwd: Path, script: Path | None = None, **options: Any) -> None:
+        """Begin it.
+
+        Args:
+            script: a Python file that is run in its place.
+        """
+        self.script = str(script or "")
+        options.setdefault("env", environment())
+        super().__init__([str(argument) for argument in arguments], cwd=cwd, **options)
+
+    def _execute_child(self, args: Any, *options: Any) -> None:
+        pipes, session = options[9:15], options[20]
+        streams = [own if own >= 0 else usual for usual, own in enumerate((pipes[0], pipes[3], pipes[5]))]
+        asked = Asked(arguments=args, cwd=options[4], env=options[5], session=session, script=self.script)
+        self.pid, self._asking = server().begin(asked, streams)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        """As waitpid says it; the process is the server's child."""
+        self._asking.setblocking(not wait_flags)
+        try:
+            status = int(self._asking.recv(64))
+        except BlockingIOError:
+            return 0, 0
+        self._asking.close()
+        return self.pid, status
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            with self._waitpid_lock:
+                ended, status = self._try_wait(os.WNOHANG)
+            if ended:
+                self._handle_exitstatus(status)
+        return self.returncode
 
 
 class Server:
@@ -143,8 +219,15 @@ class Server:
         assert self.process.stdout is not None
         assert "ready\n" == self.process.stdout.readline()
 
-    def run(self, arguments: list[str], cwd: Path, timeout_s: float, env: Mapping[str, str] | None = None) -> Ended:
-        """One command to its end, in this process's environment or another one.
+    def run(
+        self,
+        arguments: list[str],
+        cwd: Path,
+        timeout_s: float,
+        env: Mapping[str, str] | None = None,
+        script: str = "",
+    ) -> Ended:
+        """One command to its end, or a Python file in its place, in this process's environment or another one.
 
         Raises:
             subprocess.TimeoutExpired: it took longer, and was killed.
@@ -152,22 +235,46 @@ class Server:
         with ExitStack() as stack:
             out, err = (stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2))
             nothing = stack.enter_context(Path(os.devnull).open())
-            asking = stack.enter_context(socket.socket(socket.AF_UNIX))
-            asking.connect(self.socket)
-            asked = {"arguments": arguments, "cwd": str(cwd), "env": dict(env or environment())}
-            streams = [stream.fileno() for stream in (nothing, out, err)]
-            socket.send_fds(asking, [json.dumps(asked).encode() + b"\n"], streams)
-            answer = stack.enter_context(asking.makefile())
-            child, late = int(answer.readline()), threading.Event()
+            asked = Asked(arguments=arguments, cwd=cwd, env=env or environment(), script=script)
+            child, asking = self.begin(asked, [stream.fileno() for stream in (nothing, out, err)])
+            stack.enter_context(asking)
+            late = threading.Event()
             limit = threading.Timer(timeout_s, lambda: (late.set(), os.kill(child, signal.SIGKILL)))
             limit.start()
-            code = int(answer.readline())
+            code = os.waitstatus_to_exitcode(int(asking.makefile().readline()))
             limit.cancel()
             for stream in (out, err):
                 stream.seek(0)
             if late.is_set():
                 raise subprocess.TimeoutExpired(arguments, timeout_s, out.read(), err.read())
             return Ended(code=code, out=out.read(), err=err.read())
+
+    def begin(self, asked: Asked, streams: list[int]) -> tuple[int, socket.socket]:
+        """The process id of a command that begins, and the socket that will say how it ended.
+
+        Args:
+            streams: descriptors of stdin, stdout and stderr.
+        """
+        asking = socket.socket(socket.AF_UNIX)
+        asking.connect(self.socket)
+        text = json.dumps(asdict(asked), default=str).encode()
+        socket.send_fds(asking, [text + b"\n"], streams)
+        told = b""
+        while not told.endswith(b"\n"):
+            told += asking.recv(1)
+        return int(told), asking
+
+    def nursery(self) -> tuple[socket.socket, socket.socket]:
+        """What forks judges and hosts for this process (forking.spawn_from), as long as the second socket is open."""
+        asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        alive = socket.socket(socket.AF_UNIX)
+        alive.connect(self.socket)
+        with answering:
+            asked = json.dumps({"owner": os.getpid()}).encode()
+            socket.send_fds(alive, [asked + b"\n"], [answering.fileno()])
+            while alive.recv(1) != b"\n":
+                pass
+        return asking, alive
 
     def stop(self) -> None:
         """It ends with the tests."""
@@ -224,6 +331,39 @@ def write_matrix(
     )
     path.write_text(text)
     return path
+
+
+def gone(pids: list[int], within_s: float = 5) -> bool:
+    """Whether all these processes end soon."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not any(alive(pid) for pid in pids):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody has asked about does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    """Process ids of children and theirs, without those that only fork others (forking.py)."""
+    children = [int(child) for child in _of(pid, f"task/{pid}/children").split()]
+    own = [child for child in children if _of(child, "comm") != "nursery\n"]
+    return [*own, *(below for child in own for below in descendants(child))]
+
+
+def _of(pid: int, file: str) -> str:
+    """What the system says about a process; nothing once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/{file}").read_text()
+    except OSError:
+        return ""
 
 
 PRINTED = re.compile(rf"qualify (?:{'|'.join(OPTIONS)}) .*")

@@ -3,7 +3,7 @@
 Importing it again would cost half a second, reading the cards a tenth, and importing torch more than one.
 
 Run by cli_process.py with the path of a socket. Who connects sends the command and its three standard streams, and is
-told the process id and then the exit code.
+told the process id and then, as ``waitpid`` says it, how it ended.
 """
 
 from __future__ import annotations
@@ -11,49 +11,92 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
+import runpy
+import selectors
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, NoReturn
 
-from qualify.cards.load import load_kernels
+import typer
+
+from qualify.cards.load import load_kernels, load_matrix
+from qualify.cli import entry
 from qualify.cli.entry import main
 from qualify.run.process.parent import die_with
 
 LATER = (
     "alembic.command",
-    "qualify.canary.child",
+    "qualify.canary.service",
+    "qualify.cli.progress",
+    "qualify.fleet.inventory",
+    "qualify.fleet.lane",
     "qualify.fleet.local",
+    "qualify.fleet.node",
     "qualify.judge.against",
     "qualify.judge.gathered",
     "qualify.report.page",
+    "qualify.run.machine.health",
     "qualify.store.schema",
 )
-"""what commands import when they need it"""
-WITH_TORCH = ("qualify.fleet.doctor", "qualify.run.machine.device", "qualify.run.machine.stack", "torch")
-"""the same of those few that look at the stack of this machine: ``doctor``, and ``gate --stack here``"""
+"""what commands import when they need it; nothing that imports scipy, whose libraries a judge has not mapped"""
+WITH_TORCH = (
+    "qualify.fleet.doctor",
+    "qualify.run.execute",
+    "qualify.run.host.pool",
+    "qualify.run.host.remote",
+    "qualify.run.host.serve",
+    "qualify.run.measure.ceilings",
+    "qualify.run.repro.trial",
+    "torch",
+)
+"""the same of those few that look at the stack of this machine, and of the judges and hosts that commands fork"""
+MESSAGES = ("facts.codec", "run.process.messages", "run.host.messages")
+"""what writes messages, and the modules of those between a command, its judge and its hosts"""
 UNFLUSHED = 120
 """Python's exit code where nobody takes the output"""
 LONGEST = 1 << 20
 """bytes of a command with its environment"""
 
 
-def run(asked: dict[str, Any], streams: list[int]) -> NoReturn:
-    """The command in this process, with its own folder, environment and streams."""
-    os.environ.clear()
-    os.environ.update(asked["env"])
+def obey(asked: dict[str, Any], streams: list[int]) -> NoReturn:
+    """The command in this process, with its own folder, environment and streams, and session if it is to have one."""
+    if asked["session"]:
+        os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts tests in the background ignores it
+    forking().surround(asked["env"])
     os.chdir(asked["cwd"])
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    sys.argv = ["qualify", *asked["arguments"]]
-    os._exit(ended(main))
+    script = asked["script"]
+    sys.argv = [script or "qualify", *asked["arguments"]]
+    sys.path[:0] = [str(Path(script).parent)] if script else []
+    forking().fork_from_here()
+    os._exit(ended(partial(runpy.run_path, script, run_name="__main__") if script else main))
 
 
-def ended(command: Callable[[], None]) -> int:
+@cache
+def forking() -> Any:
+    """The module beside this one, which is not on the path of a command."""
+    spec = importlib.util.spec_from_file_location("forking", Path(__file__).with_name("forking.py"))
+    assert spec is not None, "a file with this suffix has a loader"
+    assert spec.loader is not None, "a file with this suffix has a loader"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ended(command: Callable[[], object]) -> int:
     """The exit code of a command, after whatever Python does at its end.
 
     But for one thing: it would take apart what the server has imported, object by object, which takes longer than most
@@ -80,22 +123,81 @@ def ended(command: Callable[[], None]) -> int:
 
 
 def serve(listening: socket.socket) -> None:
-    """One command after another."""
-    while True:
-        asking, _ = listening.accept()
-        with asking:
-            text, streams, _, _ = socket.recv_fds(asking, LONGEST, 3)
-            while text and not text.endswith(b"\n"):
-                text += asking.recv(LONGEST)
-            child = os.fork()
-            if child == 0:
-                listening.close()
-                asking.close()
-                run(json.loads(text), streams)
-            for stream in streams:
-                os.close(stream)
-            asking.sendall(f"{child}\n".encode())
-            asking.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
+    """Commands side by side; who asked for one hears its process id at once, and how it ended when it has.
+
+    One whose asker has gone is killed.
+    """
+    running: set[int] = set()
+    with selectors.DefaultSelector() as selector:
+        selector.register(listening, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is listening:
+                    asking, _ = listening.accept()
+                    child = begin(asking, listening)
+                    running.add(child)
+                    selector.register(os.pidfd_open(child), selectors.EVENT_READ, (child, asking))
+                    selector.register(asking, selectors.EVENT_READ, (child, asking))
+                    continue
+                child, asking = key.data
+                if child not in running:  # it ended at the same moment
+                    continue
+                selector.unregister(key.fileobj)
+                if key.fileobj is asking:
+                    os.kill(child, signal.SIGKILL)
+                    continue
+                os.close(key.fd)
+                running.remove(child)
+                status = os.waitpid(child, 0)[1]
+                with suppress(KeyError):
+                    selector.unregister(asking)
+                with asking, suppress(OSError):
+                    asking.sendall(f"{status}\n".encode())
+
+
+def begin(asking: socket.socket, listening: socket.socket) -> int:
+    """The process id of the command that is asked for."""
+    text, streams, _, _ = socket.recv_fds(asking, LONGEST, 3)
+    while text and not text.endswith(b"\n"):
+        text += asking.recv(LONGEST)
+    child = os.fork()
+    if child == 0:
+        listening.close()
+        asking.close()
+        asked = json.loads(text)
+        if "owner" in asked:
+            forking().be_nursery(socket.socket(fileno=streams[0]), asked["owner"], os.getppid())
+        obey(asked, streams)
+    for stream in streams:
+        os.close(stream)
+    asking.sendall(f"{child}\n".encode())
+    return child
+
+
+def warm() -> None:
+    """What every command would do again after it was forked, and what every judge would measure again.
+
+    A judge of a run measures what this machine reaches, which takes a third of a second.
+    """
+    load_kernels()
+    load_matrix("smoke")
+    software = importlib.import_module("qualify.run.machine.software")
+    for _, _, record, root in software._installed(software.DISTRIBUTIONS):
+        software.files_of(record, root)
+    pages = importlib.import_module("qualify.report.page")._environment()
+    for name in pages.list_templates(extensions=["html"]):
+        pages.get_template(name)
+    command = typer.main.get_command(entry._parser())
+    entry._parser = lambda: command
+    codec, outer, inner = (importlib.import_module(f"qualify.{name}") for name in MESSAGES)
+    for kind in (*vars(outer).values(), *inner.ANSWERS.values()):
+        if is_dataclass(kind) and kind.__module__ in {outer.__name__, inner.__name__}:
+            codec._adapter(kind)
+    ceilings = importlib.import_module("qualify.run.measure.ceilings")
+    device = importlib.import_module("qualify.run.machine.device")
+    reached = {"cpu": ceilings.measure_ceilings(device.processor_of("cpu"))}
+    measure = ceilings.measure_ceilings
+    ceilings.measure_ceilings = lambda processor: reached.get(processor.kind) or measure(processor)
 
 
 if __name__ == "__main__":
@@ -106,7 +208,8 @@ if __name__ == "__main__":
     assert "torch" not in sys.modules, "what every command imports does without it"
     for name in WITH_TORCH:
         importlib.import_module(name)
-    load_kernels()
+    forking()
+    warm()
     gc.freeze()
     gc.enable()
     with socket.socket(socket.AF_UNIX) as listening:

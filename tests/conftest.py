@@ -142,6 +142,13 @@ def new_postgres(postgres: str) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def module_postgres(postgres: str) -> Iterator[str]:
+    """The address of an empty PostgreSQL database for all tests of a module."""
+    with _database(postgres) as address:
+        yield address
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database that does not hold anything yet, of both kinds."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +14,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 @dataclass
@@ -146,3 +150,15 @@ def cut(connection: socket.socket, _: threading.Event) -> None:
     """Says 200 and promises more than it sends."""
     read_request(connection)
     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nok")
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate for that name or address, signed by itself, and its key."""
+    openssl = shutil.which("openssl") or pytest.skip("no openssl on the PATH")
+    paths = folder / f"{name}.pem", folder / f"{name}.key"
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    kind = "IP" if name[0].isdigit() else "DNS"
+    names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={kind}:{name}", "-days", "1"]
+    outputs = ["-out", str(paths[0]), "-keyout", str(paths[1])]
+    subprocess.run([*command, *names, *outputs], check=True, capture_output=True)
+    return paths

@@ -379,7 +379,7 @@ def kinds_compared(tree: ast.Module) -> list[int]:
 def test_kinds_of_device_have_one_home():
     """Elsewhere a module asks the processor, or reads the table of kinds: another kind is an addition."""
     homes = {"facts/devices.py", "run/machine/device.py"}
-    labels = {"report/context.py"}  # versions of the stack, of which one is called cuda
+    labels = {"report/run_facts.py"}  # versions of the stack, of which one is called cuda
     assert [] == found_in_all(kinds_compared, but=homes | labels)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import ROOT, call, command, environment, write_cards, write_matrix
+from cli_process import ROOT, Begun, call, environment, write_cards, write_matrix
 
 from qualify.store.store import Store
 
@@ -95,7 +95,7 @@ def test_evidence_of_unknown_code_is_stale(folder: Path) -> None:
         connection.exec_driver_sql("UPDATE runs SET code = NULL")
     ended = gate(folder, *HERE)
     assert 5 == ended.code
-    assert "an older qualify made the evidence, and did not note by which code (run " in ended.out
+    assert "an older qualify made the evidence, and did not note the code of the kernel (run " in ended.out
 
 
 @pytest.fixture
@@ -126,9 +126,7 @@ def test_a_resume_does_not_mix_two_versions(tmp_path: Path) -> None:
     """A run that was ended and whose function was edited since is not gone on with."""
     write_cards(tmp_path / "mykernels", "slow")
     write_matrix(tmp_path / "mine.yaml", "slow", seqlens=tuple(range(8, 20)))
-    begun = subprocess.Popen(
-        command(*RUN), cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    begun = Begun(*RUN, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     run_id = _until_one_is_done(tmp_path / "evidence.db")
     begun.send_signal(signal.SIGKILL)
     begun.wait()

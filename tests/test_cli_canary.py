@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
-from cli_process import call, write_cards, write_matrix
+from cli_process import call, command, environment, write_cards, write_matrix
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_from_the_first_fire_to_promote_and_hold(place: Path) -> None:
     assert ["hold", "promote", "hold"] == [fire["advice"] for fire in explained["history"]]
     assert 5 == len(explained["next"])
     assert all(moment[10:] == "T02:30:00+00:00" for moment in explained["next"])
-    assert "fires at 30 2 * * mon UTC; of times that were missed the last one is made up for" in explained["why"]
+    assert "fires at 30 2 * * mon UTC; after missed times it makes up for the last one" in explained["why"]
 
 
 def listed(place: Path, name: str) -> dict:
@@ -95,6 +96,37 @@ def test_wrong_command_lines(place: Path, words: tuple[str, ...], expected: str)
     ended = call("canary", *words, "--cards", "cards", cwd=place)
     assert 2 == ended.code
     assert expected in ended.err
+
+
+def test_a_service_tells_machines_that_it_serves(place: Path) -> None:
+    """One object on stdout, and a log of objects on stderr; SIGTERM ends it with 0."""
+    words = ("canary", "serve", "t-good", "--cards", "cards", "--db", "serve.db", "--node", "n", "--json")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command(*words), cwd=place, env=environment(), **pipes) as service:
+        lines = service.stdout.readline(), service.stderr.readline()
+        service.terminate()
+        assert 0 == service.wait(30)
+    begun, first = map(json.loads, lines)
+    assert ("qualify.serve/1", "n", "canary", ["t-good"], service.pid) == (
+        begun["schema"], begun["node"], begun["lease"], begun["canaries"], begun["pid"]
+    )  # fmt: skip
+    assert ("info", "n") == (first["level"], first["node"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (("missing",), 2, "no canary is called 'missing'"),
+        (("--poll", "60"), 2, "--poll 60: give a number and its unit"),
+        (("--db", "postgresql://me:secret@localhost:1/x"), 4, "cannot be reached"),
+    ],
+)
+def test_what_ends_a_service_is_told_to_machines(place: Path, words: tuple[str, ...], code: int, expected: str) -> None:
+    """The object has the message, without a password, and the exit code of the process."""
+    ended = call("canary", "serve", *words, "--cards", "cards", "--json", cwd=place)
+    assert (code, "qualify.error/1", code) == (ended.code, ended.data["schema"], ended.data["exit_code"])
+    assert expected in ended.data["error"]
+    assert "secret" not in ended.out + ended.err
 
 
 def test_a_broken_card_ends_every_command(place: Path, tmp_path: Path) -> None:

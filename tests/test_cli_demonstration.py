@@ -78,6 +78,13 @@ def test_a_demonstration_of_named_kernels_never_qualifies(tmp_path: Path) -> Non
     assert ran.err.startswith(WORDS) or f"\n{WORDS}" in ran.err
 
 
+def test_a_shipped_matrix_has_its_name_on_another_machine(tmp_path: Path) -> None:
+    """The command for the GPU host does not name a folder of this machine."""
+    ran = call("run", "smoke", "--select", "decode", "--kernel", "torch-cpu-math", cwd=tmp_path, env=NO_GPU)
+    assert 0 == ran.code, ran.err
+    assert "run it on the GPU host: qualify run smoke\n" in ran.out
+
+
 def test_a_portable_matrix_demonstrates_with_exit_0(tmp_path: Path) -> None:
     """`*` takes what the machine can run, as smoke does: without a GPU every form says that it was a demonstration."""
     write_matrix(tmp_path / "portable.yaml", "*")
@@ -89,6 +96,7 @@ def test_a_portable_matrix_demonstrates_with_exit_0(tmp_path: Path) -> None:
     page, data = (folder / "report.html").read_text(), json.loads((folder / "report.json").read_text())
     assert "Demonstration on a CPU, which proves nothing about a GPU: " in page
     assert 'class="badge NOT_REQUIRED"' in page
+    assert "Nobody has signed this evidence" in page
     assert ("PASS", True, 0) == (data["verdict"], data["demonstration"], data["exit_code"])
     found = call("gate", "--json", cwd=tmp_path).data
     assert ("PASS", True, 0) == (found["verdict"], found["demonstration"], found["exit_code"])

@@ -235,7 +235,9 @@ def test_the_gate_compares_with_the_baseline(two: tuple[Path, str, str]) -> None
     assert 1 == ended.code
     assert lines[0].startswith("serving: not qualified (")
     assert f"against: run {before}, accepted by jane on {datetime.now(UTC):%Y-%m-%d}: " in lines[2]
-    assert lines[2].endswith("verdicts 1 regression; kernels 1 suspicious; numbers unchanged; times unchanged")
+    assert lines[2].endswith(
+        "verdicts 1 regression; kernels 1 suspicious; numbers unchanged; times unchanged; bits unchanged"
+    )
     assert lines[3].startswith(
         "stack: torch: 2.11.0 sha256:aaaaaaaaaaaa -> 2.12.0 sha256:bbbbbbbbbbbb; triton: 3.6.0 -> "
     )
@@ -262,7 +264,7 @@ def test_diff_says_the_stack_first(two: tuple[Path, str, str]) -> None:
     ended = ask(folder, "diff", before, after)
     assert (0, "") == (ended.code, ended.err)
     heads = [line.partition(":")[0] for line in ended.out.splitlines() if not line.startswith(" ")]
-    assert ["stack", "verdicts", "kernels", "numbers", "times"] == heads[1:]
+    assert ["stack", "verdicts", "kernels", "numbers", "times", "bits"] == heads[1:]
     assert "1 regression, 1 suspicious, 0 with insufficient data, 2 without" in ended.out.splitlines()[0]
     assert "  vllm: 0.23.0 -> 0.24.0" in ended.out.splitlines()
     data = ask(folder, "diff", "baseline", after, "--json").data
@@ -304,7 +306,7 @@ def test_the_report_shows_what_changed(two: tuple[Path, str, str]) -> None:
         )
         assert EVIL not in html
         diff = ask(folder, "diff", before, after, "--json").data
-        topics = ("stack", "verdicts", "kernels", "numbers", "times", "buckets")
+        topics = ("stack", "verdicts", "kernels", "numbers", "times", "bits", "buckets")
         assert {name: diff[name] for name in topics} == {name: twin["against"][name] for name in topics}
         ids = re.findall(r' id="([^"]+)"', html)
         assert len(ids) == len(set(ids))

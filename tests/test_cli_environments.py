@@ -241,3 +241,47 @@ def test_an_upgrade_is_two_environments(place: Path, tmp_path: Path) -> None:
     assert all(stack and "torch" in {part.name for part in stack.components} for stack in stacks.values())
     again = call(*command, cwd=place, env=environment(**NO_GPU))
     assert "3 of 6 cases were not run again" in " ".join(again.data["notes"])
+
+
+@pytest.mark.slow
+def test_two_stored_stacks_fight_a_duel(place: Path, tmp_path: Path) -> None:
+    """From two real environments to a verdict: a run stores their stacks, and the duel finds them by fingerprint alone.
+
+    The newer release computes everything eight times. Its interpreter is named nowhere on the command line of the duel.
+    """
+    words = []
+    for name, version, calls in (("old", "2.0.0", 1), ("next", "2.1.0", 8)):
+        folder = tmp_path / name
+        words += ["--environment", f"{name}={make_environment(folder)}"]
+        once = ATTEND.format(factor=1.0).replace("def attend(", "def once(")
+        install(
+            folder,
+            "flash_attn",
+            version,
+            f"{once}\ndef attend(call):\n    return [once(call) for _ in range({calls})][-1]\n",
+        )
+        share_torch(folder)
+    (place / "cards" / "fast.yaml").write_text(
+        CARD.replace("fake-attn", "flash-attn").replace("fake_attn", "flash_attn")
+    )
+    text = MATRIX.replace("seqlen: [8]", "seqlen: [256]").replace("[fast, tiled-torch]", "[fast]")
+    (place / "two.yaml").write_text(text)
+    common = ("--cards", "cards", "--db", "evidence.db", "--device", "cpu", "--json")
+    ran = call("run", "two.yaml", *common, *words, cwd=place, env=environment(**NO_GPU))
+    verdicts = {item["id"].rpartition("/")[2]: item["verdict"] for item in ran.data["cases"]}
+    assert verdicts == {"fast": "NOT_REQUIRED", "fast@old": "PASS", "fast@next": "PASS"}, ran.err
+    with Store.open(str(place / "evidence.db")) as store:
+        run = store.run(ran.data["run"])
+    old, next_ = (stack.fingerprint for name in ("old", "next") if (stack := run.stack_of(name)))
+    limits = ("--pairs", "3", "--most-pairs", "10", "--margin", "50")
+    ended = call("duel", old[:12], next_[:12], "two.yaml", *limits, *common, cwd=place, env=environment(**NO_GPU))
+    assert 1 == ended.code, ended.err
+    (cell,) = ended.data["cells"]
+    assert ("SLOWER", f"{CELL.replace('8.k8', '256.k256')}/fast") == (cell["verdict"], cell["name"])
+    assert f"stack {old[:12]} (stack-{old[:8]})" == ended.data["a"]
+    with Store.open(str(place / "evidence.db")) as store:
+        (fought,) = store.duels("two")
+    for stack, name in ((fought.stack_a, "old"), (fought.stack_b, "next")):
+        stored_stack = run.stack_of(name)
+        assert stored_stack is not None
+        assert stack.agrees_with(stored_stack)

@@ -224,6 +224,17 @@ def test_evidence_from_the_future_is_not_believed(folder: Path) -> None:
     assert (0, True) == ((ended := gate(folder)).code, soon in ended.out)
 
 
+def test_evidence_of_older_checks_is_stale(folder: Path) -> None:
+    """Limits and questions have changed since: no verdict, and the command that makes one."""
+    stored(folder, check_version=1)
+    ended = gate(folder)
+    assert (5, True) == (ended.code, "the evidence is stale" in ended.out), ended.out
+    assert "the run was made with check version 1" in ended.out
+    assert "serving.yaml" in ended.out.partition("do:")[2]
+    assert "--fresh" in ended.out
+    assert "promote" not in ended.out.partition("do:")[2]
+
+
 def test_a_baseline_from_the_future_is_none(folder: Path) -> None:
     """A run that is dated ahead is not accepted; one that was is no baseline while a real one is there."""
     ahead, real = stored(folder, hours=-48), stored(folder, hours=1)

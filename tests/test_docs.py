@@ -13,10 +13,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_process import Ended, call, environment
+import typer
+from cli_process import Ended, call, environment, server
 
 from qualify import errors
 from qualify.cards.load import load_canary, load_matrix, load_model, matrix_names
+from qualify.cli import entry
 from qualify.fleet.local import new_run
 from qualify.fleet.request import Asked, make_request
 from qualify.store.store import Store
@@ -51,11 +53,16 @@ def commands() -> list[list[str]]:
 def variant(command: str) -> list[str]:
     """What is run instead of a command: itself if it is cheap, else something that needs the same names.
 
-    make says what it would do; pip is asked for nothing, only that the extra exists; a run of a shipped matrix is
-    planned; a canary that fires is not waited for; the selftest plants one fault; a benchmark runs on a small size, on
-    evidence that the first one measured; a run that a reader has is the newest one.
+    make says what it would do; the activation of an environment is looked up in the Makefile; pip is asked for nothing,
+    only that the extra exists; a run of a large matrix is planned; a canary that fires is not waited for; the selftest
+    plants one fault; a benchmark runs on a small size, on evidence that the first one measured.
     """
     words = shlex.split(command)
+    if words[0] == ".":
+        folder = re.search(r"^VENV := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert folder
+        assert f"{folder[1]}/bin/activate" == words[1]
+        return ["true"]
     if words[0] == "make":
         return ["make", "--dry-run", "--always-make", "-C", str(ROOT), *words[1:]]
     if words[0] == "pip":
@@ -73,7 +80,7 @@ def variant(command: str) -> list[str]:
         words += ["--fault", "lse-log2", "--level", "smoke", "--runs", "0"]
     if words[1:3] == ["canary", "fire"]:
         words += ["--no-wait"]
-    if words[1] == "run" and words[2] in matrix_names():
+    if words[1] == "run" and (words[2] in matrix_names() or words[2] == "my-model.yaml"):
         words = ["qualify", "plan", words[2]]
     return words
 
@@ -99,6 +106,8 @@ def execute(words: list[str], folder: Path) -> Ended:
     """Run a command in a folder, with the checkout importable."""
     if words[0] == "qualify":
         return call(*words[1:], cwd=folder)
+    if words[0] == sys.executable and words[1].endswith(".py"):
+        return server().run(words[2:], folder, 240, script=words[1])
     done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
@@ -113,7 +122,7 @@ def test_every_command_runs(block, workplace):
 
 
 def test_own_kernel_is_qualified_and_its_fault_is_found(workplace, tmp_path):
-    """The README's kernel passes; with the mask in the wrong corner, chunked fails and the census says why."""
+    """The tutorial's kernel passes; with the mask in the wrong corner, chunked fails and the census says why."""
     command = ["qualify", "run", "my-matrix.yaml", "--cards", "mykernels", "--db", str(tmp_path / "e.db"), "--json"]
     right = execute(command, workplace)
     assert 0 == right.code, right.out + right.err
@@ -179,3 +188,34 @@ def test_json_fields(command, tmp_path):
     printed = done.data
     assert f"qualify.{name}/1" == printed.pop("schema")
     assert [] == [field for field in printed if f"`{field}" not in row]
+
+
+def shown_commands() -> list[str]:
+    """Every qualify command of a block that is not run: in ``sh`` and ``text`` blocks, continued lines joined."""
+    texts = [text.replace("\\\n", " ") for language in ("sh", "text") for _, text in blocks(language)]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    found = [
+        re.split(r" +(?:[>|#;&]|>>|2>&1)", line)[0]
+        for line in lines
+        if re.match(r"qualify [a-z]", line) and "─" not in line
+    ]
+    return sorted(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("command", shown_commands())
+def test_commands_that_are_not_run_are_understood(command, tmp_path, monkeypatch):
+    """Subcommand, options and arguments of each exist, so that nobody pastes what the command line refuses."""
+    for folder in re.findall(r"--cards (\S+)", command):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path)
+    group, words = typer.main.get_command(entry._parser()), shlex.split(command)[1:]
+    context = group.make_context("qualify", words)
+    while hasattr(group, "resolve_command"):
+        name, group, words = group.resolve_command(context, [*context._protected_args, *context.args])
+        context = group.make_context(name, words, parent=context)
+
+
+@pytest.mark.parametrize("text", [text for _, text in blocks("python")])
+def test_python_is_python(text):
+    """Scripts that need a GPU are not run here, but they compile."""
+    assert compile(text, "document", "exec")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     # Written after the installation, so that pip does not find the checkout and uninstall it. A folder that a .pth
     # file names is searched, but its own .pth files, the checkout's among them, are not read.
-    folders = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    folders = {path for path in sys.path if Path(path).name == "site-packages"}
     (site / "others.pth").write_text("\n".join(sorted(folders)))
     return home / "bin"
 
@@ -97,3 +98,33 @@ def test_canaries_need_their_extra(installed, tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=plain_environment(), check=False)
     assert 4 == ended.returncode
     assert "pip install 'attn-qualify[service]'" in ended.stderr
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """The kernel and the test of docs/testing.md, as somebody has them in a project of their own."""
+    text = (ROOT / "docs" / "testing.md").read_text()
+    for name, code in re.findall(r"<!-- file: tested/(\S+) -->\n```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        (tmp_path / name).write_text(code)
+    return tmp_path
+
+
+def test_a_kernel_is_qualified_in_the_test_suite_of_another_project(installed, suite):
+    """The right one passes; through the fixture a mask in the wrong corner fails, with a command that repeats it."""
+    wrong = (suite / "mykernel.py").read_text().replace(".tril((k1 - k0) - (q1 - q0))", ".tril()")
+    (suite / "wrong.py").write_text(wrong)
+    (suite / "test_wrong.py").write_text(
+        "from wrong import attend\n\n\ndef test_attend(qualify_kernel):\n"
+        "    qualify_kernel(attend, phases={'chunked': {'chunk': 33, 'context': 100}})\n"
+    )
+    command = [installed / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--qualify-device", "cpu"]
+    options = {"cwd": suite, "env": plain_environment(), "text": True}
+    ended = subprocess.run(command, capture_output=True, check=False, **options)
+    told = ended.stdout
+    assert 1 == ended.returncode, told + ended.stderr
+    assert "1 failed, 1 passed" in told
+    assert "KernelNotQualified: attend is not right: 1 of 1 cases" in told
+    assert "all rows look like a mask aligned to the top left corner" in told
+    found = re.search(r"repeat it: qualify (repro call.tp1/chunked/b1.q33.k133/bf16/causal/attend --run .*)", told)
+    script = run(installed / "qualify", *shlex.split(found[1]), cwd=suite, env=plain_environment())
+    assert script.startswith('"""census: call.tp1/chunked/b1.q33.k133/bf16/causal/attend')

@@ -13,8 +13,10 @@ from generating.checks import checks_table
 from generating.cliffs import cliffs_table
 from generating.command_help import command_help
 from generating.coverage import coverage
+from generating.engines import engines_table
 from generating.incidents import incidents_table
 from generating.kernels import kernels_table
+from generating.keys import keys_tables
 from generating.measured import measured_table
 from generating.models import families_table, models_table
 from generating.places import ROOT
@@ -29,9 +31,11 @@ BLOCKS = {
     "checks": checks_table,
     "cliffs": cliffs_table,
     "coverage": coverage,
+    "engines": engines_table,
     "families": families_table,
     "incidents": incidents_table,
     "kernels": kernels_table,
+    "keys": keys_tables,
     "measured": measured_table,
     "models": models_table,
     "selftest": selftest_table,
@@ -44,7 +48,7 @@ def documents() -> Iterator[tuple[Path, str]]:
     schemas = {kind: schema(kind) for kind, _ in KINDS} | {"gate": gate_schema()}
     for name, content in schemas.items():
         yield ROOT / "docs" / "schema" / f"{name}.json", json.dumps(content, indent=2) + "\n"
-    for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]):
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]):
         text = path.read_text()
         if BLOCK.search(text):
             yield path, BLOCK.sub(lambda match: f"{match[1]}{block(match[2])}{match[3]}", text)

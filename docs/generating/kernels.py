@@ -1,4 +1,4 @@
-"""The README's table of kernels: shipped kernel cards against the checks, and what each card claims."""
+"""The table of docs/shipped-kernels.md: shipped kernel cards against the checks, and what each card claims."""
 
 from __future__ import annotations
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qualify.canary.messages import Seen
+from qualify.canary.messages import DuelSeen, Seen
 from qualify.facts.canary import Advice
 from qualify.facts.run import Verdict
 from qualify.facts.typed import PLAIN, Typed
+from qualify.facts.xid import HARDWARE_XIDS, KERNEL_XIDS, blame_of
 
-KERNEL_XIDS = (13, 31, 43, 45)
-"""errors that the driver reports when a kernel faults or its context is lost"""
+WORST: tuple[Advice, ...] = ("roll back", "hold", "promote")
+"""advices, the worst first"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +32,13 @@ def advise(
     what was found                                            same stack   another stack
     ========================================================  ===========  =================
     a failure, a regression, or a fault of the kernel (Xid)   hold         roll back
+    a fault of the card (Xid), whatever else was found        hold         hold
     no verdict; kernels or numbers suspicious; slower;        hold         hold
     no baseline; another error of the device (Xid);
     an expired waiver and no failure; a demonstration;
-    less is asked than in the baseline
+    less is asked than in the baseline; a duel that
+    confirms a slowdown beyond the budgets, is not
+    decided, or cannot be fought
     none of these                                             promote      promote
     ========================================================  ===========  =================
 
@@ -45,7 +49,11 @@ def advise(
         xids: errors that the driver reported during the run.
         typed: what the command repeats that accepts a baseline.
     """
-    faults = tuple(xid for xid in xids if xid in KERNEL_XIDS)
+    broken = [f"{told(xid)}: the card is bad" for xid in dict.fromkeys(xids) if blame_of(xid) == "hardware"]
+    if broken:
+        reasons = (*broken, "nothing is said of the stack: run again on another card")
+        return Counsel(advice="hold", verdict="INCONCLUSIVE", reasons=reasons)
+    faults = tuple(xid for xid in xids if blame_of(xid) == "kernel")
     verdict: Verdict = "FAIL" if faults else seen.verdict
     worse, doubtful = _worse(seen, faults), _doubtful(seen, numerics_only, xids, typed)
     changed = [change.component for change in seen.stack]
@@ -58,12 +66,19 @@ def advise(
         return Counsel(advice="hold", verdict=verdict, reasons=(*worse, *doubtful))
     reason = f"nothing got worse against baseline {seen.baseline}"
     waived = (f"waived: {seen.waived}",) if seen.waived else ()
+    duel = (_passed(seen.duel),) if seen.duel else ()
     notes = tuple(f"times are not compared: {why}" for why in numerics_only)
-    return Counsel(advice="promote", verdict=verdict, reasons=(reason, *waived, *notes))
+    return Counsel(advice="promote", verdict=verdict, reasons=(reason, *duel, *waived, *notes))
+
+
+def told(xid: int) -> str:
+    """An error that the driver reported, in words."""
+    meaning = KERNEL_XIDS.get(xid) or HARDWARE_XIDS.get(xid)
+    return f"the driver reported Xid {xid}{f' ({meaning})' if meaning else ''} during the run"
 
 
 def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
-    reasons = [f"the driver reported Xid {xid} during the run: a kernel faulted" for xid in dict.fromkeys(faults)]
+    reasons = [f"{told(xid)}: a kernel faulted" for xid in dict.fromkeys(faults)]
     if seen.verdict == "FAIL" and not seen.expired:
         reasons += [f"the run failed: {text}" for text in seen.failing] or ["the run failed"]
     counted = [f"{count} in {topic}" for topic, count in seen.regressions.items() if count]
@@ -73,8 +88,8 @@ def _worse(seen: Seen, faults: tuple[int, ...]) -> list[str]:
 
 
 def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...], typed: Typed) -> list[str]:
-    others = [xid for xid in dict.fromkeys(xids) if xid not in KERNEL_XIDS]
-    reasons = [*seen.expired, *(f"the driver reported Xid {xid} during the run" for xid in others)]
+    others = [xid for xid in dict.fromkeys(xids) if blame_of(xid) == "unknown"]
+    reasons = [*seen.expired, *map(told, others)]
     if seen.demonstration:
         reasons.append("the run is a demonstration on a CPU: it proves nothing about a GPU")
     if seen.verdict not in ("PASS", "WAIVED", "FAIL"):
@@ -87,6 +102,27 @@ def _doubtful(seen: Seen, numerics_only: tuple[str, ...], xids: tuple[int, ...],
         reasons += [f"suspicious against the baseline: {', '.join(counted)}", *seen.examples]
     if seen.weaker:
         reasons += ["less is asked than in the baseline", *seen.weaker]
+    if seen.duel:
+        reasons += _after_duel(seen.duel)
     if seen.slower and not numerics_only:
         reasons.append(f"{seen.slower} cases are slower than in the baseline by more than the canary allows")
     return reasons
+
+
+def _after_duel(duel: DuelSeen) -> list[str]:
+    """What a duel leaves in doubt: confirmed slowdowns that no budget allows, open cells, and that none was fought."""
+    if duel.why_not:
+        looked = f"{len(duel.suspects)} cases look slower" if duel.suspects else "a duel was asked for"
+        return [f"{looked}, and no duel could say whether they are: {duel.why_not}"]
+    reasons = [] if duel.within else list(duel.slower)
+    if duel.undecided:
+        reasons += [f"{duel.id} against {duel.against} did not decide every cell", *duel.undecided]
+    return reasons
+
+
+def _passed(duel: DuelSeen) -> str:
+    """What a duel says for the stack."""
+    kept = f"; {', '.join(duel.slower)}, within the budgets of the matrix" if duel.slower else ""
+    cleared = len(set(duel.suspects) & set(duel.acquitted))
+    looked = f"; {cleared} that looked slower are not" if cleared else ""
+    return f"{duel.id} against {duel.against}: {duel.cells} cells decided{looked}{kept}"

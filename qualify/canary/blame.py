@@ -1,4 +1,4 @@
-"""What changed in the stack, by the run that was judged: what the watcher saw when it filed may be older."""
+"""What changed in the stack, as the run found it: the watcher saw an earlier moment."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from qualify.canary.messages import Seen
 from qualify.canary.upgrades import stack_of
 from qualify.facts.canary import Fire
 from qualify.facts.comparison import StackChange
-from qualify.facts.differing import changes_words, stack_changes
+from qualify.facts.differing import changes_words, shown, stack_changes
 from qualify.facts.stack import Stack
 from qualify.store.store import Store
 
 
 def blamed(fire: Fire, seen: Seen, store: Store) -> Fire:
-    """The fire with the changes, and the reason, of the stack that its run ran on.
+    """The fire, with the changes of the stack that its run ran on, and with the reason in words.
 
-    They are counted from the baseline; where nobody accepted one, from the canary's last run that passed on such a
-    device. Where there is neither, the components that the watcher named are told as the run found them.
+    The changes count from the baseline. Without a baseline they count from the canary's last run that passed on such a
+    device. Without both, the components that the watcher named are shown with the versions that the run found.
     """
     ran = stack_of(store, seen.run_id)
     if ran is None:
@@ -38,14 +38,14 @@ def _passed(fire: Fire, seen: Seen, store: Store) -> Iterator[Stack]:
 
 
 def _as_run(filed: tuple[StackChange, ...], ran: Stack) -> tuple[StackChange, ...]:
-    """The changes with what the run found after them; a component that no run can show stays as it was filed."""
+    """The changes, each with the version that the run found; what a run cannot know stays as it was filed."""
     nothing = replace(ran, components=(), environment={})
-    found = {(change.kind, change.component): change.after for change in stack_changes(nothing, ran)}
+    found = {(change.kind, change.component): change.after for change in stack_changes(nothing, ran)} | shown(ran)
     told_now = [replace(item, after=found.get((item.kind, item.component), item.after)) for item in filed]
     return tuple(item for item in told_now if item.before != item.after)
 
 
 def _reason(changes: tuple[StackChange, ...]) -> str:
     if not changes:
-        return "the stack had changed, and the run found it as before"
+        return "the stack had changed, and was as before when the run began"
     return f"stack changed: {changes_words(changes)}"

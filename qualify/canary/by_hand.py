@@ -1,14 +1,15 @@
-"""A fire that somebody asked for: the leader runs it; where nobody leads, this process does, and only this one."""
+"""A fire that somebody asked for. The leader runs it; where nobody leads, this process does, and runs no other fire."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from logging import Logger
 from pathlib import Path
 
 from qualify.canary.deck import Deck
-from qualify.canary.service import Options, Service
+from qualify.canary.options import Options
+from qualify.canary.service import Service
 from qualify.errors import INFRASTRUCTURE, NO_VERDICT, NOT_QUALIFIED, QUALIFIED
 from qualify.facts.canary import OPEN, Fire
 from qualify.store.store import Store
@@ -17,7 +18,7 @@ LOOK_S = 1.0
 
 
 def fire_and_wait(
-    store: Store, keeping: Store, fire: Fire, cards: tuple[Path, ...], options: Options, say: Callable[[str], None]
+    store: Store, keeping: Store, fire: Fire, cards: tuple[Path, ...], options: Options, log: Logger
 ) -> Fire:
     """Lead where nobody does, until the fire has ended; returns it as it ended."""
     looked, found = 0.0, fire
@@ -29,7 +30,7 @@ def fire_and_wait(
         return found.state not in OPEN
 
     deck = Deck(cards, (fire.canary,))
-    Service(store, keeping, deck, replace(options, only=fire.id), say).run(until=ended)
+    Service(store, keeping, deck, replace(options, only=fire.id), log).run(until=ended)
     return found
 
 

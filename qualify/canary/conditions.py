@@ -8,6 +8,8 @@ from typing import Any
 
 from qualify.facts.devices import HOST
 from qualify.fleet.probe import find_host
+from qualify.run.machine.fitness import first_visible
+from qualify.run.machine.health import recovery, remapping, unsupported
 
 SLOWDOWNS = {
     0x08: "hardware slowdown",
@@ -16,16 +18,6 @@ SLOWDOWNS = {
     0x80: "hardware power brake",
 }
 """NVML clock-event reasons under which times are not those of the card"""
-RECOVERY = {
-    1: "reset the GPU",
-    2: "reboot the node",
-    3: "drain peer-to-peer traffic",
-    4: "drain and reset the GPU",
-    5: "recover the IMEX domain",
-    6: "reset the bus",
-    7: "reboot the system",
-}
-"""what NVML asks for; 0 asks for nothing"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +66,7 @@ class Monitor:
             return
         self._nvml = pynvml
         try:
-            self._handle = _first_visible(pynvml)
+            self._handle = first_visible(pynvml)
         except pynvml.NVMLError as error:
             self._lost = (f"the GPU does not answer (NVML: {error})",)
         self._events = self._listen()
@@ -83,7 +75,18 @@ class Monitor:
         """Why nothing may run: the GPU is lost, asks for a recovery action, or could not remap faulty rows."""
         if self._handle is None:
             return self._lost
-        return tuple(filter(None, (self._recovery(), self._remapping())))
+        told = (recovery(self._nvml, self._handle), remapping(self._nvml, self._handle))
+        return tuple(filter(None, told))
+
+    @property
+    def uuid(self) -> str:
+        """Of the GPU; empty where there is none, or it does not answer."""
+        if self._handle is None:
+            return ""
+        try:
+            return str(self._nvml.nvmlDeviceGetUUID(self._handle))
+        except self._nvml.NVMLError:
+            return ""
 
     def doubts(self, *, idle: bool) -> tuple[str, ...]:
         """Why times say nothing: slowdowns, MIG, and where nothing of ours runs, processes of others."""
@@ -96,7 +99,7 @@ class Monitor:
             if nvml.nvmlDeviceGetMigMode(self._handle)[0]:
                 found.append("MIG is on: times are those of a slice")
         except nvml.NVMLError as error:
-            if not _unsupported(nvml, error):
+            if not unsupported(nvml, error):
                 found.append(f"NVML does not answer: {error}")
         others = self._others() if idle else []
         if others:
@@ -137,26 +140,6 @@ class Monitor:
             return None
         return events
 
-    def _recovery(self) -> str:
-        nvml = self._nvml
-        field = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
-        if field is None:
-            return ""
-        try:
-            (value,) = nvml.nvmlDeviceGetFieldValues(self._handle, [field])
-        except nvml.NVMLError as error:
-            return "" if _unsupported(nvml, error) else f"the GPU does not answer (NVML: {error})"
-        action = int(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else 0
-        return f"the GPU asks for recovery: {RECOVERY.get(action, f'action {action}')}" if action else ""
-
-    def _remapping(self) -> str:
-        nvml = self._nvml
-        try:
-            *_, failed = nvml.nvmlDeviceGetRemappedRows(self._handle)
-        except nvml.NVMLError as error:
-            return "" if _unsupported(nvml, error) else f"the GPU does not answer (NVML: {error})"
-        return "the GPU could not remap a faulty row of its memory: replace it" if failed else ""
-
     def _others(self) -> list[int]:
         try:
             running = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
@@ -165,16 +148,17 @@ class Monitor:
         return sorted({int(item.pid) for item in running} - {os.getpid()})
 
 
-def _unsupported(nvml: Any, error: Exception) -> bool:
-    return isinstance(error, nvml.NVMLError_NotSupported | nvml.NVMLError_NoPermission)
+def card_uuid(device: str) -> str:
+    """UUID of the GPU that a fire would take; empty where it would take the CPU, or NVML does not tell.
 
-
-def _first_visible(nvml: Any) -> Any:
-    """The handle of the GPU that a run takes: the first one that CUDA_VISIBLE_DEVICES leaves."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    if chosen and not chosen.isdecimal():
-        return nvml.nvmlDeviceGetHandleByUUID(chosen)
-    return nvml.nvmlDeviceGetHandleByIndex(int(chosen or 0))
+    Args:
+        device: ``auto``, ``cpu`` or ``cuda``, as the canary has it.
+    """
+    monitor = Monitor(device)
+    try:
+        return monitor.uuid
+    finally:
+        monitor.close()
 
 
 def here(device: str) -> str:

@@ -14,7 +14,10 @@ Signature = dict[str, tuple[int, int, int]]
 
 
 class Deck:
-    """The cards that the service was told to serve. Raises CardError at first, and never again."""
+    """The cards that the service was told to serve.
+
+    A wrong card is a CardError when the deck is made. Later its last good version stays in force.
+    """
 
     def __init__(self, extra: tuple[Path, ...], chosen: tuple[str, ...] = ()) -> None:
         self.extra = extra

@@ -8,33 +8,45 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from logging import Logger
 from threading import Thread
 from typing import IO
 
 from qualify.canary.conditions import Monitor
-from qualify.canary.messages import Failed, FromChild, Order, RunBegun, Seen, decode
+from qualify.canary.messages import Failed, FleetSeen, FromChild, Order, RunBegun, Seen, decode
+from qualify.cards.load import LoadedCanary
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts import codec
 from qualify.facts.canary import Fire
 from qualify.facts.lines import WrongMessage
 
+LINE_BYTES = 8192
+"""of a line that a library prints; a longer one becomes several"""
 GRACE_S = 10.0
-"""for storing what was measured, after it was asked to stop"""
+"""that a child has to store what was measured, after it was asked to stop"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
     """How a child ended: what it saw, or why it saw nothing."""
 
-    seen: Seen | None = None
+    seen: Seen | FleetSeen | None = None
     why: str = ""
     exit_code: int | None = None
     """of the error that it reported; None where it died or was killed without a word"""
     final: bool = False
     """another attempt would end in the same way"""
+
+
+def environment_for(cards: Iterable[LoadedCanary], db: str) -> dict[str, str]:
+    """The environment of a fire's child. It has no secrets of alerts, because what a kernel prints is stored."""
+    targets = [alert for loaded in cards for alert in loaded.card.alerts]
+    withheld = {name for alert in targets for name in (alert.url_env, alert.secret_env)}
+    kept = {name: value for name, value in os.environ.items() if name not in withheld}
+    return {**kept, "QUALIFY_DB": db}
 
 
 class Firing:
@@ -48,6 +60,7 @@ class Firing:
         timeout_s: float,
         doubts: tuple[str, ...],
         wake: Callable[[], None],
+        log: Logger,
     ) -> None:
         self.fire = fire
         self._doubts = doubts
@@ -63,15 +76,18 @@ class Firing:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             start_new_session=True,
             env=dict(environment),
         )
         assert self._process.stdin is not None, "it was asked for"
         assert self._process.stdout is not None, "it was asked for"
+        assert self._process.stderr is not None, "it was asked for"
         with suppress(BrokenPipeError), self._process.stdin as stream:  # its end is noticed anyway
             stream.write(json.dumps(codec.to_data(order)).encode())
         self._reader = Thread(target=self._read, args=(self._process.stdout,), name="fire", daemon=True)
         self._reader.start()
+        Thread(target=self._relay, args=(self._process.stderr, log), name="fire-log", daemon=True).start()
 
     @property
     def observed(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -90,7 +106,7 @@ class Firing:
         return self._ended()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Ends it: first with a word, so that what was measured is stored, then by force, with its workers."""
+        """Ask the child to stop, so that it stores what was measured; then kill what is left of it and its workers."""
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -98,7 +114,7 @@ class Firing:
         self.kill()
 
     def kill(self) -> None:
-        """Ends it at once, with its workers."""
+        """Kill the child and its workers at once."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # a process that hangs in the driver ends when the driver lets it
@@ -122,12 +138,21 @@ class Firing:
         stream.close()
         self._wake()
 
+    def _relay(self, stream: IO[bytes], log: Logger) -> None:
+        """Puts what libraries print into the log, a line at a time."""
+        about = {"canary": self.fire.canary, "fire": self.fire.id, "source": "fire"}
+        with suppress(ValueError):  # closed while it was read
+            while line := stream.readline(LINE_BYTES):
+                if text := line.decode(errors="replace").rstrip():
+                    log.info("%s", text, extra=about)
+        stream.close()
+
     def _ended(self) -> Ended:
         self.kill()  # workers that outlived the child
         code = self._process.returncode
         for message in self._messages:
             match message:
-                case Seen():
+                case Seen() | FleetSeen():
                     return Ended(seen=message)
                 case Failed(message=why, exit_code=exit_code):
                     return Ended(why=why, exit_code=exit_code, final=exit_code != INFRASTRUCTURE)

@@ -43,6 +43,7 @@ class Keeper(Thread):
         self._lease: Lease | None = None
         self._until = 0.0
         self._seen: tuple[Lease, float] | None = None
+        self._told = 0
         self.trouble = ""
         """what the next renewal files for everybody to see"""
         self.error: StoreError | None = None
@@ -54,8 +55,14 @@ class Keeper(Thread):
         lease = self._lease
         return lease if lease is not None and time.monotonic() < self._until else None
 
+    @property
+    def followed(self) -> Lease | None:
+        """Somebody else's lease, as it was seen last; None while this replica leads."""
+        seen = self._seen
+        return seen[0] if seen is not None and self._lease is None else None
+
     def run(self) -> None:
-        """Until it is stopped; then the lease is given back."""
+        """Keep the lease until :meth:`stop`, then give it back."""
         while not self._stopped.is_set():
             led = self.lease is not None
             try:
@@ -90,9 +97,12 @@ class Keeper(Thread):
         if found is not None:
             self._until = asked + self._ttl_s
             self._lease, self._seen = found, None
+        elif self._seen is not None and self._seen[0].epoch != self._told:
+            self._told = self._seen[0].epoch
+            self._wake()
 
     def _dead(self) -> Lease | None:
-        """The lease, where it gave no sign of life for its whole time by this process's clock, which cannot jump."""
+        """The lease, where its holder was silent for too long by this process's own clock, which cannot jump."""
         lease, now = self._canaries.lease(self._name), time.monotonic()
         if lease is None:
             return None

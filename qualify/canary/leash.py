@@ -14,11 +14,11 @@ from qualify.store.canaries import Canaries
 LOOK_S = 1.0
 """longest time between two looks at the lease"""
 GRACE_S = 10.0
-"""for storing what was measured, before it is ended by force"""
+"""that the process has to store what was measured, before it is killed"""
 
 
 class Leash(Thread):
-    """Watches the lease by its beats and by a clock that cannot jump; a database that is away is no reason to end."""
+    """Watches the beats of the lease by a clock that cannot jump. While the database is away, the fire goes on."""
 
     def __init__(self, canaries: Canaries, order: Order) -> None:
         super().__init__(name="leash", daemon=True)

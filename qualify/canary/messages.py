@@ -2,9 +2,10 @@
 
 The parent writes one Order to stdin, as one JSON object. The child answers with lines::
 
-    RunBegun      before the first case
-    Seen       it judged its run, and ends
-    Failed     it ends with that code, and says why
+    RunBegun    before the first case
+    Seen        it judged its run, and ends
+    FleetSeen   it judged the runs of its fleet, and ends
+    Failed      it ends with that code, and says why
 """
 
 from __future__ import annotations
@@ -12,12 +13,36 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from qualify.facts import codec
+from qualify.facts.canary import Advice, NodeOutcome
 from qualify.facts.case import Level
 from qualify.facts.comparison import StackChange, Topic
 from qualify.facts.lines import decode_line
 from qualify.facts.run import Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelOrder:
+    """When the child shall fight a duel, against what, and for how long: ``duel`` of the card."""
+
+    when: Literal["slower", "always"]
+    against: str
+    deadline_s: int
+    pairs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterOrder:
+    """The cluster on which the child shall cover every card: ``fleet`` of the card."""
+
+    engine: Literal["ray"]
+    address: str
+    device: str
+    coverage: float
+    start_s: float
+    deadline_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +65,14 @@ class Order:
     """under which it runs: the child ends when that epoch of it does"""
     epoch: int
     lease_s: float
-    """for which the holder may be silent"""
+    """how long the holder may be silent"""
+    node: str
+    """where it runs"""
+    fire: int
+    """its id, after which its fleet is called"""
+    duel: DuelOrder | None = None
+    fleet: ClusterOrder | None = None
+    """None = the child runs on this machine"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +80,28 @@ class RunBegun:
     """The child has a run: a new one, or that of an earlier attempt."""
 
     run: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelSeen:
+    """What a duel of the older environment with this interpreter found."""
+
+    suspects: tuple[str, ...]
+    """ids of the cases that looked slower in stored runs"""
+    id: str = ""
+    """empty = none could be fought"""
+    why_not: str = ""
+    """why none could; empty where one was"""
+    against: str = ""
+    cells: int = 0
+    slower: tuple[str, ...] = ()
+    """the first cells that are slower, in words with their intervals"""
+    undecided: tuple[str, ...] = ()
+    """the first cells that the duel left open, in words"""
+    acquitted: tuple[str, ...] = ()
+    """ids of the cases that the duel calls the same or faster"""
+    within: bool = False
+    """whether it keeps every budget of the matrix"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,17 +122,32 @@ class Seen:
     suspicious: Mapping[Topic, int]
     """kernels and numbers only; times are in slower"""
     slower: int
-    """cases whose time grew by more than the card allows"""
+    """cases whose time grew by more than the card allows, without those that a duel calls the same or faster"""
     examples: tuple[str, ...]
     """the first changes, in words"""
     expired: tuple[str, ...] = ()
     """waivers that have expired, where nothing else makes the verdict FAIL: that says nothing of the stack"""
     weaker: tuple[str, ...] = ()
-    """what the matrix asks less than the baseline, and its policy forbids, in words; the level is the canary's own"""
+    """what the matrix no longer asks, although the baseline did and the policy forbids it, in words; not the level"""
     waived: str = ""
     """owner, case and last day of each waiver that the run needed to pass; empty where it needed none"""
     demonstration: bool = False
     """a CPU stood in for the GPU that kernels of the matrix need: the verdict says nothing of a GPU"""
+    duel: DuelSeen | None = None
+    """None = none was needed"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetSeen:
+    """What a fire on a fleet found: the verdict on all cards, and what follows for each node."""
+
+    fleet: str
+    """its id"""
+    matrix: str
+    verdict: Verdict
+    advice: Advice
+    reasons: tuple[str, ...]
+    nodes: tuple[NodeOutcome, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,8 +158,13 @@ class Failed:
     exit_code: int
 
 
-FromChild = RunBegun | Seen | Failed
-TO_PARENT: Mapping[str, type[FromChild]] = {"begun": RunBegun, "seen": Seen, "failed": Failed}
+FromChild = RunBegun | Seen | FleetSeen | Failed
+TO_PARENT: Mapping[str, type[FromChild]] = {
+    "begun": RunBegun,
+    "seen": Seen,
+    "fleet": FleetSeen,
+    "failed": Failed,
+}
 EVENTS: Mapping[type[FromChild], str] = {kind: event for event, kind in TO_PARENT.items()}
 
 

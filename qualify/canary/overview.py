@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from qualify.canary.conditions import examine, here
+from qualify.canary.deck import Deck
+from qualify.canary.options import Options
 from qualify.canary.slots import after, trigger
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary
@@ -14,6 +17,7 @@ from qualify.facts import codec
 from qualify.facts.canary import Fire, Hold, Watched, own_lease
 from qualify.facts.differing import changes_words
 from qualify.facts.typed import PLAIN, Typed
+from qualify.store.database import passwordless
 from qualify.store.store import Store
 from qualify.text import one_line
 
@@ -46,6 +50,19 @@ def list_canaries(store: Store, cards: Mapping[str, LoadedCanary], lease: str) -
             {"canary": it.canary, "target": it.target, "kind": it.kind, "attempts": it.attempts, "error": it.last_error}
             for it in canaries.alerts("dead", HISTORY)
         ],
+    }
+
+
+def serving_data(options: Options, deck: Deck) -> dict[str, Any]:
+    """What a service tells when it begins, for machines."""
+    return {
+        "node": options.node,
+        "lease": options.lease,
+        "pid": os.getpid(),
+        "store": passwordless(options.db),
+        "lease_s": options.lease_s,
+        "poll_s": options.poll_s,
+        "canaries": sorted(deck.cards),
     }
 
 
@@ -111,7 +128,7 @@ def explain_lines(data: Mapping[str, Any], serve: str) -> list[str]:
 
 def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime, typed: Typed) -> list[str]:
     card = loaded.card
-    lines = [f"fires at {card.cron} UTC; of times that were missed the last one is made up for"] if card.cron else []
+    lines = [f"fires at {card.cron} UTC; after missed times it makes up for the last one"] if card.cron else []
     if card.stack_change:
         settle = card.stack_change.settle
         lines.append(f"fires when the stack of a machine that serves it changed and stayed so for {settle}")
@@ -120,7 +137,16 @@ def _why(loaded: LoadedCanary, watched: Iterable[Watched], now: datetime, typed:
             for item in watched
             if item.canary == card.canary
         ]
-    if not lines:
+    if card.on:
+        count = f" of {card.sample}" if card.sample else ""
+        lines.append(f"fires on {card.on}{count}{', in waves' if card.rollout else ''}")
+    if card.fleet:
+        fleet = card.fleet
+        lines.append(f"fires on a fleet ({fleet.engine}, {fleet.address}): {fleet.coverage:.0%} of {fleet.device}")
+    if card.duel:
+        why = "where a case looks slower" if card.duel.when == "slower" else "in every fire"
+        lines.append(f"fights a duel against {card.duel.against} {why}, for at most {card.duel.deadline}")
+    if not (card.cron or card.stack_change):
         lines.append(f"fires by hand only: {typed.command('canary', 'fire', card.canary)}")
     return lines
 
@@ -201,9 +227,11 @@ def fire_line(fire: Mapping[str, Any]) -> str:
     end = fire["advice"] if fire["state"] == "completed" else fire["state"]
     run = f", run {fire['run_id']}" if fire["run_id"] else ""
     reasons = f": {'; '.join(fire['reasons'])}" if fire["reasons"] else ""
-    return f"{fire['scheduled_for']} {end} ({fire['reason']}{run}){reasons}"
+    duel = f", {fire['duel_id']}" if fire["duel_id"] else ""
+    return f"{fire['scheduled_for']} {end} ({fire['reason']}{run}{duel}){reasons}"
 
 
 def _hold_line(hold: Mapping[str, Any]) -> str:
-    where = f"{hold['node']}, {hold['variant']}" if hold["variant"] else hold["node"]
+    node = hold["node"] or "every node"  # the hold of a wave
+    where = f"{node}, {hold['variant']}" if hold["variant"] else node
     return f"{where} since {hold['since']}: {hold['reason']}"

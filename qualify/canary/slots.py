@@ -11,7 +11,7 @@ from qualify.facts.canary import Schedule
 
 MINUTE = timedelta(minutes=1)
 LONGEST = timedelta(days=366 * 8)
-"""between two moments of any schedule: 29 February, across a century"""
+"""between two moments of any schedule: from one 29 February to the next, where a century has none"""
 
 
 def trigger(cron: str) -> CronTrigger:
@@ -26,7 +26,7 @@ def after(times: CronTrigger, moment: datetime) -> datetime | None:
 
 
 def latest(times: CronTrigger, now: datetime) -> datetime | None:
-    """The last moment that is not later than now. Looks back in steps that double: cron knows only forward."""
+    """The last moment up to now. A cron expression only tells the next moment, so this looks back in doubling steps."""
     back = MINUTE
     while back < 2 * LONGEST:
         found = after(times, now - back)
@@ -55,7 +55,7 @@ class Slots:
         self._looked: datetime | None = None
 
     def set(self, schedules: Iterable[Schedule]) -> None:
-        """Replaces what is known: moments since each schedule became known may be due."""
+        """Replace the schedules. Moments count from when each schedule became known."""
         before, self._times, self._next = self._times, {}, {}
         for item in schedules:
             if not item.cron:
@@ -68,11 +68,11 @@ class Slots:
 
     @property
     def following(self) -> Mapping[str, datetime | None]:
-        """The first moment of every canary that is not told as done."""
+        """By canary, the first moment that nobody reported as done."""
         return self._next
 
     def due(self, now: datetime) -> Mapping[str, datetime]:
-        """The latest moment of every canary that has one since it was last told as done."""
+        """By canary, the latest moment that has come and that nobody reported as done."""
         if self._looked is not None and now < self._looked:  # the clock was set back; the tables know what has fired
             self._next = {name: _again(item, times, now) for name, (item, times) in self._times.items()}
         self._looked = now
@@ -84,6 +84,6 @@ class Slots:
         return found
 
     def done(self, filed: Mapping[str, datetime]) -> None:
-        """These are in the tables; the next moment of each is a later one."""
+        """Report moments as done: they are in the tables. Only later ones come next."""
         for name, moment in filed.items():
             self._next[name] = after(self._times[name][1], moment)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
+from logging import Logger
 
 from qualify.canary.deck import Deck
-from qualify.canary.watch import Watcher, as_seen, decide
+from qualify.canary.scope import Scopes
+from qualify.canary.watch import Watcher, as_seen, decide, stack_key
 from qualify.cards.canary import seconds
 from qualify.cards.load import LoadedCanary, load_matrix
 from qualify.errors import CardError, StoreError, UsageError
@@ -22,17 +24,18 @@ from qualify.store.store import Store
 class Upgrades:
     """Files the fires of one machine's stack, under the machine's own lease: whoever leads, this machine runs them."""
 
-    def __init__(self, store: Store, deck: Deck, node: str, watcher: Watcher, say: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, deck: Deck, node: str, watcher: Watcher, scopes: Scopes, log: Logger) -> None:
         self._store = store
+        self._scopes = scopes
         self._deck = deck
         self._node = node
         self._watcher = watcher
-        self._say = say
+        self._log = log
         self._epoch = 0
         self._watched: dict[str, Watched] = {}
 
     def compare(self, own: Lease) -> None:
-        """What the last look means; a look that the database did not let file is compared again."""
+        """File what follows from the last look. Where the database refuses that, the same look is compared again."""
         if own.epoch != self._epoch:
             self._watched = {item.canary: item for item in self._store.canaries.watched(own.name)}
             self._epoch = own.epoch
@@ -45,7 +48,7 @@ class Upgrades:
             self._watcher.seen = self._watcher.seen or stack
             raise
 
-    def _file(self, own: Lease, stack: Stack) -> None:
+    def _file(self, own: Lease, looked: Stack) -> None:
         now = self._store.canaries.now()
         seen: dict[str, Watched] = {}
         due: list[Due] = []
@@ -54,25 +57,37 @@ class Upgrades:
             if loaded.card.stack_change is None:
                 continue
             settle = timedelta(seconds=seconds(loaded.card.stack_change.settle))
+            stack = self._scopes.of(name).view(looked)
             known = self._watched.get(name)
             before = known or self._first(own, loaded, stack, now)
             decision = decide(before, stack, now, settle)
-            if decision.watched or known is None:
-                seen[name] = decision.watched or before
             if decision.noticed:
                 noticed.setdefault(decision.noticed, []).append(name)
-            if decision.fire:
-                due.append(_due(loaded, self._node, decision.fire, now))
+            fire = _due(loaded, self._node, decision.fire, now, stack) if decision.fire else None
+            if fire and loaded.card.seats and decision.watched:
+                self._file_one(own, loaded.card.seats, decision.watched, fire)
+                continue
+            if decision.watched or known is None:
+                seen[name] = decision.watched or before
+            if fire:
+                due.append(fire)
         if seen:
             self._store.canaries.watch(own, list(seen.values()), due)
             self._watched |= seen
         for changes, names in noticed.items():
             listed = ", ".join(names[:6])
-            self._say(
-                f"the stack of {self._node} is changing: {changes_words(changes)}; {listed} will fire if it stays"
-            )
+            told = changes_words(changes)
+            self._log.info("the stack of %s is changing: %s; %s will fire if it stays", self._node, told, listed)
         for item in due:
-            self._say(f"{item.canary}: {item.reason}")
+            self._log.info("%s: %s", item.canary, item.reason, extra={"canary": item.canary})
+
+    def _file_one(self, own: Lease, seats: int, watched: Watched, fire: Due) -> None:
+        """File the fire of a change that many machines see. Only the first machines that come get it."""
+        key = stack_key(watched.stack)
+        filed = self._store.canaries.watch_for_many(own, watched, fire, own.service, key, seats)
+        self._watched[watched.canary] = watched
+        told = "" if filed else "; enough other nodes fire for this stack"
+        self._log.info("%s: %s%s", fire.canary, fire.reason, told, extra={"canary": fire.canary})
 
     def _first(self, own: Lease, loaded: LoadedCanary, stack: Stack, now: datetime) -> Watched:
         """What a canary knows of a machine that it never saw: the stack that was accepted or judged last, if any.
@@ -122,7 +137,7 @@ def _alike(ran: Device, seen: Device) -> bool:
     return seen.kind == ran.kind and ran.name in seen.name.split(", ")
 
 
-def _due(loaded: LoadedCanary, node: str, changes: tuple[StackChange, ...], now: datetime) -> Due:
+def _due(loaded: LoadedCanary, node: str, changes: tuple[StackChange, ...], now: datetime, stack: Stack) -> Due:
     return Due(
         canary=loaded.card.canary,
         scheduled_for=now,
@@ -131,4 +146,5 @@ def _due(loaded: LoadedCanary, node: str, changes: tuple[StackChange, ...], now:
         matrix=loaded.card.matrix,
         changes=changes,
         node=node,
+        rollout=f"stack {stack_key(stack)[:12]}" if loaded.card.rollout else "",
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from importlib import metadata
+from logging import Logger
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 from qualify.assets import digest_cache
+from qualify.errors import QualifyError
 from qualify.facts.canary import Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.differing import stack_changes
 from qualify.facts.stack import Component, Device, Stack
+from qualify.run.machine.settings import settings
 from qualify.run.machine.software import (
     BINARY,
     DISTRIBUTIONS,
@@ -30,23 +33,37 @@ from qualify.run.machine.software import (
 )
 
 INSTALLED = ("distribution", "system")
-"""kinds of components of which a look and a run list the same"""
+"""kinds of components that a look and a run list alike"""
 CARDS = "VISIBLE_DEVICES"
-"""how a variable's name ends that says which cards a process sees"""
+"""end of the names of variables that say which cards a process sees"""
 AGAIN_S = 0.5
 """between a look that found something new, or failed, and the look that shall confirm it"""
-FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, SyntaxError, RuntimeError)
-"""what a look meets while pip replaces files: they vanish, cannot be read, and half a package cannot be parsed"""
+FAULTS = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, SyntaxError, RuntimeError),
+    QualifyError,
+)
+"""errors of a look while pip works: a file vanishes or cannot be read, half a package cannot be parsed, another
+environment does not answer"""
 
 
-def look() -> Stack:
-    """The stack as a process started now would find it: GPUs, driver, firmware, installed files, environment.
+def look(more: Iterable[Component] = ()) -> Stack:
+    """The stack as a process started now would find it: GPUs, driver, firmware, settings, installed files, environment.
 
-    The files are those of the distributions, not what a process has mapped, so it compares only with its own like.
+    It lists the files of distributions, not those that a process has mapped: compare it with other looks only.
+
+    Args:
+        more: what canaries watch besides (:mod:`qualify.canary.scope`).
     """
     device, driver = _gpus()
-    components = (*system(), *driver, *distributions(digest_cache()), *hashed(_libraries(), digest_cache()))
+    libraries = (*distributions(digest_cache()), *hashed(_libraries(), digest_cache()))
+    components = (*system(), *driver, *libraries, *more)
     return Stack(device=device, components=components, environment=dispatch_environment(started_with()))
+
+
+def stack_key(stack: Stack) -> str:
+    """A key that is equal on machines with equal stacks, whichever of its cards a process may see."""
+    steered = {name: value for name, value in stack.environment.items() if not name.endswith(CARDS)}
+    return replace(stack, environment=steered).fingerprint
 
 
 def _libraries() -> list[Path]:
@@ -105,11 +122,12 @@ def _described(nvml: Any) -> tuple[Device, list[Component]]:
         Component(kind="driver", name="driver", version=str(nvml.nvmlSystemGetDriverVersion()), digest=""),
         Component(kind="driver", name="cuda", version=str(nvml.nvmlSystemGetCudaDriverVersion()), digest=""),
     ]
-    return device, [*parts, *dict.fromkeys(part for handle in handles for part in firmware(nvml, handle))]
+    told = (part for handle in handles for part in (*firmware(nvml, handle), *settings(nvml, handle)))
+    return device, [*parts, *dict.fromkeys(told)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class LookResult:
     """What follows from a look at the stack."""
 
     watched: Watched | None
@@ -121,10 +139,10 @@ class Decision:
 
 
 def as_seen(ran: Stack, seen: Stack) -> Stack:
-    """The stack of a run as a look at the machine would have shown it, next to what a look shows now.
+    """The stack of a run in the form of a look, so that both can be compared.
 
-    What only one of both can know stays as it is seen: the machine's other cards, libraries that the run had not
-    mapped, those that belong to no distribution, and which cards the process was given.
+    A run and a look do not know the same. What the run could not know comes from the look: the machine's other cards,
+    libraries that the run had not mapped or that belong to no distribution, and which cards the process may see.
     """
     theirs, mine = _parts(ran), _parts(seen)
     components: list[Component] = []
@@ -149,35 +167,42 @@ def _parts(stack: Stack) -> dict[tuple[str, str], list[Component]]:
     return found
 
 
-def decide(known: Watched, stack: Stack, now: datetime, settle: timedelta) -> Decision:
+def decide(known: Watched, stack: Stack, now: datetime, settle: timedelta) -> LookResult:
     """A change fires once it has stayed the same for long enough."""
     fingerprint = stack.fingerprint
     if known.stack.fingerprint == fingerprint:
         back = replace(known, changing_to="", changing_since=None, changes=(), seen_at=now)
-        return Decision(watched=back if known.changing_to else None)
+        return LookResult(watched=back if known.changing_to else None)
     changes = tuple(stack_changes(known.stack, stack))
+    if not changes:  # only what was not looked at before: the card asks for more, or this program knows more
+        return LookResult(watched=replace(known, stack=stack, changing_to="", changing_since=None, changes=()))
     since = known.changing_since
     if known.changing_to != fingerprint or since is None or since > now:  # the clock may have been set back
         seen = replace(known, changing_to=fingerprint, changing_since=now, seen_at=now, changes=changes)
-        return Decision(watched=seen, noticed=changes if known.changing_to != fingerprint else ())
+        return LookResult(watched=seen, noticed=changes if known.changing_to != fingerprint else ())
     if now - since < settle:
-        return Decision(watched=None)
+        return LookResult(watched=None)
     settled = replace(known, stack=stack, changing_to="", changing_since=None, changes=(), seen_at=now)
-    return Decision(watched=settled, fire=changes)
+    return LookResult(watched=settled, fire=changes)
 
 
 class Watcher(Thread):
     """Looks at the stack again and again, because hashing files takes longer than the loop may wait.
 
-    While pip works, files vanish and metadata is half there: a look may fail, or mix two stacks. So a stack counts once
-    two looks found the same, and a look that fails is made again. The age of the last good look tells whatever ends it.
+    While pip works, files vanish and metadata is half there: a look may fail, or mix two stacks. So a stack counts only
+    when two looks found the same, and a look that fails is made again at once. If none works any more, the age of the
+    last good one shows it.
     """
 
-    def __init__(self, every_s: float, wake: Callable[[], None], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, every_s: float, more: Callable[[], list[Component]], wake: Callable[[], None], log: Logger
+    ) -> None:
+        """``more`` finds what canaries watch besides."""
         super().__init__(name="stack-watch", daemon=True)
         self._every_s = every_s
+        self._more = more
         self._wake = wake
-        self._say = say
+        self._log = log
         self._stopped = Event()
         self._before = ""
         self._looked = time.monotonic()
@@ -185,6 +210,8 @@ class Watcher(Thread):
         """why the last look failed; empty = it did not"""
         self.seen: Stack | None = None
         """the last stack that two looks found, until the loop takes it"""
+        self.looked: Stack | None = None
+        """the same, kept"""
 
     def run(self) -> None:
         """Until it is stopped."""
@@ -193,9 +220,9 @@ class Watcher(Thread):
             self._stopped.wait(self._every_s if steady else min(AGAIN_S, self._every_s))
 
     def _look(self) -> bool:
-        """Whether the stack was seen, and is the one of the look before."""
+        """Look once; whether that worked and found the same stack as the look before."""
         try:
-            found = look()
+            found = look(self._more())
         except FAULTS as error:
             self._complain(f"{type(error).__name__}: {error}")
             return False
@@ -204,7 +231,7 @@ class Watcher(Thread):
         if before != self._before:
             return False
         self._looked = time.monotonic()
-        self.seen = found
+        self.seen = self.looked = found
         self._wake()
         return True
 
@@ -212,9 +239,10 @@ class Watcher(Thread):
         """Say what is wrong once, and when it is over."""
         trouble = " ".join(trouble.split())
         if trouble and not self.trouble:
-            self._say(f"the stack cannot be read ({trouble}); it is looked at again at once, as pip may be at work")
+            told = "the stack cannot be read (%s); it is looked at again at once, as pip may be at work"
+            self._log.warning(told, trouble)
         if self.trouble and not trouble:
-            self._say("the stack can be read again")
+            self._log.info("the stack can be read again")
         self.trouble = trouble
 
     def looked_ago_s(self) -> float:

@@ -8,15 +8,19 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from qualify.cards.environments import EnvironmentName
 from qualify.cards.problems import Problem, meant
 from qualify.cards.source import Source
 from qualify.cards.words import Card, Flag, Name, Some, Text, Where, refuse
-from qualify.facts.canary import AlertKind
+from qualify.facts.canary import AlertEvent, Spread
 from qualify.facts.case import Level
-from qualify.facts.devices import DeviceKind
+from qualify.facts.devices import ALL, DeviceKind, logical_devices
 
 SPAN = r"^[1-9][0-9]{0,5}[smhd]$"
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+PLACEHOLDERS = ("node", "canary", "advice")
+"""what a command gets in its arguments"""
+MOST_LOGICAL = 64
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -78,6 +82,14 @@ Span = Annotated[str, Field(pattern=SPAN)]
 """a number with s, m, h or d"""
 Cron = Annotated[str, Field(max_length=200), AfterValidator(_cron)]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=200)]
+VariableGlob = Annotated[str, Field(pattern=r"^[A-Za-z_*?][A-Za-z0-9_*?]*$", max_length=200)]
+PathGlob = Annotated[str, Field(pattern=r"^/[^\x00]+$", max_length=1000)]
+
+
+def _cards_of_nodes(value: str) -> str:
+    if value != ALL and not 1 <= logical_devices(value) <= MOST_LOGICAL:
+        raise ValueError(f"must be {ALL}, or cpu:N with N from 1 to {MOST_LOGICAL}, but is {value}")
+    return value
 
 
 def seconds(span: str) -> int:
@@ -90,6 +102,65 @@ class OnStackChange(Card):
 
     settle: Span = "10m"
     """how long the new stack must stay as it is before it fires: an upgrade in progress fires once"""
+    distributions: tuple[Text, ...] = ()
+    """Python distributions to watch beside those that bring kernels, with every file that their RECORD names"""
+    files: tuple[PathGlob, ...] = ()
+    """files to watch by their content: absolute paths, which may hold * and ?"""
+    variables: tuple[VariableGlob, ...] = ()
+    """environment variables of the service to watch beside those that steer dispatch; names, which may hold *"""
+    ignore: tuple[Text, ...] = ()
+    """components and variables whose change does not fire, by the name that `qualify doctor` and alerts show; may
+    hold *"""
+
+
+Share = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+
+
+class RolloutPlan(Card):
+    """Fire in waves: one begins when the wave before it advised promote; any other advice ends the rollout."""
+
+    first: Annotated[int, Field(strict=True, ge=1, le=100_000)] | Some[Text] = 1
+    """wave 0: how many nodes, or which; names may hold *"""
+    waves: Some[Share] = (0.25, 1.0)
+    """share of all nodes that has its turn by the end of each further wave; the last is 1.0"""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RolloutPlan:
+        if list(self.waves) != sorted(set(self.waves)) or self.waves[-1] != 1.0:
+            refuse([(("waves",), f"must rise and end with 1.0, but is {list(self.waves)}")])
+        return self
+
+
+class DuelPlan(Card):
+    """Let this interpreter and an older environment take turns on the card (the GPU), in the fire that asks for it."""
+
+    when: Literal["slower", "always"] = "slower"
+    """slower: where a case took longer than in the baseline by more than two runs of one stack differ, or where its
+    history rose since; always: in every fire"""
+    against: EnvironmentName = "baseline"
+    """baseline: the stack of the accepted baseline, where an interpreter here still is that stack; else the name of an
+    environment of the matrix"""
+    deadline: Span = "30m"
+    """what is not decided by then is AMBIGUOUS, and advises hold"""
+    pairs: Annotated[int, Field(strict=True, ge=2, le=100)] = 5
+    """fresh pairs of processes that a verdict needs"""
+
+
+class FleetPlan(Card):
+    """Fire on every card (GPU) of a cluster, whichever machines serve the canary. Each card runs all cases."""
+
+    engine: Literal["ray"] = "ray"
+    """what places the tasks of the nodes"""
+    address: Text = "auto"
+    """of the Ray cluster, as the leader reaches it"""
+    device: Annotated[str, AfterValidator(_cards_of_nodes)] = ALL
+    """the cards of every node: cuda:all; or cpu:N, N logical CPU devices, which prove nothing about a GPU"""
+    coverage: Share = 1.0
+    """share of the cards to cover; below it there is no verdict, which is exit code 5 and an alert"""
+    start: Span = "10m"
+    """a node that begins later is BUSY"""
+    deadline: Span | None = None
+    """a node that takes longer is stopped with what it has measured; left out: the timeout of the fire ends all"""
 
 
 class AlertTarget(Card):
@@ -97,8 +168,12 @@ class AlertTarget(Card):
 
     target: Name
     """its name in the list of alerts"""
-    kind: Literal["webhook", "slack", "alertmanager"]
-    """webhook: signed as Standard Webhooks say; slack: an incoming webhook; alertmanager: its API v2"""
+    kind: Literal["webhook", "slack", "alertmanager", "command"]
+    """webhook: signed as Standard Webhooks say; slack: an incoming webhook; alertmanager: its API v2; command: a
+    program of the service's machine, for example to cordon a node"""
+    command: tuple[Text, ...] = ()
+    """only with kind command: program and arguments, never through a shell; {node}, {canary} and {advice} are filled
+    in (roll_back for roll back). The service must allow the program: `qualify canary serve --allow-program PATH`"""
     url: Text | None = None
     """where to; or url_file or url_env where the address itself is a secret"""
     url_file: Text | None = None
@@ -109,8 +184,8 @@ class AlertTarget(Card):
     """file that holds the key of the signature, or the token of Alertmanager"""
     secret_env: Variable | None = None
     """environment variable that holds it"""
-    events: Some[AlertKind] = ("promote", "hold", "roll back", "refused", "failed")
-    """which ends of a fire are told"""
+    events: Some[AlertEvent] = ("promote", "hold", "roll back", "refused", "failed")
+    """which ends of a fire make an alert; released: a pass that ended the hold of its node"""
     allow_private: Flag = False
     """true: the host may be a loopback or private address"""
 
@@ -118,6 +193,11 @@ class AlertTarget(Card):
     def _fits(self) -> AlertTarget:
         problems: list[tuple[Where, str]] = []
         places = [name for name in ("url", "url_file", "url_env") if getattr(self, name)]
+        if self.kind == "command":
+            refuse(self._as_command(places))
+            return self
+        if self.command:
+            problems.append((("command",), f"is used only with kind: command, and the kind is {self.kind}"))
         if len(places) != 1:
             found = f"it has {' and '.join(places)}" if places else "it has none"
             problems.append(((), f"needs one of url, url_file and url_env; {found}"))
@@ -129,6 +209,21 @@ class AlertTarget(Card):
             problems.append(((), "needs secret_file or secret_env: a webhook is signed"))
         refuse(problems)
         return self
+
+    def _as_command(self, places: list[str]) -> list[tuple[Where, str]]:
+        """What is wrong with a target that is a program."""
+        places += [name for name in ("secret_file", "secret_env", "allow_private") if getattr(self, name)]
+        problems: list[tuple[Where, str]] = [((name,), "has no meaning for kind: command") for name in places]
+        if not self.command or not self.command[0].startswith("/"):
+            problems.append(
+                (("command",), 'must begin with the path of a program, for example ["/usr/bin/kubectl", …]')
+            )
+        for index, argument in enumerate(self.command):
+            unknown = set(re.findall(r"\{([^{}]*)\}", argument)) - set(PLACEHOLDERS)
+            if unknown:
+                known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+                problems.append((("command", index), f"has {{{min(unknown)}}}; what can be filled in: {known}"))
+        return problems
 
 
 class CanaryCard(Card):
@@ -142,6 +237,13 @@ class CanaryCard(Card):
     """times in UTC: minute hour day month weekday"""
     stack_change: OnStackChange | None = None
     """fire when the stack changed and settled"""
+    on: Spread | None = None
+    """on which nodes of the service it fires: every-node; one-per-stack: one of those with equal stacks; sample: as
+    many as `sample` says, others each time. Left out: where the leader is, and after a change on the changed node"""
+    sample: Annotated[int, Field(strict=True, ge=1, le=100_000)] | None = None
+    """only with on: sample: how many nodes"""
+    rollout: RolloutPlan | None = None
+    """only with on: every-node: fire in waves"""
     level: Level = "full"
     """smoke or full"""
     device: Literal["auto", DeviceKind] = "auto"
@@ -153,7 +255,11 @@ class CanaryCard(Card):
     timeout: Span = "6h"
     """a fire that takes longer is killed"""
     slower: Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)] = 0.1
-    """share by which a time must have grown against the baseline to advise hold"""
+    """how much longer than in the baseline a time must be, as a share, to advise hold"""
+    duel: DuelPlan | None = None
+    """settle by a duel whether a kernel became slower"""
+    fleet: FleetPlan | None = None
+    """fire on a cluster instead of a machine of the service"""
     alerts: tuple[AlertTarget, ...] = ()
     """who is told"""
 
@@ -166,8 +272,37 @@ class CanaryCard(Card):
                 earlier = first[alert.target]
                 problems.append((("alerts", index, "target"), f"names {alert.target} again, after alerts[{earlier}]"))
             first.setdefault(alert.target, index)
-        refuse(problems)
+        has = f"and this canary {f'has on: {self.on}' if self.on else 'has no on'}"
+        if (self.on == "sample") != (self.sample is not None):
+            where: Where = ("sample",) if self.sample is not None else ("on",)
+            problems.append((where, f"on: sample and a number after sample belong together, {has}"))
+        if self.rollout is not None and self.on != "every-node":
+            problems.append((("rollout",), f"belongs to on: every-node, {has}"))
+        if self.duel is not None and seconds(self.duel.deadline) >= seconds(self.timeout):
+            told = f"is {self.duel.deadline}; it must be shorter than the timeout of the fire, {self.timeout}"
+            problems.append((("duel", "deadline"), told))
+        refuse([*problems, *self._as_fleet()])
         return self
+
+    def _as_fleet(self) -> list[tuple[Where, str]]:
+        """What says on which machine to run, or acts on one, beside a fleet."""
+        if self.fleet is None:
+            return []
+        names = [name for name in ("on", "rollout", "duel") if getattr(self, name)]
+        names += ["device"] if self.device != "auto" else []
+        problems: list[tuple[Where, str]] = [
+            ((name,), "has no meaning beside fleet, which runs on all cards of its cluster") for name in names
+        ]
+        for index, alert in enumerate(self.alerts):
+            if alert.kind == "command":
+                told = "is command, which acts on one node; beside fleet use a webhook: its body has the nodes"
+                problems.append((("alerts", index, "kind"), told))
+        return problems
+
+    @property
+    def seats(self) -> int | None:
+        """How many nodes of one stack fire after a change; None = each that changed."""
+        return {"one-per-stack": 1, "sample": self.sample}.get(self.on or "")
 
     def matrix_beside(self, path: Path) -> str:
         """The matrix as a run takes it: its name, or its path from the folder of the card's file."""

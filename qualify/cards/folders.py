@@ -72,7 +72,7 @@ def _keys_of_lines(text: str) -> tuple[str, ...]:
 
 
 def strangers(cards: tuple[Path, ...]) -> list[str]:
-    """What is said of each file in the folders that looks like a card and is read as none."""
+    """The message for each file in the folders that looks like a card and is not read as one."""
     return [f"{path} is left out: {why}" for path in _candidates(cards) if (why := _why_left_out(path, cards))]
 
 

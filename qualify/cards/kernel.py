@@ -141,7 +141,7 @@ class Fp8Claim(Card):
     """sequence: a descale factor for each sequence and KV head; head: one for each KV head, shared by the batch;
     tensor: one for all keys and one for all values, as serving engines store them"""
     weight_scale: Annotated[Positive, Field(ge=1)] = 1.0
-    """factor by which the weights P, at most 1, are multiplied before they are rounded to e4m3"""
+    """the kernel multiplies the weights P, at most 1, by this factor before it rounds them to e4m3"""
     value_factor: Literal["inside", "after_rounding"] = "inside"
     """after_rounding: the values' factor multiplies the rounded output, which is then rounded a second time"""
     cache: Literal["exact", "rounded"] = "exact"
@@ -182,12 +182,15 @@ class Claims(Card):
     longer_queries: Some[ClaimedMask] | None = None
     """masks under which a sequence may have more queries than keys; left out = under every one of masks"""
     features: Several[Feature]
-    """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0), empty_batch
-    (all of them may: a call without any query or key), graph"""
+    """gqa, softcap, sinks, lse (returns it), ragged (lengths differ), empty (a sequence may have length 0),
+    empty_batch (a call may have no query, or no key), graph"""
     lse: LseClaim = LseClaim()
     """accuracy of the returned log-sum-exp"""
     fp8: Fp8Claim = Fp8Claim()
     """descale factors and weights, where dtypes has fp8_e4m3 or an fp8 cache"""
+    split_outputs: Literal["exact", "rounded"] = "exact"
+    """rounded: a call whose keys are split over thread blocks (split-KV) rounds the output of each part to the output's
+    type before it merges them; exact: parts stay in float32"""
     deterministic: Flag
     """equal inputs give equal bits"""
     batch_invariant: Flag = False
@@ -217,7 +220,7 @@ class Claims(Card):
             if "paged" not in self.layouts:
                 problems.append((("page_size",), "is claimed although layouts has no paged; add paged or remove it"))
         if "empty_batch" in self.features and "empty" not in self.features:
-            problems.append((("features",), "has empty_batch and not empty, of which it is more; add empty"))
+            problems.append((("features",), "has empty_batch without empty, which it includes; add empty"))
         for index, mask in enumerate(self.longer_queries or ()):
             if mask not in self.masks:
                 problems.append((("longer_queries", index), f"is {mask}, which masks does not claim"))
@@ -234,7 +237,7 @@ def _range_problems(name: str, low: int, high: int | None, step: int) -> list[tu
 
 
 class WitnessRules(Card):
-    """Names by which the profiler proves that this kernel ran; searched in the demangled name."""
+    """Names that prove that this kernel ran: regular expressions for the profiler's demangled names."""
 
     must_match: Some[Regex]
     """regular expressions of the attention kernels that prove it"""
@@ -274,7 +277,7 @@ class KernelCard(Card):
     generation: Generation
     """ampere, hopper, blackwell, portable or cpu"""
     shipped_by: Some[Annotated[Text, AfterValidator(_requirement)]] = ()
-    """PEP 508 requirements, any one of which carries the kernel; may be left out with adapter: call"""
+    """PEP 508 requirements; any one of them carries the kernel; may be left out with adapter: call"""
     adapter: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
     """name of an adapter module, or call together with entry"""
     entry: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")] | None = None

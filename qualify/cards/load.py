@@ -253,8 +253,12 @@ def _traffic(card: MatrixCard, source: Source) -> tuple[TrafficCard | None, str]
     return load_traffic(path)
 
 
+@lru_cache(maxsize=64)
 def parse_matrix(text: str, path: str) -> MatrixCard:
-    """A matrix from its stored text, without looking up what it names: the policy that a past run was made under."""
+    """A matrix from its stored text, without looking up what it names: the policy that a past run was made under.
+
+    Many runs have the same text, so the last texts are read once.
+    """
     return validate(parse(Path(path), text), MatrixCard)
 
 
@@ -264,7 +268,7 @@ def _kernel(path: Path) -> LoadedKernel:
 
 @lru_cache(maxsize=256)
 def _kernel_of(path: Path, text: str) -> LoadedKernel:
-    """The card of a text, read once: a command asks for all cards several times, a service again and again."""
+    """The card of a text, read once: a command needs all cards several times, a service again and again."""
     source = parse(path, text)
     card = validate(source, KernelCard)
     if card.environment:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qualify.cards.words import Card, Count, Flag, Positive, Several, Text
+from qualify.facts.case import Phase
 
 LONGEST_DAYS = 90
 """for which a waiver may hold, whatever a policy says"""
 
 
 class Drift(Card):
-    """What a change against the baseline means, where the gate is asked to compare."""
+    """What a change against the baseline means where the gate compares."""
 
     kernels: Literal["report", "fail"] = "report"
     """another attention kernel, or another grid, than in the baseline"""
@@ -38,6 +39,37 @@ class WaiverPolicy(Card):
     """forbid: a waiver names its kernel, and a part of the case; no bare * stands for one of them"""
 
 
+class TimeBudget(Card):
+    """By how much something may take longer than before."""
+
+    phase: Phase | None = None
+    """prefill, chunked, varlen, decode or verify; left out = all"""
+    of: Literal["cell", "mean", "p50", "p95", "p99"]
+    """cell: every single cell; else the attention time of a layer's call, weighted by the matrix's traffic"""
+    percent: Annotated[Positive, Field(le=1000)]
+    """how much it may grow, in per cent"""
+
+
+class PerformancePolicy(Card):
+    """What the gate says about time."""
+
+    require: Literal["nothing", "duel"] = "nothing"
+    """duel: without a duel that counts there is no verdict"""
+    evidence: Literal["duel", "history", "either"] = "duel"
+    """what may judge a budget. duel: two stacks that took turns on one card. history: the runs before beside those
+    since, which tells changes of 3.5 % and more. either: history where no duel has timed the cell"""
+    budgets: Several[TimeBudget] = ()
+    """each of them must hold"""
+
+    @model_validator(mode="after")
+    def _no_contradiction(self) -> Self:
+        if self.require == "duel" and self.evidence == "history":
+            raise ValueError(
+                "require: duel asks for a duel, and evidence: history lets none count; write evidence: either"
+            )
+        return self
+
+
 class Policy(Card):
     """How cases are run and judged."""
 
@@ -55,6 +87,8 @@ class Policy(Card):
     """a matrix that expands to more cases is an error"""
     drift: Drift = Drift()
     """changes against the baseline that fail the gate"""
+    performance: PerformancePolicy = PerformancePolicy()
+    """budgets of time, which today's stack must keep against the one before"""
     forbid_weaker: Flag = True
     """evidence that asks less than the accepted baseline fails the gate; false counts once a baseline has it"""
     waivers: WaiverPolicy = WaiverPolicy()

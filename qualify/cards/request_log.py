@@ -80,7 +80,9 @@ def read_log(path: Path) -> Histogram:
                 steps.update(_steps(prompt, output))
     except UnicodeDecodeError as error:
         cause = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
-        raise UsageError(f"{path}: is no text ({cause}). Unpack it if it is compressed, or save it as UTF-8.") from None
+        raise UsageError(
+            f"{path}: is not text ({cause}). Unpack it if it is compressed, or save it as UTF-8."
+        ) from None
     except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{path}: cannot be read as a log of requests: {reason}. Check the path.") from error
@@ -192,7 +194,9 @@ def _without(names: Iterable[str], has: Iterable[Any]) -> str:
 def traffic_name(out: Path) -> str:
     """The name that a file's own gives. Raises UsageError where it gives none."""
     if not re.fullmatch(NAME, out.stem):
-        raise UsageError(f"{out}: the file is called as the traffic is: small letters, digits, . and - before .yaml")
+        raise UsageError(
+            f"{out}: the file has the name of the traffic, so use lower-case letters, digits, . and - before .yaml"
+        )
     return out.stem
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from qualify.cards.access import AccessCard
 from qualify.cards.canary import CanaryCard
 from qualify.cards.kernel import KernelCard
 from qualify.cards.matrix import MatrixCard
@@ -27,6 +28,7 @@ KINDS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("waivers", WaiversCard),
     ("traffic", TrafficCard),
     ("canary", CanaryCard),
+    ("access", AccessCard),
 )
 
 

@@ -201,7 +201,7 @@ def _json_hint(text: str, error: json.JSONDecodeError) -> str:
     if error.msg == "Extra data":
         return "; the file holds more than one value, so keep one"
     if error.pos == len(text) - len(start) and _YAML.match(start):
-        return "; this looks like YAML, but JSON is asked for"
+        return "; this looks like YAML, and it must be JSON"
     return ""
 
 

@@ -16,6 +16,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "claims.memory": ("linear", "mask", "quadratic"),
     "claims.fp8.value_factor": ("inside", "after_rounding"),
     "claims.fp8.cache": ("exact", "rounded"),
+    "claims.split_outputs": ("exact", "rounded"),
 }
 """words by key, the strictest first"""
 LARGER = ("claims.lse.rel",)
@@ -43,6 +44,7 @@ def terms_of(card: KernelCard) -> Terms:
         "claims.lse.rel": repr(claims.lse.rel),
         "claims.memory": claims.memory,
         "claims.nan": claims.nan,
+        "claims.split_outputs": claims.split_outputs,
         "witness.may_match": "\n".join(sorted(witness.may_match)),
         "witness.must_match": "\n".join(sorted(witness.must_match)),
     }

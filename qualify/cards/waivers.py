@@ -1,4 +1,4 @@
-"""The waivers file: failures that somebody answers for, each with a reason, a link and an end."""
+"""The waivers file: accepted failures, each with an owner, a reason, a link and an expiry date."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class WaiverCard(Card):
     checks: Some[Failure]
     """checks, or outcomes (crash, hang, refusal, substitution), whose failure is accepted"""
     owner: Text
-    """who answers for it"""
+    """who is responsible for it"""
     reason: Text
     """why it is acceptable for now"""
     link: Annotated[Text, AfterValidator(_link), Field(json_schema_extra={"pattern": LINK})]

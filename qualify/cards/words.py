@@ -128,8 +128,8 @@ Several = Annotated[tuple[T, ...], ScalarOrList()]
 class Card(BaseModel):
     """Base of every mapping in a card: frozen, no unknown keys; the docstring under a field is its description.
 
-    What pydantic can do when a card is first read is not done when a command starts: to build every model, and to read
-    the docstrings out of the source, is a tenth of the time of a gate, which needs a few models and no description.
+    pydantic builds a model when a card is first read, not when a command starts. To build every model and read all
+    docstrings takes a tenth of the time of a gate, which needs a few models and no description.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

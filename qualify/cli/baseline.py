@@ -24,7 +24,9 @@ from qualify.errors import NO_VERDICT
 NameOption = Annotated[
     str | None,
     typer.Option(
-        "--name", metavar="NAME", help="For example a branch; others fall back to the baseline without a name."
+        "--name",
+        metavar="NAME",
+        help="Name of the baseline, for example a branch. Branches without one use the baseline without a name.",
     ),
 ]
 
@@ -97,7 +99,7 @@ def baseline_import(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Add a baseline and its run to the store; where a later one of its name is there, that stays the current one."""
+    """Add a baseline and its run to the store. A later baseline of the same name stays the current one."""
     from qualify.judge.exchange import receive
     from qualify.report.baselines import to_data, to_line
 

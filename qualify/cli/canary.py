@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,19 +23,31 @@ from qualify.cli.shared import (
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import INTERRUPTED, QUALIFIED, InfrastructureError, UsageError
+from qualify.errors import INFRASTRUCTURE, INTERRUPTED, QUALIFIED, InfrastructureError, QualifyError, UsageError
+from qualify.text import without_password
 
 if TYPE_CHECKING:
-    from qualify.canary.service import Options
+    from qualify.canary.options import Options
     from qualify.cards.load import LoadedCanary
+    from qualify.facts.canary import Fire
+    from qualify.store.store import Store
 
 
 app = typer.Typer(
-    help="Matrices that run by themselves, and what becomes of their verdicts.",
+    help="Matrices that run on a schedule or after an upgrade, and their alerts.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 DEFAULT_LEASE = "canary"
+
+
+class LogForm(str, Enum):
+    """How the log of a service is written."""
+
+    text = "text"
+    json = "json"
+
+
 LeaseOption = Annotated[str, typer.Option("--lease", metavar="NAME", help="Replicas of one lease share the canaries.")]
 NodeOption = Annotated[
     str,
@@ -112,6 +128,7 @@ def canary_health(
         str, typer.Option("--max-age", metavar="TIME", help="How old the last look at the stack may be.")
     ] = "15m",
     db: DbOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Say whether the service on this machine lives and sees the stack, and whether somebody leads. Exit code 4: no."""
     import socket
@@ -121,6 +138,9 @@ def canary_health(
     name, longest_s = node or socket.gethostname(), _span("--max-age", longest)
     with open_store(db, create=False) as store:
         found = ailments(store, lease, name, longest_s)
+    if as_json:
+        emit_json("health", {"node": name, "lease": lease, "healthy": not found, "ailments": list(found)})
+        raise typer.Exit(INFRASTRUCTURE if found else QUALIFIED)
     if found:
         advice = f"Its log probably says why. Start it with: {_serve_command(lease, db, node=node)}"
         raise InfrastructureError(f"{'; '.join(found)}. {advice}")
@@ -132,6 +152,15 @@ def canary_fire(
     name: CanaryArgument,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the history.")] = "by hand",
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it has ended. A leader runs it.")] = True,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="NODE",
+            help="On that machine of the service; `every-node`: on all that serve it, in waves where its card has "
+            "them, without waiting.",
+        ),
+    ] = "",
     node: NodeOption = "",
     lease: LeaseOption = DEFAULT_LEASE,
     db: DbOption = "",
@@ -141,20 +170,58 @@ def canary_fire(
 ) -> None:
     """Fire a canary now: where a service leads it runs there, else here. Exit code: 0 promote, 1 worse, 5 undecided."""
     from qualify.canary.by_hand import exit_code, fire_and_wait
+    from qualify.canary.log import plain_log
     from qualify.canary.overview import fire_data, fire_line
+    from qualify.canary.waves import EVERY_NODE
 
     folders = tuple(cards or ())
     loaded = _canary(name, folders)
     with open_store(db, create=True) as store:
-        fire = store.canaries.ask(name, loaded.card.matrix, reason, lease)
+        fire, *others = _ask(store, loaded, reason, lease, on)
+        wait = wait and on != EVERY_NODE
         if wait:
             with open_store(db, create=True) as keeping:
-                fire = fire_and_wait(store, keeping, fire, folders, _serving(db, node, lease, out), say)
+                fire = fire_and_wait(store, keeping, fire, folders, _serving(db, node, lease, out), plain_log(say))
     if as_json:
         emit_json("fire", fire_data(fire))
     else:
-        emit(fire_line(fire_data(fire)))
+        emit("\n".join(fire_line(fire_data(each)) for each in (fire, *others)))
     raise typer.Exit(exit_code(fire) if wait else QUALIFIED)
+
+
+def _ask(store: Store, loaded: LoadedCanary, reason: str, lease: str, on: str) -> list[Fire]:
+    """File a fire by hand: for the leader, or for machines of the service."""
+    from qualify.canary.waves import EVERY_NODE, nodes_for
+
+    card = loaded.card
+    if not on:
+        return [store.canaries.ask(card.canary, card.matrix, reason, lease)]
+    nodes, waves = nodes_for(store.canaries, loaded, lease, on), bool(card.rollout) and on == EVERY_NODE
+    return store.canaries.ask_nodes(card.canary, card.matrix, reason, nodes, waves=waves)
+
+
+@app.command("waves")
+def canary_waves(
+    name: CanaryArgument,
+    wave: Annotated[
+        int | None,
+        typer.Option("--wave", metavar="N", min=0, help="End with that wave's code: 0 promote, 1 roll back, 5 else."),
+    ] = None,
+    lease: LeaseOption = DEFAULT_LEASE,
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show the rollouts of a canary wave by wave: which nodes, how far, and what each wave advises."""
+    from qualify.canary.waves import wave_code, waves, waves_lines
+
+    with open_store(db, create=False) as store:
+        data = waves(store.canaries, name, lease)
+    code = QUALIFIED if wave is None else wave_code(data, wave)
+    if as_json:
+        emit_json("waves", data)
+    else:
+        emit("\n".join(waves_lines(data)))
+    raise typer.Exit(code)
 
 
 @app.command("serve")
@@ -169,25 +236,64 @@ def canary_serve(
     ] = "15s",
     node: NodeOption = "",
     lease: LeaseOption = DEFAULT_LEASE,
+    log: Annotated[
+        LogForm, typer.Option("--log", help="The log on stderr: lines of text, or one JSON object for each line.")
+    ] = LogForm.text,
+    allow_program: Annotated[
+        list[Path] | None,
+        typer.Option("--allow-program", metavar="PATH", help="A program that alerts of kind command may run."),
+    ] = None,
     db: DbOption = "",
     out: OutOption = Path("out"),
     cards: CardsOption = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One line of JSON once it serves, or the error that ends it; a log of JSON."),
+    ] = False,
 ) -> None:
     """Serve canaries until it is stopped: lead, or follow and take over. SIGTERM ends it with exit code 0."""
     from dataclasses import replace
 
+    with _errors_as_json(as_json):
+        options = replace(
+            _serving(db, node, lease, out),
+            lease_s=_span("--lease-time", lease_time),
+            poll_s=_span("--poll", poll),
+            programs=tuple(map(str, allow_program or ())),
+        )
+        form = LogForm.json if as_json else log
+        ended_by = _serve(options, tuple(cards or ()), tuple(names or ()), form, as_json=as_json)
+    raise typer.Exit(INTERRUPTED if ended_by == signal.SIGINT else QUALIFIED)
+
+
+@contextmanager
+def _errors_as_json(asked: bool) -> Iterator[None]:
+    """An error that ends a service becomes an object on stdout, where that was asked for."""
+    try:
+        yield
+    except QualifyError as error:
+        if not asked:
+            raise
+        emit_json("error", {"error": without_password(str(error)), "exit_code": error.exit_code})
+        raise typer.Exit(error.exit_code) from None
+
+
+def _serve(options: Options, cards: tuple[Path, ...], names: tuple[str, ...], log: LogForm, *, as_json: bool) -> int:
+    """Serve until a signal comes; which one it was."""
     from qualify.canary.deck import Deck
+    from qualify.canary.log import service_log
+    from qualify.canary.overview import serving_data
     from qualify.canary.service import Service
     from qualify.report.files import check_folder
 
-    options = replace(
-        _serving(db, node, lease, out), lease_s=_span("--lease-time", lease_time), poll_s=_span("--poll", poll)
-    )
-    deck = Deck(tuple(cards or ()), tuple(names or ()))
-    check_folder(out)
+    deck = Deck(cards, names)
+    check_folder(options.out)
     ended_by: list[int] = []
-    with open_store(db, create=True) as store, open_store(db, create=True) as keeping:
-        service = Service(store, keeping, deck, options, say)
+    with open_store(options.db, create=True) as store, open_store(options.db, create=True) as keeping:
+        told = service_log(say, log.value, node=options.node, lease=options.lease)
+        service = Service(store, keeping, deck, options, told)
+        if as_json:
+            emit(json.dumps({"schema": "qualify.serve/1", **serving_data(options, deck)}), plain=True)  # one line
 
         def stop(number: int, _: object) -> None:
             ended_by.append(number)
@@ -196,14 +302,14 @@ def canary_serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         service.run()
-    raise typer.Exit(INTERRUPTED if signal.SIGINT in ended_by else QUALIFIED)
+    return signal.SIGINT if signal.SIGINT in ended_by else signal.SIGTERM
 
 
 def _serving(db: str, node: str, lease: str, out: Path) -> Options:
     """How this process takes part in the service."""
     import socket
 
-    from qualify.canary.service import Options
+    from qualify.canary.options import Options
 
     return Options(db=db or DEFAULT_DB, node=node or socket.gethostname(), lease=lease, out=out)
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from qualify.cli.shared import CardsOption, DeviceOption, EnvironmentOption, JsonOption, OutOption, emit_json
 from qualify.cli.terminal import emit
 from qualify.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from qualify.cards.kernel import KernelCard
+    from qualify.facts.cliffs import KernelMaps, Map, MapPhase
 
 
 class CliffAxis(str, Enum):
@@ -45,12 +53,14 @@ def cliffs(
     axis: Annotated[
         list[CliffAxis] | None, typer.Option("--axis", help="Vary only this; may be repeated. Default: all.")
     ] = None,
-    phase: Annotated[CliffPhase, typer.Option(help="Of the call that is varied.")] = CliffPhase.prefill,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="Of the call that is varied.")] = "bf16",
+    phase: Annotated[CliffPhase, typer.Option(help="Phase of the call that is varied.")] = CliffPhase.prefill,
+    dtype: Annotated[
+        str, typer.Option("--dtype", metavar="DTYPE", help="Element type of the call that is varied.")
+    ] = "bf16",
     seqlen: Annotated[int, typer.Option(min=1, metavar="N", help="Keys of the call that is varied.")] = 512,
     page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page; 0 = no pages.")] = 0,
     grids: Annotated[bool, typer.Option("--grids", help="Another grid of the same kernel is a cliff too.")] = False,
-    limit: Annotated[int, typer.Option(min=16, metavar="N", help="Values traced on each axis at most.")] = 200,
+    limit: Annotated[int, typer.Option(min=16, metavar="N", help="At most so many traced values on each axis.")] = 200,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
     environment: EnvironmentOption = None,
     cards: CardsOption = None,
@@ -59,49 +69,131 @@ def cliffs(
 ) -> None:
     """Find the exact shapes at which a kernel's library launches something else.
 
-    Traced are the ends, the powers of two, and what halves the distance between two that differ: a change that begins
-    and ends between two traced values that agree is not found.
+    It traces both ends, the powers of two, and the middle of two values that launch different kernels. It does not find
+    a change that begins and ends between two traced values that agree.
     """
-    from qualify.cards.environments import in_environments, parse_environments
-    from qualify.cards.load import load_kernels
-    from qualify.cards.problems import meant
+    wanted = CliffsAsked(
+        kernel=kernel,
+        axes=tuple(item.value for item in axis or ()),
+        phase=phase.value,
+        dtype=dtype,
+        seqlen=seqlen,
+        page_size=page_size,
+        grids=grids,
+        limit=limit,
+        device=device,
+        environments=tuple(environment or ()),
+        cards=tuple(cards or ()),
+    )
+    from qualify.report.cliffs import maps_data
+    from qualify.report.cliffs_page import write_cliffs
+    from qualify.report.files import check_folder
+
+    check_folder(out)
+    found = trace(wanted, (lambda _: None) if as_json else (lambda each: emit("\n".join(lines_of(each)))))
+    page = write_cliffs(out, found)
+    if as_json:
+        emit_json("cliffs", maps_data(found) | {"report": str(page)})
+    else:
+        emit(f"report: {page}")
+        emit(f"into the report of a run: qualify report RUN --cliffs {shlex.quote(str(page.with_suffix('.json')))}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CliffsAsked:
+    """What the command line asked for."""
+
+    kernel: str
+    axes: tuple[str, ...]
+    """empty = all that the call has"""
+    phase: MapPhase
+    dtype: str
+    seqlen: int
+    """keys of the call"""
+    page_size: int
+    """keys in a page; 0 = no pages"""
+    grids: bool
+    limit: int
+    """values that are traced on each axis at most"""
+    device: str
+    environments: tuple[str, ...]
+    """NAME=PYTHON"""
+    cards: tuple[Path, ...]
+
+    @property
+    def call(self) -> str:
+        """The call that is varied, in words."""
+        pages = f", pages of {self.page_size} keys" if self.page_size else ""
+        return f"{self.phase}, {self.dtype}, {self.seqlen} keys{pages}, 32 query heads on 8, 128 elements, causal"
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """The axes that were asked for, or all that the call has."""
+        elsewhere = CLIFFS_ELSEWHERE[self.phase, bool(self.page_size)]
+        return self.axes or tuple(item.value for item in CliffAxis if item.value not in elsewhere)
+
+
+def trace(wanted: CliffsAsked, show: Callable[[Map], None]) -> KernelMaps:
+    """The maps of the kernel; each is shown once it is found."""
+    from qualify import __version__
     from qualify.facts import codec
-    from qualify.facts.cliffs import Axis, Map
+    from qualify.facts.cliffs import Axis, KernelMaps
     from qualify.facts.dtypes import Dtype
     from qualify.fleet.cliffs import base_workload, find_maps
     from qualify.fleet.probe import find_host
-    from qualify.plan.interpreter import check_interpreter
-    from qualify.report.cliffs import write_cliffs
-    from qualify.report.files import check_folder
+    from qualify.plan.host import shipped_version
+    from qualify.plan.interpreter import find_interpreters
 
-    folders = tuple(cards or ())
-    environments = parse_environments(environment or ())
-    known = in_environments(load_kernels(folders), environments)
-    if kernel not in known:
-        raise UsageError(f"no kernel is called {kernel!r}{meant(kernel, known)}; `qualify kernels` lists them")
-    card = known[kernel].card
+    card, environments = _card(wanted)
+    dtype = codec.from_data(Dtype, wanted.dtype)
+    base = base_workload(dtype=dtype, phase=wanted.phase, seqlen=wanted.seqlen, page_size=wanted.page_size)
+    host = find_host(wanted.device)
+    axes = codec.from_data(tuple[Axis, ...], wanted.varied)
+    paths = [str(folder.resolve()) for folder in wanted.cards]
+    maps = []
+    for found in find_maps(
+        card, axes, base, host.kind, paths, grids=wanted.grids, limit=wanted.limit, environments=environments
+    ):
+        show(found)
+        maps.append(found)
+    return KernelMaps(
+        kernel=wanted.kernel,
+        phase=wanted.phase,
+        call=wanted.call,
+        device=str(host),
+        library=shipped_version(card, find_interpreters(environments).get(card.environment)),
+        qualify_version=__version__,
+        maps=tuple(maps),
+    )
+
+
+def _card(wanted: CliffsAsked) -> tuple[KernelCard, Mapping[str, str]]:
+    """The kernel's card, and the interpreters by the name of their environment."""
+    from qualify.cards.environments import in_environments, parse_environments
+    from qualify.cards.load import load_kernels
+    from qualify.cards.problems import meant
+    from qualify.plan.interpreter import check_interpreter
+
+    environments = parse_environments(wanted.environments)
+    known = in_environments(load_kernels(wanted.cards), environments)
+    if wanted.kernel not in known:
+        hint = meant(wanted.kernel, known)
+        raise UsageError(f"no kernel is called {wanted.kernel!r}{hint}; `qualify kernels` lists them")
+    card = known[wanted.kernel].card
     if card.environment:
         check_interpreter(card.environment, environments[card.environment])
-    if dtype not in card.claims.dtypes:
-        raise UsageError(f"--dtype {dtype}: {kernel} claims {', '.join(card.claims.dtypes)}")
-    base = base_workload(dtype=codec.from_data(Dtype, dtype), phase=phase.value, seqlen=seqlen, page_size=page_size)
-    usual = [item for item in CliffAxis if item.value not in CLIFFS_ELSEWHERE[phase.value, bool(page_size)]]
-    host = find_host(device)
-    check_folder(out)
-    maps = []
-    paths = [str(folder.resolve()) for folder in folders]
-    axes = codec.from_data(tuple[Axis, ...], [item.value for item in axis or usual])
-    for found in find_maps(card, axes, base, host.kind, paths, grids=grids, limit=limit, environments=environments):
-        maps.append(found)
-        if not as_json:
-            emit(f"{found.axis}: {len(found.segments) - 1} cliffs, {found.traced} values traced on {host}")
-            for part in found.segments:
-                emit(f"  {part.first:>7} to {part.last:<7} {'' if part.exact else '(about) '}{part.launched}")
-    pages = f", pages of {page_size} keys" if page_size else ""
-    call = f"{phase.value}, {dtype}, {seqlen} keys{pages}, 32 query heads on 8, 128 elements, causal"
-    report = write_cliffs(out, kernel, call, str(host), maps)
-    if as_json:
-        data = {"kernel": kernel, "device": str(host), "maps": codec.to_data(maps, list[Map]), "report": str(report)}
-        emit_json("cliffs", data)
-    else:
-        emit(f"report: {report}")
+    if wanted.dtype not in card.claims.dtypes:
+        raise UsageError(f"--dtype {wanted.dtype}: {wanted.kernel} claims {', '.join(card.claims.dtypes)}")
+    return card, environments
+
+
+def lines_of(found: Map) -> list[str]:
+    """One axis as text: its unit, then a line for each part."""
+    cliffs = len(found.segments) - 1
+    return [
+        f"{found.title}: {cliffs} {'cliff' if cliffs == 1 else 'cliffs'}, {found.traced} values traced",
+        *(
+            f"  {part.first:>7} to {part.last:<7} {'' if part.exact else '(about) '}{part.launched}"
+            for part in found.segments
+        ),
+    ]

@@ -8,8 +8,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
+from qualify.cli.shared import Talk
 from qualify.cli.terminal import say
 
 PLAIN_SECONDS = 10.0
@@ -17,21 +25,30 @@ PLAIN_SECONDS = 10.0
 
 
 @contextmanager
-def counter(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function to call with how many are done, and how many there are."""
+def counter(what: str, talk: Talk) -> Iterator[Callable[[int, int, str], None]]:
+    """A function to call with how many are done, how many there are, and what ended last."""
+    if talk != "usual":
+        yield verbose_line(what) if talk == "verbose" else lambda *_: None
+        return
     console = Console(stderr=True)
     if sys.stderr.isatty() and not console.is_dumb_terminal:
-        columns = (TextColumn(what), BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn())
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (TextColumn(what), BarColumn(bar_width=28), MofNCompleteColumn(), *times)
         with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            yield lambda done, total, _: bar.update(task, completed=done, total=total)
         return
     last = time.monotonic()
 
-    def tell(done: int, total: int) -> None:
+    def tell(done: int, total: int, _: str) -> None:
         nonlocal last
         if time.monotonic() - last > PLAIN_SECONDS:
             last = time.monotonic()
             say(f"{what}: {done} of {total}")
 
     yield tell
+
+
+def verbose_line(what: str) -> Callable[[int, int, str], None]:
+    """A line for everything that ends."""
+    return lambda done, total, ended: say(f"{what}: {done} of {total}: {ended}")

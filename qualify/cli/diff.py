@@ -97,7 +97,7 @@ def bisect(
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the fewest stacks to test to blame one component for what got worse; uses runs of them that are stored."""
+    """List the fewest stacks to test, to find the component that made something worse. Stored runs of them count."""
     from qualify.cards.load import load_kernels
     from qualify.judge.bisection import plan_bisection
     from qualify.report.bisection import to_data, to_text

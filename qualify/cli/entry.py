@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from qualify import __version__
-from qualify.cli import baseline, canary, db, traffic, waiver
+from qualify.cli import access, baseline, canary, db, hold, traffic, waiver
+from qualify.cli.check import check
 from qualify.cli.cliffs import cliffs
 from qualify.cli.diff import bisect, diff
+from qualify.cli.duel import duel
+from qualify.cli.examples import epilog
+from qualify.cli.fleet import coverage, fleet, ingest, node
 from qualify.cli.gate import gate
 from qualify.cli.here import doctor, kernels
+from qualify.cli.init import init
 from qualify.cli.model import model
 from qualify.cli.outputs import JsonOrFile
+from qualify.cli.profile import profile
 from qualify.cli.report import report
 from qualify.cli.repro import repro
 from qualify.cli.run import plan, run
 from qualify.cli.schema import show_schema
 from qualify.cli.selftest import selftest
 from qualify.cli.shared import fail
+from qualify.cli.signoff import signoff
 from qualify.cli.terminal import open_streams, say
+from qualify.cli.times import best, history
 from qualify.cli.verify import verify
 from qualify.cli.web import web
 from qualify.errors import INTERRUPTED, QualifyError, UsageError
@@ -32,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("check", check),
+    ("init", init),
     ("run", run),
     ("plan", plan),
     ("gate", gate),
@@ -40,12 +50,21 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("diff", diff),
     ("bisect", bisect),
     ("repro", repro),
+    ("profile", profile),
     ("model", model),
     ("cliffs", cliffs),
+    ("duel", duel),
+    ("history", history),
+    ("best", best),
     ("kernels", kernels),
     ("doctor", doctor),
     ("selftest", selftest),
+    ("node", node),
+    ("ingest", ingest),
+    ("fleet", fleet),
+    ("coverage", coverage),
     ("schema", show_schema),
+    ("signoff", signoff),
     ("web", web),
 )
 """in the order of the help"""
@@ -55,7 +74,11 @@ GROUPS: tuple[tuple[str, typer.Typer], ...] = (
     ("baseline", baseline.app),
     ("traffic", traffic.app),
     ("canary", canary.app),
+    ("hold", hold.app),
+    ("access", access.app),
 )
+FIRST = "\b\nFirst steps:\n  qualify doctor\n  qualify check Qwen/Qwen3-8B\n  qualify init"
+"""below the help of the program"""
 
 
 def main() -> None:
@@ -88,15 +111,18 @@ def _parser() -> typer.Typer:
         help="Proves which attention kernel serves each production shape, that it computes the right thing, "
         "and how fast.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=FIRST,
     )
     parser.callback(invoke_without_command=True)(_root)
     for name, command in COMMANDS:
-        parser.command(name, cls=JsonOrFile if command is gate else None)(command)
+        parser.command(name, cls=JsonOrFile if command is gate else None, epilog=epilog(name))(command)
     for name, group in GROUPS:
         parser.add_typer(group, name=name)
+        for info in group.registered_commands:
+            info.epilog = epilog(f"{name} {info.name}")
     return parser
 
 

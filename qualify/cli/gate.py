@@ -56,6 +56,7 @@ class GateOptions:
     cards: tuple[Path, ...]
     environments: Mapping[str, str]
     keys: tuple[PublicKey, ...]
+    require_duel: bool
     typed: Typed
 
     def check(self) -> None:
@@ -86,18 +87,20 @@ StackOption = Annotated[
     ),
 ]
 LevelOption = Annotated[Level, typer.Option(help="With --matrix: evidence of this level at least.")]
-FormatOption = Annotated[
-    FormatName | None, typer.Option("--format", help="What goes to stdout; text where it is not given.")
+FormatOption = Annotated[FormatName | None, typer.Option("--format", help="What goes to stdout. Default: text.")]
+JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML to this file.")]
+SarifOption = Annotated[
+    Path | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 to this file.")
 ]
-JunitOption = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Also write JUnit XML there.")]
-SarifOption = Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Also write SARIF 2.1.0 there.")]
-MarkdownOption = Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="Also write Markdown there.")]
+MarkdownOption = Annotated[
+    Path | None, typer.Option("--markdown", metavar="FILE", help="Also write Markdown to this file.")
+]
 StatementOption = Annotated[
-    Path | None, typer.Option("--statement", metavar="FILE", help="Also write the in-toto statement there.")
+    Path | None, typer.Option("--statement", metavar="FILE", help="Also write the in-toto statement to this file.")
 ]
 JsonFileOption = Annotated[
     Path | None,
-    typer.Option("--json", metavar="[FILE]", help="Also write JSON there; without FILE it is --format json."),
+    typer.Option("--json", metavar="[FILE]", help="Also write JSON to this file; without FILE it is --format json."),
 ]
 GithubOption = Annotated[
     bool,
@@ -120,6 +123,12 @@ SignOption = Annotated[
 ]
 
 
+RequireDuelOption = Annotated[
+    bool,
+    typer.Option("--require-duel", help="No verdict unless a duel of this stack with the one before is stored."),
+]
+
+
 def gate(
     run_id: RunOption = None,
     matrix: MatrixOption = None,
@@ -138,6 +147,7 @@ def gate(
     waivers: WaiversOption = None,
     require_signed_by: SignedByOption = None,
     sign: SignOption = False,
+    require_duel: RequireDuelOption = False,
     environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
@@ -161,6 +171,7 @@ def gate(
         cards=tuple(cards or ()),
         environments=parse_environments(environment or ()),
         keys=tuple(public_keys(require_signed_by)) if require_signed_by else (),
+        require_duel=require_duel,
         typed=typed(cards=cards, db=db, waivers=waivers, environments=environment),
     )
     wanted.check()
@@ -198,6 +209,8 @@ def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     from qualify.cards.load import load_kernels
     from qualify.judge.against import compare_with
     from qualify.judge.beside import beside_baseline
+    from qualify.judge.timed import with_performance
+    from qualify.report.ages import parse_age
 
     kernels = load_kernels(wanted.cards)
     judge_it = _judged_matrix if wanted.matrix else _judged_run
@@ -205,7 +218,15 @@ def _judged(store: Store, wanted: GateOptions, now: datetime) -> Judged:
     if wanted.against:
         against = wanted.against
         judged = compare_with(store, judged, against, kernels, now=now, waivers=wanted.waivers, keys=wanted.keys)
-    return beside_baseline(store, judged, keys=wanted.keys)
+    age = wanted.max_age or (DEFAULT_AGE if wanted.matrix else "")
+    return with_performance(
+        store,
+        beside_baseline(store, judged, keys=wanted.keys),
+        now=now,
+        max_age=parse_age(age) if age else None,
+        required=wanted.require_duel,
+        keys=wanted.keys,
+    )
 
 
 def _judged_run(store: Store, wanted: GateOptions, kernels: Mapping[str, LoadedKernel], now: datetime) -> Judged:

@@ -25,15 +25,21 @@ def kernels(environment: EnvironmentOption = None, cards: CardsOption = None, as
 
 
 def doctor(environment: EnvironmentOption = None, as_json: JsonOption = False) -> None:
-    """Describe the stack, and say what would make a run on it untrustworthy."""
+    """Describe the stack and its kernels, say what would make a run untrustworthy, and end with a verdict."""
     from qualify.cards.environments import parse_environments
     from qualify.facts import codec
+    from qualify.fleet import readiness
     from qualify.fleet.doctor import examine, to_lines
+    from qualify.fleet.probe import list_kernels
 
-    found = examine(parse_environments(environment or ()))
+    environments = parse_environments(environment or ())
+    found = examine(environments)
+    answering = {one.name: one.python for one in found.environments}
+    groups = readiness.grouped(list_kernels((), answering))
+    verdict = readiness.verdict_on(found, groups)
     if as_json:
-        emit_json("doctor", codec.to_data(found))
+        emit_json("doctor", codec.to_data(found) | {"kernels": groups, "verdict": verdict})
     else:
-        emit("\n".join(to_lines(found)))
+        emit("\n".join([*to_lines(found), *readiness.to_lines(groups, verdict)]))
     if any(item.severity == "error" for item in found.concerns):
         raise typer.Exit(DeviceError.exit_code)

@@ -20,7 +20,8 @@ def model(
         Path | None, typer.Option("--matrix", metavar="OUT", help="Write a matrix of the model to this new file.")
     ] = None,
     name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="What to call it. Default: after its place.")
+        str,
+        typer.Option("--name", metavar="NAME", help="Name of the model. Default: from its file, folder or repository."),
     ] = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from typer.core import TyperCommand
 from qualify.cli.shared import DEFAULT_DB
 from qualify.cli.terminal import emit, say
 from qualify.errors import INFRASTRUCTURE, InfrastructureError, NoVerdict, QualifyError, UsageError
-from qualify.text import visible
+from qualify.text import Document, pieces_of, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +106,8 @@ class Outputs:
         from qualify.report.files import write_output
 
         try:
-            write_output(path, visible(form.load()(judged, options)) + "\n")
+            document = form.load()(judged, options)
+            write_output(path, chain(map(visible, pieces_of(document)), "\n"))
         except NoVerdict as error:
             return NoVerdict(f"{form.option} {path} is not written: {error}")
         except OSError as error:
@@ -116,7 +118,7 @@ class Outputs:
         from qualify.report.formats import format_named
 
         try:
-            emit(format_named(self.stdout).load()(judged, options))
+            emit(format_named(self.stdout).load()(judged, options), plain=self.stdout != "text")
         except (NoVerdict, InfrastructureError) as error:
             return error
         return None
@@ -127,19 +129,20 @@ class Outputs:
 
         if not self.on_github or not self.environment.get("GITHUB_STEP_SUMMARY"):
             return None
-        return self._append("GITHUB_STEP_SUMMARY", format_named("markdown").load()(judged, options) + "\n")
+        document = format_named("markdown").load()(judged, options)
+        return self._append("GITHUB_STEP_SUMMARY", chain(pieces_of(document), "\n"))
 
     def _results(self, verdict: str, code: int) -> QualifyError | None:
         """The outputs of GitHub's step."""
         return self._append("GITHUB_OUTPUT", f"verdict={verdict}\nexit-code={code}\n")
 
-    def _append(self, variable: str, text: str) -> QualifyError | None:
+    def _append(self, variable: str, text: Document) -> QualifyError | None:
         path = self.environment.get(variable, "")
         if not self.on_github or not path:
             return None
         try:
             with Path(path).open("a", encoding="utf-8") as file:
-                file.write(visible(text))
+                file.writelines(map(visible, pieces_of(text)))
         except OSError as error:
             return _unwritable(f"{variable}={path}", error)
         return None

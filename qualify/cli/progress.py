@@ -11,10 +11,13 @@ from typing import Self
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
+from qualify.cli.shared import Talk
 from qualify.cli.terminal import say
-from qualify.facts.outcome import evidence_of, findings_of
+from qualify.facts.outcome import Measured, evidence_of, findings_of
 from qualify.facts.run import Record
+from qualify.facts.stages import doing, ending
 from qualify.fleet.local import Progress as Step
 from qualify.text import visible
 
@@ -22,23 +25,33 @@ PLAIN_SECONDS = 5.0
 """a plain line at least so often"""
 ALIKE = 3
 """troubles of one kernel that get a line of their own; more of them are counted at the end"""
+CALLS_BEFORE = 3
+"""calls that must have ended before the time that is left is guessed"""
+
+
+def short(case_id: str) -> str:
+    """A case on a line of a terminal: its phase and its kernel."""
+    parts = case_id.split("/")
+    return f"{parts[1]} {parts[-1]}" if len(parts) > 1 else case_id
 
 
 class Show:
     """Call it with every step; use it as a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, talk: Talk = "usual") -> None:
+        self.talk = talk
         self.console = Console(stderr=True)
         self.bar: Progress | None = None
         # Not console.is_terminal: FORCE_COLOR, which CI sets, would draw the bar into a log file.
-        if sys.stderr.isatty() and not self.console.is_dumb_terminal:
+        if talk != "quiet" and sys.stderr.isatty() and not self.console.is_dumb_terminal:
             self.bar = Progress(
-                BarColumn(bar_width=28),
+                BarColumn(bar_width=20),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
-                TextColumn("{task.description}", markup=True),
+                TextColumn("{task.description}", markup=True, table_column=Column(ratio=1, no_wrap=True)),
                 console=self.console,
                 transient=True,
+                expand=True,
             )
         self.began = self.last = time.monotonic()
         self.first_calls_us = 0.0
@@ -48,18 +61,26 @@ class Show:
         self.compiled_s = 0.0
         """until the last kernel was compiled ahead"""
         self.troubles: Counter[str] = Counter()
+        self.ended: dict[str, bool] = {}
+        """whether each case that ended was right, by id; one that runs again replaces its own"""
+        self.before: int | None = None
+        """calls that were done when the first case began"""
+        self.since = self.began
+        """when it began"""
 
     def __enter__(self) -> Self:
         if self.bar:
             self.bar.start()
-            self.bar.add_task("starting the worker", total=None)
+            self.bar.add_task(doing("start"), total=None)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self.bar:
             self.bar.stop()
+        if self.talk == "quiet":
+            return
         for kernel, count in self.troubles.items():
-            if count > ALIKE:
+            if count > ALIKE and self.talk != "verbose":
                 say(f"{kernel}: {count - ALIKE} more like these")
         took = time.monotonic() - self.began - self.compiled_s
         ahead = f", after {self.compiled_s:.1f} s of compiling ahead" if self.compiled_s else ""
@@ -67,6 +88,8 @@ class Show:
 
     def __call__(self, step: Step) -> None:
         """Show one step; problems get a line of their own at once."""
+        if step.case_id and not step.compiling and self.before is None:
+            self.before, self.since = step.done, time.monotonic()
         if step.record is not None:
             evidence = evidence_of(step.record.outcome)
             if evidence and step.record.case.id not in self.compiled:
@@ -75,25 +98,49 @@ class Show:
         if step.compiling:
             self.compiled.add(step.case_id)
             self.compiled_s = time.monotonic() - self.began
-        at = f"{step.case_id}  {step.stage}" if step.case_id else f"starting a worker: {step.stage}"
+        so_far = [*self._counts(), self._left(step.done, step.total)]
         if self.bar:
+            told = "  ".join(filter(None, [*so_far, short(step.case_id), doing(step.stage)]))
             self.bar.update(
-                self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(visible(at))
+                self.bar.task_ids[0], completed=step.done, total=step.total, description=escape(visible(told))
             )
         elif time.monotonic() - self.last > PLAIN_SECONDS:
-            self._line(f"{step.done}/{step.total}  {at}")
+            at = " ".join(filter(None, [step.case_id, doing(step.stage)]))
+            self._line("  ".join(filter(None, [f"{step.done}/{step.total}", *so_far, at])))
+
+    def _counts(self) -> list[str]:
+        """How many cases were right so far, and how many were not."""
+        wrong = sum(not right for right in self.ended.values())
+        words = ((len(self.ended) - wrong, "passed"), (wrong, "failed"))
+        return [f"{count} {word}" for count, word in words if count]
+
+    def _left(self, done: int, total: int) -> str:
+        """About how long the rest takes, by what the calls so far took."""
+        ran = done - (self.before or 0)
+        if self.before is None or ran < CALLS_BEFORE or done >= total:
+            return ""
+        left = (total - done) * (time.monotonic() - self.since) / ran
+        return f"about {left / 60:.0f} min left" if left >= 120 else f"about {left:.0f} s left"
 
     def _tell(self, record: Record, *, final: bool) -> None:
         """A line about a case that went wrong; a kernel that always does gets a few."""
         text = trouble(record)
+        self.ended[record.case.id] = isinstance(record.outcome, Measured) and not text
+        if self.talk == "quiet":
+            return
         if not text:
+            evidence = evidence_of(record.outcome)
+            if self.talk == "verbose" and evidence:
+                self._line(f"{record.case.id}: no check failed, {evidence.wall_s:.1f} s")
             return
         kernel = record.case.kernel
         self.troubles[kernel] += 1
-        if self.troubles[kernel] <= ALIKE:
+        if self.troubles[kernel] <= ALIKE or self.talk == "verbose":
             self._line(f"{record.case.id}: {text}" + ("" if final else "; running it again, alone"))
 
     def _line(self, text: str) -> None:
+        if self.talk == "quiet":
+            return
         self.last = time.monotonic()
         if self.bar:
             self.console.print(escape(visible(text)), highlight=False, soft_wrap=True)
@@ -105,10 +152,8 @@ def trouble(record: Record) -> str:
     """What went wrong with a case, in one line; empty where nothing did."""
     outcome = record.outcome
     match outcome.outcome:
-        case "crashed":
-            return f"crashed in {outcome.stage}: {outcome.error}"
-        case "timed_out":
-            return f"timed out in {outcome.stage} after {outcome.limit_s:g} s"
+        case "crashed" | "timed_out":
+            return ending(outcome)
         case "substituted":
             return f"substituted: {outcome.evidence.witness.reason}"
     failed = [finding for finding in findings_of(outcome) if finding.verdict == "fail"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from qualify.cli.shared import (
     AgainstOption,
@@ -21,6 +24,11 @@ from qualify.cli.shared import (
 )
 from qualify.cli.terminal import emit
 
+CliffsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--cliffs", metavar="FILE", help="Show kernel maps that `qualify cliffs` wrote; may be repeated."),
+]
+
 
 def report(
     run_id: RunArgument = "latest",
@@ -28,6 +36,7 @@ def report(
     waivers: WaiversOption = None,
     db: DbOption = "",
     out: OutOption = Path("out"),
+    cliffs: CliffsOption = None,
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -37,8 +46,12 @@ def report(
     from qualify.judge.against import compare_with
     from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
+    from qualify.judge.timed import with_performance
+    from qualify.report.beside import beside_of
+    from qualify.report.cliffs import read_maps
     from qualify.report.files import write_report
 
+    maps = [read_maps(path) for path in cliffs or ()]
     other = given("--against", against)
     kernels, now = load_kernels(tuple(cards or ())), datetime.now(UTC)
     with open_store(db, create=False) as store:
@@ -46,9 +59,9 @@ def report(
         judged = judge(store, store.resolve(run_id), kernels, now=now, waivers=waivers, typed=here)
         if other:
             judged = compare_with(store, judged, other, kernels, now=now, waivers=waivers)
-        judged = beside_baseline(store, judged)
-    run, shown = judged.run, (judged.selftest, judged.against, judged.slower, here, judged.weaker)
-    path = write_report(out / run.id, run, judged.records, judged.conclusion, *shown)
+        judged = with_performance(store, beside_baseline(store, judged), now=now, max_age=None)
+    run = judged.run
+    path = write_report(out / run.id, run, judged.records, judged.conclusion, beside_of(judged, maps))
     if as_json:
         emit_json("report", {"run": run.id, "report": str(path)})
     else:

@@ -12,11 +12,13 @@ from qualify.cli.shared import (
     DbOption,
     EnvironmentOption,
     JsonOption,
+    QuietOption,
     emit_json,
+    log_of,
     open_store,
     typed,
 )
-from qualify.cli.terminal import emit, say
+from qualify.cli.terminal import emit
 
 
 def repro(
@@ -30,6 +32,7 @@ def repro(
     environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print a standalone Python script that repeats a failed case and exits 1 while it fails."""
@@ -42,8 +45,8 @@ def repro(
     with open_store(db, create=False) as store:
         given = typed(cards=cards, db=db or DEFAULT_DB)
         wanted = find_wanted(store, case_id, run_id, kernels, given, parse_environments(environment or ()))
-    made = reproduce(wanted, shrink=shrink, say=say)
+    made = reproduce(wanted, shrink=shrink, say=log_of(quiet=quiet))
     if as_json:
         emit_json("repro", codec.to_data(made))
     else:
-        emit(made.script)
+        emit(made.script, plain=True)

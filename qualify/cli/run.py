@@ -6,12 +6,13 @@ import shlex
 import signal
 import sys
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from qualify.cli.cards import repeat_on_every_card, shared_by_cards
 from qualify.cli.shared import (
     CardsOption,
     DbOption,
@@ -22,17 +23,32 @@ from qualify.cli.shared import (
     Level,
     MatrixArgument,
     OutOption,
+    QuietOption,
     SelectOption,
+    Talk,
+    VerboseOption,
     emit_json,
     fail,
+    given,
+    joined,
+    log_of,
     open_store,
+    talk_of,
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import INTERRUPTED, InfrastructureError, LeaseLost, NothingSelected, RunBusy, SigningFailed
+from qualify.errors import (
+    INTERRUPTED,
+    InfrastructureError,
+    LeaseLost,
+    NothingSelected,
+    RunBusy,
+    SigningFailed,
+    UsageError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.run import Run
@@ -50,13 +66,32 @@ ResumeOption = Annotated[
     ),
 ]
 
+MaxAgeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-age",
+        metavar="AGE",
+        help="Take over what passed within nine tenths of AGE, so that it is fresh for a gate of AGE. Default: 24h.",
+    ),
+]
+
 
 def run(
     matrix: MatrixArgument,
     select: SelectOption = None,
     kernel: KernelOption = None,
     level: Annotated[Level | None, typer.Option(help="smoke (default): seconds per kernel; full: everything.")] = None,
-    device: Annotated[DeviceOption, typer.Option(help="auto takes the GPU where there is one.")] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|cpu|cuda|cuda:all|cpu:N",
+            help="auto takes the GPU where there is one, cuda:all every GPU of this machine.",
+        ),
+    ] = "auto",
+    spread: Annotated[
+        Literal["shard", "repeat"],
+        typer.Option(help="cuda:all: shard shares the cases among equal cards; repeat runs all of them on every card."),
+    ] = "shard",
     db: DbOption = "",
     out: OutOption = Path("out"),
     resume: ResumeOption = "",
@@ -64,7 +99,10 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
     ] = False,
+    max_age: MaxAgeOption = None,
     cards: CardsOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Plan, execute, store, judge and report a matrix. The exit code is the gate's."""
@@ -72,46 +110,72 @@ def run(
     from qualify.fleet.request import Asked, make_request
     from qualify.report.files import check_folder
 
+    talk = talk_of(quiet=quiet, verbose=verbose)
     # What ends a batch job shall end it as Ctrl-C does: with everything stored.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = Asked(
         matrix=matrix,
         cards=tuple(cards or ()),
-        select=select,
+        select=joined(select),
         kernel=kernel,
         level=level.value if level else None,
         device=device,
         environments=parse_environments(environment or ()),
         typed=typed(cards=cards, db=db, environments=environment),
+        max_age=_reused_age(max_age, fresh=fresh),
     )
+    if spread == "repeat":
+        if ":" not in device:
+            raise UsageError(
+                f"--spread repeat runs all on every card, --device {device} is one. Try: --device cuda:all"
+            )
+        if resume or environment:
+            raise UsageError("--spread repeat makes a new run on every card: it takes no --resume and no --environment")
+        raise typer.Exit(repeat_on_every_card(asked, db, out, as_json=as_json))
     with ExitStack() as stack:
         store = stack.enter_context(open_store(db, create=False)) if resume else None
         begun = store.run(store.resolve(resume)) if store else None
-        request = make_request(asked, begun)
+        request = make_request(shared_by_cards(asked, begun), begun)
         check_folder(out)
         store = store or stack.enter_context(open_store(db, create=True))
-        run_id = _execute(request, store, begun, reuse=not fresh)
+        run_id = execute_shown(request, store, begun, reuse=not fresh, resume=_as_typed(), talk=talk)
         code = _conclude(store, run_id, request.kernels, out, asked.typed, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) -> str:
-    """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id."""
+def _reused_age(text: str | None, *, fresh: bool) -> timedelta:
+    """How old evidence may be that the run takes over."""
+    from qualify.report.ages import parse_age
+    from qualify.verdict.origin import MAX_AGE
+
+    age = given("--max-age", text)
+    if age and fresh:
+        raise UsageError(f"--max-age {age} and --fresh: give one of them. --fresh takes over nothing, however young.")
+    return parse_age(age) if age else MAX_AGE
+
+
+def execute_shown(
+    request: Request, store: Store, begun: Run | None, *, reuse: bool, resume: Sequence[str], talk: Talk
+) -> str:
+    """Run it under a progress display; whatever ends it early, say how to go on. Returns the run's id.
+
+    Args:
+        reuse: take over what earlier runs settled.
+        resume: the words of the command that goes on with it, before its --resume.
+        talk: how much is said on stderr.
+    """
     from qualify.cli.progress import Show
     from qualify.fleet.local import execute, new_run
-    from qualify.report.verdict_text import DEMONSTRATION
 
-    plan, the_run = request.plan, begun or new_run(request)
+    the_run = begun or new_run(request)
     if the_run.state == "completed":
         say(f"run {the_run.id} is complete: nothing is left to run")
         return the_run.id
-    calls = f"{len(plan.cases)} cases" + (f" ({plan.calls} calls)" if plan.calls < len(plan.cases) else "")
-    say(f"run {the_run.id}: {calls} on {request.host}, {len(plan.refused)} refused beforehand")
-    if request.demonstration:
-        say(f"{DEMONSTRATION}: it proves nothing about a GPU")
-    go_on = f"What was measured is stored. Go on with: {_as_typed()} --resume {the_run.id}"
+    if talk != "quiet":
+        _tell_plan(request, the_run)
+    go_on = f"What was measured is stored. Go on with: {shlex.join([*resume, '--resume', the_run.id])}"
     try:
-        with Show() as show:
+        with Show(talk) as show:
             execute(request, store, the_run, show, resume=begun is not None, reuse=reuse and begun is None)
     except KeyboardInterrupt:
         fail(f"interrupted. {go_on}", INTERRUPTED)
@@ -119,13 +183,26 @@ def _execute(request: Request, store: Store, begun: Run | None, *, reuse: bool) 
         raise
     except InfrastructureError as error:
         raise type(error)(f"{error}\n{go_on}") from error
-    if request.signing_key:
+    if request.signing_key and talk != "quiet":
         say(f"run {the_run.id}: sealed by key {request.signing_key.public.id[:12]}")
     return the_run.id
 
 
-def _as_typed() -> str:
-    """This command line without its --resume, and without the store's password."""
+def _tell_plan(request: Request, run: Run) -> None:
+    """What will run, and where."""
+    from qualify.report.verdict_text import DEMONSTRATION
+
+    plan = request.plan
+    calls = f"{len(plan.cases)} cases" + (f" ({plan.calls} calls)" if plan.calls < len(plan.cases) else "")
+    say(f"run {run.id}: {calls} on {request.host}, {len(plan.refused)} refused beforehand")
+    if plan.matched:
+        say(plan.matched)
+    if request.demonstration:
+        say(f"{DEMONSTRATION}: it proves nothing about a GPU")
+
+
+def _as_typed() -> list[str]:
+    """The words of this command line without its --resume, and without the store's password."""
     from qualify.store.database import passwordless
 
     arguments = [passwordless(argument) for argument in sys.argv[1:]]
@@ -134,7 +211,7 @@ def _as_typed() -> str:
             del arguments[at : at + 2]
         elif argument.startswith("--resume="):
             del arguments[at]
-    return shlex.join(["qualify", *arguments])
+    return ["qualify", *arguments]
 
 
 def _conclude(
@@ -146,16 +223,18 @@ def _conclude(
     """
     from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
+    from qualify.judge.timed import with_performance
+    from qualify.report.beside import beside_of
     from qualify.report.files import write_report
     from qualify.report.verdict_json import to_data
     from qualify.report.verdict_text import to_text
 
     now = datetime.now(UTC)
     judged = beside_baseline(store, judge(store, run_id, kernels, now=now, part=True, typed=given))
+    judged = with_performance(store, judged, now=now, max_age=None)
     if not as_json:
         emit(to_text(judged, now))
-    shown = (judged.selftest, judged.against, judged.slower, given, judged.weaker)
-    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, *shown)
+    path = write_report(out / run_id, judged.run, judged.records, judged.conclusion, beside_of(judged))
     if as_json:
         emit_json("run", to_data(judged) | {"report": str(path)})
     else:
@@ -171,17 +250,19 @@ def plan(
     device: Annotated[DeviceOption, typer.Option(help="Device for --here.")] = "auto",
     environment: EnvironmentOption = None,
     cards: CardsOption = None,
+    quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """List every case id and every refusal with its reasons, without a device."""
     from qualify.cards.environments import parse_environments
     from qualify.cards.load import load_kernels, load_matrix
     from qualify.fleet.probe import find_host
-    from qualify.plan.plan import Selection, make_plan
+    from qualify.plan.plan import make_plan
+    from qualify.plan.selection import Selection
 
     extra = tuple(cards or ())
     loaded, kernels = load_matrix(matrix, extra, parse_environments(environment or ())), load_kernels(extra)
-    selection = Selection(select=select or "", kernel=kernel or "")
+    selection = Selection(select=joined(select) or "", kernel=kernel or "")
     host = find_host(device) if here else None
     given = typed(cards=cards, environments=environment)
     made = make_plan(loaded, kernels, host=host, selection=selection, typed=given)
@@ -196,7 +277,10 @@ def plan(
         for case, reasons in made.refused:
             emit(f"{case.id}  refused: {'; '.join(reasons)}")
         calls = f" ({made.calls} different calls)" if made.calls < len(made.cases) else ""
-        say(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
+        log = log_of(quiet=quiet)
+        if made.matched:
+            log(made.matched)
+        log(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
     if not made.cases:
         raise NothingSelected(
             f"nothing of {made.matrix} can run{' on this machine' if here else ''}, all {len(made.refused)} cases are "

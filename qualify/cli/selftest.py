@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qualify.cli.shared import DbOption, JsonOption, OutOption, emit_json, open_store
+from qualify.cli.shared import DbOption, JsonOption, OutOption, QuietOption, emit_json, open_store, talk_of
 from qualify.cli.terminal import emit
 from qualify.errors import NOT_QUALIFIED, QUALIFIED
 
@@ -23,14 +23,18 @@ class SelfTestLevel(str, Enum):
 
 def selftest(
     level: Annotated[
-        SelfTestLevel, typer.Option(help="Detection is shown for each level separately.")
+        SelfTestLevel, typer.Option(help="Where to plant faults; the result tells the levels apart.")
     ] = SelfTestLevel.both,
     runs: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Correct cases that must stay silent, at least.")
+        int, typer.Option(min=0, metavar="N", help="Run so many correct cases at least, which no check may accuse.")
     ] = 1000,
     fault: Annotated[str, typer.Option("--fault", metavar="GLOB", help="Only faults whose name matches.")] = "",
     db: DbOption = "",
     out: OutOption = Path("out"),
+    quiet: QuietOption = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="A line for every fault and every correct kernel that ends.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Plant faults in a simulated kernel and see which checks find them; exit 1 where one is missed."""
@@ -41,11 +45,12 @@ def selftest(
     from qualify.report.selftest import to_data, to_text, write_selftest
     from qualify.selftest.battery import SelftestOptions, chosen, run_battery
 
+    talk = talk_of(quiet=quiet, verbose=verbose)
     chosen(fault)
     check_folder(out)
     levels = codec.from_data(tuple[CaseLevel, ...], ["smoke", "full"] if level is SelfTestLevel.both else [level.value])
     with open_store(db, create=True) as store:
-        with counter("selftest") as progress:
+        with counter("selftest", talk) as progress:
             result = run_battery(SelftestOptions(levels=levels, runs=runs, select=fault), progress)
         store.add_selftest(result)
     path = write_selftest(out, result)

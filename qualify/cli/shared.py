@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
+from qualify.cli import completion
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 from qualify.facts.devices import DeviceKind
 from qualify.text import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from qualify.facts.typed import Typed
     from qualify.store.store import Store
@@ -28,6 +29,8 @@ DEFAULT_DB = ".qualify/evidence.db"
 
 DeviceOption = Literal["auto", DeviceKind]
 """Where to run."""
+Talk = Literal["quiet", "usual", "verbose"]
+"""How much a command says on stderr while it works."""
 
 
 class Level(str, Enum):
@@ -38,17 +41,34 @@ class Level(str, Enum):
 
 
 MatrixArgument = Annotated[
-    str, typer.Argument(metavar="MATRIX", help="Path of a matrix, or the name of a shipped one.")
+    str,
+    typer.Argument(
+        metavar="MATRIX", help="Path of a matrix, or the name of a shipped one.", autocompletion=completion.matrices
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of one, or `latest`.")]
-SelectOption = Annotated[str | None, typer.Option("--select", metavar="GLOB", help="Only cases whose id matches.")]
+SelectOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="WORDS",
+        help="Only cases whose id has one of these words, like decode, or matches a glob; !fp16 leaves fp16 out. "
+        "May be repeated.",
+    ),
+]
 KernelOption = Annotated[
-    str | None, typer.Option("--kernel", metavar="NAME", help="Only this kernel, or these (a glob).")
+    str | None,
+    typer.Option(
+        "--kernel",
+        metavar="NAME",
+        help="Only this kernel, or these (a glob).",
+        autocompletion=completion.kernels,
+    ),
 ]
 
 
 def _told_of_strangers(cards: list[Path] | None) -> list[Path] | None:
-    """The folders; what lies in them and is read as no card is told, because it was probably meant as one."""
+    """The folders. A note names each file in them that is read as no card, because it was probably meant as one."""
     if cards:
         from qualify.cards.folders import strangers
 
@@ -80,7 +100,18 @@ DbOption = Annotated[
         "--db", metavar="URL", envvar="QUALIFY_DB", help=f"SQLAlchemy URL or SQLite path. Default: {DEFAULT_DB}"
     ),
 ]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no log: the result and errors.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every case that ends.")]
+SignedByOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--signed-by",
+        metavar="KEYS",
+        help="A public key, or a folder of them; one of all keys must have sealed it; may be repeated.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+AlwaysJsonOption = Annotated[bool, typer.Option("--json", help="What this command prints is JSON, also without this.")]
 OutOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for reports.")]
 WaiversOption = Annotated[
     Path | None,
@@ -94,6 +125,27 @@ AgainstOption = Annotated[
         help="Compare with a run, with the accepted `baseline`, or with that of a branch, `baseline:NAME`.",
     ),
 ]
+
+
+def joined(select: Iterable[str] | None) -> str | None:
+    """All values of ``--select`` as one, which is how a run keeps them; None where none was given."""
+    return None if select is None else " ".join(select)
+
+
+def talk_of(*, quiet: bool, verbose: bool) -> Talk:
+    """How much a command says on stderr. Raises UsageError for both options together."""
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose: give one of them")
+    return "quiet" if quiet else "verbose" if verbose else "usual"
+
+
+def log_of(*, quiet: bool) -> Callable[[str], None]:
+    """What takes the lines of a command's log: stderr, or nothing with ``--quiet``."""
+    return _unsaid if quiet else say
+
+
+def _unsaid(_: str) -> None:
+    """A line that nobody wants to read."""
 
 
 def given(option: str, value: str | None) -> str:
@@ -113,7 +165,7 @@ def emit_json(kind: str, data: dict[str, Any]) -> None:
     """One strict JSON object, versioned by ``schema``; not-a-number and infinities become null."""
     from qualify.facts import codec
 
-    emit(codec.to_json({"schema": f"qualify.{kind}/1", **data}))
+    emit(codec.to_pieces({"schema": f"qualify.{kind}/1", **data}), plain=True)
 
 
 def reading_only() -> None:

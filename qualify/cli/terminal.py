@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TextIO
 
 from qualify.errors import InfrastructureError
-from qualify.text import visible
+from qualify.text import Document, pieces_of, visible
+
+RED, GREEN, YELLOW, BOLD = "31", "32", "33", "1"
+COLOURS = (
+    (r"(FAIL|DRIFT|NOT right:|error|qualify:)(?=\s)", RED),
+    (r"(PASS|right:|usable here:|verdict: ready)(?=\s|$)", GREEN),
+    (r"(INCONCLUSIVE|WAIVED|SLOWER|warning|weaker:|slower:|demonstration on a CPU)(?=\s|,)", YELLOW),
+    (r"\S+: not qualified", RED),
+    (r"\S+: (?:demonstration|no verdict)", YELLOW),
+    (r"\S+: qualified", GREEN),
+    (r"(do:|note:|on:|against:|report:|matrix:|model:|engine:|verdict:)(?=\s)", BOLD),
+)
+"""how the lines begin that have a colour on a terminal, and which"""
 
 
 def open_streams() -> None:
@@ -19,14 +32,17 @@ def open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
-def emit(text: str) -> None:
+def emit(text: Document, *, plain: bool = False) -> None:
     """A result on stdout, at once. A closed pipe is silent, so the exit code stays that of the command.
+
+    Args:
+        plain: it is data for another program, which no terminal colours.
 
     Raises:
         InfrastructureError: stdout is a file that cannot be written, for example on a full disk.
     """
     try:
-        _write(sys.stdout, text)
+        _write(sys.stdout, text, plain=plain)
     except BrokenPipeError:
         _to_nowhere(sys.stdout)
     except OSError as error:
@@ -45,13 +61,34 @@ def say(text: str) -> None:
         _to_nowhere(sys.stderr)
 
 
-def _write(stream: TextIO | None, text: str) -> None:
+def _write(stream: TextIO | None, text: Document, *, plain: bool = False) -> None:
     """In the stream's own encoding; what that cannot express is escaped. None is a stream that was closed."""
     if stream is None:
         return
     encoding = stream.encoding or "utf-8"
-    stream.write(visible(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    painting = not plain and _coloured(stream)
+    for piece in pieces_of(text):
+        shown = visible(piece).encode(encoding, "backslashreplace").decode(encoding)
+        stream.write(painted(shown) if painting else shown)
+    stream.write("\n")
     stream.flush()
+
+
+def _coloured(stream: TextIO) -> bool:
+    """Whether a person looks at a terminal with colours and has not said NO_COLOR (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def painted(text: str) -> str:
+    """The text with the beginnings of its lines in colour."""
+    return "\n".join(_painted_line(line) for line in text.split("\n"))
+
+
+def _painted_line(line: str) -> str:
+    for pattern, colour in COLOURS:
+        if found := re.match(pattern, line):
+            return f"\x1b[{colour}m{found[0]}\x1b[0m{line[found.end() :]}"
+    return line
 
 
 def _to_nowhere(stream: TextIO) -> None:

@@ -18,12 +18,12 @@ def traffic_import(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="CSV or JSONL, one line for each request.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new traffic file.")],
     batch: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Sequences decoded together: the log does not say it.")
+        int, typer.Option(min=1, metavar="N", help="Sequences decoded together; the log does not say how many.")
     ] = 1,
     page_size: Annotated[int, typer.Option(min=0, metavar="N", help="Keys per page of the cache; 0 = contiguous.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a histogram of calls from a log with the tokens of prompts and answers; a matrix names it as traffic."""
+    """Make a traffic file, a histogram of calls, from a log of requests with token counts. A matrix can name it."""
     from qualify.cards.request_log import read_log, traffic_name, write_traffic
 
     histogram = read_log(log)

@@ -1,100 +1,143 @@
-"""``qualify verify``: who sealed a run, and what is not as it was sealed."""
+"""``qualify verify``: who sealed a run or a duel, and what is not as it was sealed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualify.cli.shared import DbOption, JsonOption, emit_json, open_store, reading_only
+from qualify.cli.shared import DbOption, JsonOption, SignedByOption, emit_json, open_store, reading_only
 from qualify.cli.terminal import emit
 from qualify.errors import NO_VERDICT, QUALIFIED
 
 if TYPE_CHECKING:
+    from qualify.seal.keys import PublicKey
     from qualify.seal.sealed import SealCheck
-    from qualify.store.transfer import RunArchive
+    from qualify.store.archive import Archive
 
 ENDING = ".jsonl.gz"
 """of an exported file"""
+OF_DUELS = "duel-"
+"""what the id of a duel begins with"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """A run or a duel, and what was found out about it."""
+
+    archive: Archive
+    checked: SealCheck
+    size: str
+    """how much it holds, in words"""
+    contradictions: tuple[str, ...] = ()
+    skew: str = ""
+    """what the clock of its machine means for it; empty where it means nothing"""
+
+    @property
+    def sound(self) -> bool:
+        """Whether it is as it was sealed, and does not contradict itself."""
+        return not self.checked.why_not and not self.contradictions
 
 
 def verify(
     what: Annotated[
-        str, typer.Argument(metavar="RUN|FILE", help="Run id, a unique prefix, `latest`, or a file of `db export`.")
-    ],
-    signed_by: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--signed-by",
-            metavar="KEYS",
-            help="Public keys, one of which must have sealed it: a file, or a folder; may be repeated.",
+        str,
+        typer.Argument(
+            metavar="RUN|DUEL|FILE",
+            help="Id of a run or a duel, a unique prefix, `latest` for the newest run, or a file of `db export`.",
         ),
-    ] = None,
+    ],
+    signed_by: SignedByOption = None,
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say who sealed a run, or what in it is not as it was sealed, or contradicts itself."""
+    """Say who sealed a run or a duel, what was changed after that, and where its evidence contradicts itself."""
     reading_only()
-    from qualify.facts.clock import skew_note
     from qualify.seal.keys import public_keys
-    from qualify.seal.sealed import check_seal
-    from qualify.verdict.consistency import contradictions_of
 
     keys = public_keys(signed_by) if signed_by else []
-    found = _found(what, db)
-    checked = check_seal(found.seal, found.lines, found.run.id, keys)
-    wrong = contradictions_of(found.run, found.records)
-    skew = skew_note(found.run.id, found.run.clock_skew_s)
+    found = [_verified(one, keys) for one in _found(what, db)]
     if as_json:
-        emit_json("verify", _data(found, checked, wrong, skew))
+        emit_json("verify", _data(found))
     else:
-        emit("\n".join(_lines(found, checked, wrong, skew)))
-    raise typer.Exit(NO_VERDICT if checked.why_not or wrong else QUALIFIED)
+        emit("\n".join(text for one in found for text in _lines(one)))
+    raise typer.Exit(QUALIFIED if all(one.sound for one in found) else NO_VERDICT)
 
 
-def _found(what: str, db: str) -> RunArchive:
-    """The evidence of a file or of a stored run."""
+def _found(what: str, db: str) -> Sequence[Archive]:
+    """What a file holds, or what is stored by that id."""
     if what.endswith(ENDING) or Path(what).is_file():
         from qualify.store.transfer import read
 
-        return read(Path(what))
+        return read(Path(what)).archives
     with open_store(db, create=False) as store:
-        return store.evidence(store.resolve(what))
+        if what.startswith(OF_DUELS):
+            return [store.duel(store.resolve_duel(what))]
+        return [store.evidence(store.resolve(what))]
 
 
-def _lines(found: RunArchive, checked: SealCheck, wrong: list[str], skew: str) -> list[str]:
+def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
+    """What its seal says, and for a run what its numbers and its clock say."""
+    from qualify.facts.clock import skew_note
+    from qualify.seal.sealed import check_seal
+    from qualify.store.archive import DuelArchive, RunArchive
+    from qualify.verdict.consistency import contradictions_of
+
+    checked = check_seal(found.seal, found.lines, found.id, keys, what=found.what)
+    if isinstance(found, RunArchive):
+        return Verified(
+            archive=found,
+            checked=checked,
+            size=f"{len(found.cases)} cases",
+            contradictions=tuple(contradictions_of(found.run, found.records)),
+            skew=skew_note(found.id, found.run.clock_skew_s),
+        )
+    assert isinstance(found, DuelArchive)
+    return Verified(archive=found, checked=checked, size=f"{len(found.duel.cells)} cells")
+
+
+def _lines(found: Verified) -> Iterable[str]:
     """The answer for a person."""
-    run, signer = found.run.id, checked.signed_by
-    if checked.why_not and not checked.differences:
-        lines = [f"run {run}: {checked.why_not}"]
-    elif checked.differences:
+    checked, signer = found.checked, found.checked.signed_by
+    name = f"{found.archive.what} {found.archive.id}"
+    if checked.differences:
         assert signer
-        lines = [f"run {run} is not what {signer.id[:12]} sealed at {checked.at}:"]
-        lines += [f"  {difference}" for difference in checked.differences]
+        yield f"{name} is not what {signer.id[:12]} sealed at {checked.at}:"
+        yield from (f"  {difference.words(found.archive.what)}" for difference in checked.differences)
+    elif checked.why_not:
+        yield f"{name}: {checked.why_not}"
     else:
         assert signer
-        lines = [f"run {run} is as it was sealed at {checked.at}: {len(found.cases)} cases, sha256 {found.sha256}"]
-        lines.append(f"sealed by key {signer.id[:12]}, {signer.shown}")
+        yield f"{name} is as it was sealed at {checked.at}: {found.size}, sha256 {found.archive.sha256}"
+        yield f"sealed by key {signer.id[:12]}, {signer.shown}"
     if signer and not checked.trusted:
-        lines.append("You named no key, so anybody may have sealed it: --signed-by KEYS says whom you believe.")
-    lines += [f"run {run} contradicts itself: {text}" for text in wrong]
-    return [*lines, skew] if skew else lines
+        yield "You named no key, so anybody may have sealed it: --signed-by KEYS says whom you believe."
+    yield from (f"{name} contradicts itself: {text}" for text in found.contradictions)
+    if found.skew:
+        yield found.skew
 
 
-def _data(found: RunArchive, checked: SealCheck, wrong: list[str], skew: str) -> dict[str, Any]:
-    """The answer for a program."""
-    signer = checked.signed_by
+def _data(found: Sequence[Verified]) -> dict[str, Any]:
+    """The answer for a program: the run at the top, where there is one, and the duels."""
+    run = next((one for one in found if one.archive.what == "run"), None)
+    duels = [{"duel": one.archive.id} | _one_data(one) for one in found if one.archive.what == "duel"]
+    return {"run": run.archive.id if run else None} | (_one_data(run) if run else {}) | {"duels": duels}
+
+
+def _one_data(found: Verified) -> dict[str, Any]:
+    checked, signer = found.checked, found.checked.signed_by
     return {
-        "run": found.run.id,
         "sealed": not checked.why_not,
         "trusted": checked.trusted and not checked.why_not,
         "key": signer.id if signer else None,
         "key_file": signer.shown if signer and checked.trusted else None,
         "sealed_at": checked.at,
-        "sha256": found.sha256,
+        "sha256": found.archive.sha256,
         "why_not": checked.why_not,
         "differences": [{"case": it.case, "field": it.field, "what": it.what} for it in checked.differences],
-        "contradictions": wrong,
-        "clock": skew,
+        "contradictions": list(found.contradictions),
+        "clock": found.skew,
     }

@@ -1,4 +1,4 @@
-"""``qualify waiver``: failures that somebody answers for."""
+"""``qualify waiver``: accepted failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from qualify.cli.shared import CardsOption, JsonOption, emit_json
 from qualify.cli.terminal import emit
 from qualify.errors import NOT_QUALIFIED, QUALIFIED
 
-app = typer.Typer(help="Failures that somebody answers for, until a day.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Accepted failures, with an owner and an expiry date.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.command("check")

@@ -34,6 +34,8 @@ class AccuracyClass:
     """rms error of a product within q·k, relative to the largest one: accumulators shorter than float32; 0 = none"""
     rescaled: bool = False
     """the rounded output is multiplied by a factor and rounded again"""
+    rounded_parts: bool = False
+    """outputs of parts of the keys (split-KV) are rounded to the output's format before they are merged"""
 
 
 CLASSES: tuple[AccuracyClass, ...] = (

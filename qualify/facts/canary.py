@@ -1,4 +1,4 @@
-"""What the canary service knows: who leads, what fired and why, what it advised, what is held, who is told."""
+"""What the canary service knows: who leads, what fired and why, what it advised, what is held, who gets alerts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ FireState = Literal["pending", "running", "completed", "refused", "failed"]
 OPEN: tuple[FireState, ...] = ("pending", "running")
 Advice = Literal["promote", "hold", "roll back"]
 AlertKind = Literal["promote", "hold", "roll back", "refused", "failed"]
-"""how a fire ended, as it is told: its advice, or that there is no evidence"""
+"""how a fire ended, as people read it: its advice, or that there is no evidence"""
+AlertEvent = Literal[AlertKind, "released"]
+"""what a target may be told of; released: a pass that ended the hold of its node"""
 AlertState = Literal["pending", "sent", "dead"]
+Spread = Literal["every-node", "one-per-stack", "sample"]
+"""on which of the nodes that serve a canary it fires"""
+RolloutState = Literal["open", "promote", "hold", "roll back"]
+"""open: waves are still to come, or to end; else the advice of the wave that ended it"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +52,7 @@ class Lease:
 
 
 def own_lease(lease: str, node: str) -> str:
-    """Name of the lease by which one machine owns the fires of its own stack, whoever leads."""
+    """Name of the lease with which a machine owns the fires of its own stack, whoever leads."""
     return f"{lease}@{node}"
 
 
@@ -115,6 +121,63 @@ class Fire:
     """for the advice"""
     numerics_only: tuple[str, ...]
     """why its times say nothing; empty where they count"""
+    rollout: str = ""
+    """key of the rollout that it belongs to; empty = none"""
+    wave: int | None = None
+    """of the rollout, from 0; None = its wave has not begun, or there is no rollout"""
+    duel_id: str | None = None
+    """the duel that it fought; None = none"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A machine that serves canaries, as it describes itself under its own lease."""
+
+    lease: str
+    """its own (:func:`own_lease`)"""
+    service: str
+    """the lease that its service was started with"""
+    node: str
+    canaries: tuple[str, ...]
+    """that it serves"""
+    stack_key: str
+    """equal on machines with equal stacks; empty = it has not looked yet"""
+    device: str
+    """in words"""
+    until: datetime
+    """when its lease runs out, or ran out, by the database's clock"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rollout:
+    """One stack, or one moment, that reaches the nodes of a canary in waves. Wave 0 are the first nodes."""
+
+    lease: str
+    """of the service"""
+    canary: str
+    key: str
+    """``stack KEY``, ``cron MOMENT`` or ``manual MOMENT``"""
+    trigger: Trigger
+    reason: str
+    matrix: str
+    waves: tuple[tuple[str, ...], ...]
+    """names of nodes, fixed when it began"""
+    wave: int
+    """the one that is under way, or that ended it"""
+    state: RolloutState
+    opened_at: datetime
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeOutcome:
+    """What a fire on a fleet says of one node."""
+
+    node: str
+    variant: str
+    """models of its cards that ran; empty where none did"""
+    advice: Advice
+    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +196,10 @@ class FireResult:
     """why it fired, by the stack that it ran on; None = as it was filed"""
     changes: tuple[StackChange, ...] | None = None
     """of that stack; None = as they were filed"""
+    duel_id: str | None = None
+    """the duel that it fought; None = none"""
+    nodes: tuple[NodeOutcome, ...] | None = None
+    """of a fire on a fleet: each node has a hold of its own; None = it ran on the machine of its service"""
 
     @property
     def kind(self) -> AlertKind:
@@ -206,4 +273,8 @@ class Due:
     matrix: str
     changes: tuple[StackChange, ...] = ()
     node: str = ""
-    """where it must run, because the stack of that node changed; empty = wherever the leader is"""
+    """where it must run, because the stack of that node changed, or it was chosen; empty = wherever the leader is"""
+    lease: str = ""
+    """whose holder shall run it; empty = of the lease that files it"""
+    rollout: str = ""
+    """key of its rollout: it waits for its wave"""

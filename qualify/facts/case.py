@@ -1,4 +1,4 @@
-"""What is asked for: the workload of one call, and the case that places it in a matrix."""
+"""The workload of one call, and the case that places it in a matrix."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Workload:
 
     @property
     def rope(self) -> slice:
-        """Elements of q and k that are no value's: all of them, or behind the latent those of its rotated part."""
+        """Elements of q and k that are no part of a value: all, or in latent attention those of the rotated part."""
         return slice(self.head_dim_v if self.latent else 0, self.head_dim)
 
     @property

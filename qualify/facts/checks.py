@@ -1,7 +1,7 @@
-"""The checks: what each asks, when it runs, and what its findings are called. Data: no torch, no card, no device.
+"""The checks: what each one tests, when it runs, and the names of its findings. Data: no torch, no card, no device.
 
-An entry and the module ``qualify.run.checks.NAME``, with a class of that name in CamelCase, are a whole check: cards,
-waivers, scripts, reports, the selftest and the documents read this table.
+A whole check is an entry here and the module ``qualify.run.checks.NAME``, with a class of that name in CamelCase.
+Cards, waivers, scripts, reports, the selftest and the documents read this table.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Literal
 from qualify.facts.accuracy import COPIED, HALF_A_KEY, ROUNDED, ElementBound
 from qualify.facts.case import Level
 
-CHECK_VERSION = 15
+CHECK_VERSION = 16
 """Raised whenever a check's meaning or limits change: evidence of another version is not comparable."""
 
 Past = Literal["never", "differences", "always"]
 """
-Which findings need the launches before them to happen again. never: two calls that differ, or one wrong result, show
-it alone; differences: one wrong result does, two results that differ need every launch before; always: both need them.
+Which findings a script can repeat only with the launches before them. never: two calls that differ, or one wrong
+result, show the failure alone. differences: one wrong result shows it alone; two results that differ need every launch
+before them. always: both need them.
 """
 Proof = Literal["form", "empty_row", "lse", "budget", "element"]
 """
-What of a result a script holds against its exact value. form: shape, dtype and device, or what the call wrote to;
+Which part of a result a script compares with its exact value. form: shape, dtype and device, or what the call wrote to;
 empty_row: a row without keys; lse: every LSE; budget: the statistics of the accuracy class; element: one element.
 """
 ANY_PROOF: tuple[Proof, ...] = ("lse", "budget", "element")
@@ -39,6 +40,10 @@ class KnownCheck:
     """of its module, of its findings, and in cards, waivers and reports"""
     question: str
     """what it asks, in one sentence"""
+    wrong: str
+    """what a failure of it says about the kernel, in one sentence without its full stop"""
+    cause: str
+    """what is most often behind such a failure"""
     levels: tuple[Level, ...] = ("smoke", "full")
     """levels at which it runs"""
     cost: str
@@ -73,13 +78,17 @@ NO_NEW_SHAPES = "a kernel that is not compiled for each shape"
 CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="contract",
-        question="Has the result the right shape, dtype and device, and does the call change nothing else?",
+        question="Does the result have the right shape, dtype and device, and does the call change nothing else?",
+        wrong="The call breaks its contract: a result has another form, or something else was written",
+        cause="an output buffer of another shape or dtype, or a write beyond the result",
         cost="two calls",
         shown_by=("form",),
     ),
     KnownCheck(
         name="census",
         question="Which keys does each query see?",
+        wrong="Queries see other keys than the mask says",
+        cause="a mask that is aligned, bounded or skipped wrongly in a tile of keys",
         cost="two calls per labelled window, one more at full",
         shown_by=("element", "lse"),
         element=HALF_A_KEY,
@@ -87,7 +96,9 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="needle",
-        question="Does a query that one key dominates return that key's value, bit for bit?",
+        question="Does a query return the value of the one key that dominates it, bit for bit?",
+        wrong="A query that one key dominates does not return that key's value",
+        cause="a lost split or page, an overflow in the softmax, or another head's value",
         cost="one call per sweep",
         shown_by=("element", "lse"),
         element=COPIED,
@@ -95,20 +106,26 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="parameters",
-        question="Are the scale, the softcap and each head's sink those of the call?",
+        question="Does the kernel use the scale, the softcap and each head's sink of the call?",
+        wrong="The scale, the softcap or a head's sink is not the one of the call",
+        cause="a default that replaces the given number, or a sink of another head",
         cost="two calls at smoke, four at full, two more under a softcap and four with sinks",
-        needs="keys of two elements, and a query that sees two",
+        needs="keys with two elements, and a query that sees two keys",
     ),
     KnownCheck(
         name="poison",
-        question="Do bytes outside the valid region, or keys that no query sees, change the result?",
+        question="Is the result independent of bytes outside the valid region, and of keys that no query sees?",
+        wrong="Bytes outside the valid region, or hidden keys, reach the result",
+        cause="values that are masked by a weight of 0 and multiplied all the same: 0 · NaN is NaN",
         cost="four calls, two more where keys are hidden",
         past="never",
         topic="mask",
     ),
     KnownCheck(
         name="suffix",
-        question="Does a query notice the future, a neighbour in the batch, or keys behind its window?",
+        question="Is a query independent of the future, of its neighbours in the batch, and of keys behind its window?",
+        wrong="Queries notice keys or neighbours that they must not see",
+        cause="a wrong bound between past and future, or between two sequences of the batch",
         cost="one call per split and direction, two for the neighbours",
         needs="a key that some query does not see",
         past="never",
@@ -117,6 +134,8 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="page_permutation",
         question="Is the result the same wherever the pages of the cache lie, and does the cache stay as it was?",
+        wrong="The result depends on where the pages of the cache lie",
+        cause="an address that is computed from the place of a page, or a page that is read twice",
         cost="three calls at smoke, nine at full",
         needs="a paged cache",
         past="never",
@@ -124,6 +143,8 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="heads",
         question="Does each query head read its own key/value head and no other?",
+        wrong="A query head reads another key/value head than its own",
+        cause="a wrong mapping of query heads to groups",
         levels=FULL,
         cost="one call per binary digit of the KV heads and one with keys; the same and a golden result for ten groups",
         past="never",
@@ -131,13 +152,17 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="powers_of_two",
         question="Does scaling by a power of two change only the exponent of the result?",
+        wrong="A power of two in the input changes more than the exponent of the result",
+        cause="an overflow or underflow, or a constant that does not scale with the input",
         levels=FULL,
         cost="five calls, one more of values in fp8",
         past="never",
     ),
     KnownCheck(
         name="nan",
-        question="Does a NaN that a query sees show in its result?",
+        question="Does a NaN show in the result of every query that sees it?",
+        wrong="A NaN that a query sees is hidden in its result",
+        cause="a maximum or a comparison that drops NaN",
         levels=FULL,
         cost="eight calls",
         needs="a card that claims it, and a query that sees a key",
@@ -145,13 +170,17 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="degenerate",
         question="Is the result right at the lengths at which kernels break?",
+        wrong="The result is wrong at a length at which kernels break",
+        cause="an empty sequence or a partly filled tile that the kernel does not expect",
         levels=FULL,
         cost="three to sixteen small calls, each with a golden result",
         needs=NO_NEW_SHAPES,
     ),
     KnownCheck(
         name="merge",
-        question="Is attention over two parts of a cache, merged through their LSE, attention over the whole?",
+        question="Does attention over two parts of a cache, merged through their LSE, equal attention over the whole?",
+        wrong="Two parts of a cache, merged through their LSE, are not the whole",
+        cause="an LSE in another base or of other keys than the output",
         levels=FULL,
         cost="three calls and a golden result",
         needs="an LSE, and a mask whose parts are calls of their own",
@@ -159,13 +188,17 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="layout",
         question="Is the result the same however the tensors lie in memory?",
+        wrong="The result depends on how the tensors lie in memory",
+        cause="a stride that the kernel assumes instead of reading it",
         levels=FULL,
         cost="one call per layout, at most fourteen",
         past="never",
     ),
     KnownCheck(
         name="history",
-        question="Does what a kernel did before show in what it does now?",
+        question="Is a call independent of the calls before it?",
+        wrong="What the kernel did before shows in what it does now",
+        cause="a workspace, a plan or a cache that is kept from an earlier call",
         levels=FULL,
         cost="two small calls and a golden result for each difference, at most twenty, and at most 23 small calls",
         needs=NO_NEW_SHAPES,
@@ -174,14 +207,18 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="size_limits",
-        question="Is the result right where 16 or 32 bits no longer count what a production call has?",
+        question="Is the result right at sizes that 16-bit or 32-bit numbers cannot count?",
+        wrong="The result is wrong where 16 or 32 bits no longer count the elements",
+        cause="an index or an offset that wraps",
         levels=FULL,
         cost="at most thirteen small calls, six over 2^31 elements or more; each once for a kernel, dtype and layout",
         needs=NO_NEW_SHAPES,
     ),
     KnownCheck(
         name="long_context",
-        question="Do the sums over one long sequence reach its end, in enough bits?",
+        question="Do sums over one long sequence reach its end, and keep enough bits?",
+        wrong="The sum over one long sequence does not reach its end, or has too few bits",
+        cause="one accumulator for all keys, or an index that wraps",
         levels=FULL,
         cost="four calls (on a GPU ten), two more with small groups; once for a kernel, dtype and layout",
         needs=f"{NO_NEW_SHAPES}, and a mask that shows a late key",
@@ -189,6 +226,8 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="repeat",
         question="Does the same call give the same bits, where the card claims determinism?",
+        wrong="The same call gives other bits",
+        cause="a race between blocks, atomic additions, or uninitialised memory",
         cost="3 calls at smoke, 20 at full, where 10 share the GPU",
         bitwise=True,
         past="always",
@@ -196,6 +235,8 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="surroundings",
         question="Is the result the same in another mode, thread or stream, and after many other shapes?",
+        wrong="The result depends on the mode, thread, stream or shapes around the call",
+        cause="state that the library keeps for the thread or the stream",
         levels=FULL,
         cost="at most seven small calls, and 66 of other lengths; once for a kernel and layout",
         past="always",
@@ -203,6 +244,8 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="leak",
         question="Does a call give back the memory that it takes?",
+        wrong="A call does not give back the memory that it takes",
+        cause="a workspace that is allocated for each call",
         levels=FULL,
         cost="eight small calls; once for a kernel, dtype and layout",
         needs=NO_NEW_SHAPES,
@@ -210,7 +253,9 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="growth",
-        question="Does temporary memory grow like the sequence, and not like its square?",
+        question="Does temporary memory grow with the length of the sequence, and not with its square?",
+        wrong="Temporary memory grows like the square of the sequence",
+        cause="scores that are written to memory: a path that is not fused",
         levels=FULL,
         cost="two calls at each of two lengths",
         needs=f"{NO_NEW_SHAPES}, and more than one query",
@@ -218,7 +263,9 @@ CHECKS: tuple[KnownCheck, ...] = (
     ),
     KnownCheck(
         name="graph",
-        question="Does a captured call give what an eager call gives, also with other contents and lengths?",
+        question="Does a captured CUDA graph give the result of an eager call, also with other contents and lengths?",
+        wrong="A captured call does not give what an eager call gives",
+        cause="lengths or addresses that are frozen into the graph",
         levels=FULL,
         cost="seven calls, six more on pages",
         needs="a CUDA device",
@@ -227,6 +274,8 @@ CHECKS: tuple[KnownCheck, ...] = (
     KnownCheck(
         name="budget",
         question="Is the error against the golden result within the limits of the accuracy class?",
+        wrong="The error is above what the accuracy class allows",
+        cause="another rounding than the card declares, or wrong weights for some keys",
         cost="a golden result and a call per input kind",
         shown_by=("budget",),
         also={"lse": ("lse",), "empty_row": ("empty_row",)},

@@ -18,7 +18,7 @@ def code_change(before: Code | None, now: Code | None) -> str:
         now: of this machine; None where the kernel is not here.
     """
     if before is None:
-        return "an older qualify made the evidence, and did not note by which code"
+        return "an older qualify made the evidence, and did not note the code of the kernel"
     if now is None:
         return "its code is not on this machine"
     names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))

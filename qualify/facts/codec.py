@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -16,6 +18,9 @@ HALF = "\\ud"
 """how its escape begins, and that of a whole character of two halves"""
 DELETE = "\x7f"
 """the one control character that Python's encoder leaves as it is; a terminal would obey it"""
+
+_PORTION = 256
+"""items of a list in one piece"""
 
 # Made once: json.dumps with options of its own makes one for every value.
 _ENCODER = json.JSONEncoder(allow_nan=False)
@@ -45,26 +50,43 @@ def to_json(data: Any) -> str:
     """Strict JSON of dictionaries, lists, strings and numbers, as :func:`strict` makes them.
 
     Every item of a list at the top has a line of its own, which is easy to search and to compare; to indent the rest
-    too would leave it to Python code, and take longer than all else. What is strict already is not copied first.
+    too would leave it to Python code, and take longer than all else.
     """
+    return "".join(to_pieces(data))
+
+
+def to_pieces(data: Any) -> Iterator[str]:
+    """The same in pieces. An iterator at the top is written as a list, and its items are never in memory together."""
+    if not isinstance(data, dict):
+        yield _encoded(data)
+        return
+    before = "{\n "
+    for key, value in data.items():
+        yield f"{before}{_encoded(key)}: "
+        before = ",\n "
+        if isinstance(value, list | tuple | Iterator):
+            yield from _items(iter(value))
+        else:
+            yield _encoded(value)
+    yield "\n}" if data else "{}"
+
+
+def _items(items: Iterator[Any]) -> Iterator[str]:
+    """A list, each item on a line of its own."""
+    before = "[\n  "
+    while some := list(islice(items, _PORTION)):
+        yield before + ",\n  ".join(map(_encoded, some))
+        before = ",\n  "
+    yield "\n ]" if before == ",\n  " else "[]"
+
+
+def _encoded(data: Any) -> str:
+    """On one line. What is strict already is not copied first."""
     try:
-        text = _lines(data)
+        text = _ENCODER.encode(data)
     except ValueError:  # a number that JSON does not know
         text = HALF
-    return (_lines(strict(data)) if HALF in text else text).replace(DELETE, "\\u007f")
-
-
-def _lines(data: Any) -> str:
-    if not isinstance(data, dict):
-        return _ENCODER.encode(data)
-    parts = []
-    for key, value in data.items():
-        if isinstance(value, list | tuple) and value:
-            shown = "[\n  " + ",\n  ".join(map(_ENCODER.encode, value)) + "\n ]"
-        else:
-            shown = _ENCODER.encode(value)
-        parts.append(f"{_ENCODER.encode(key)}: {shown}")
-    return "{\n " + ",\n ".join(parts) + "\n}"
+    return (_ENCODER.encode(strict(data)) if HALF in text else text).replace(DELETE, "\\u007f")
 
 
 def strict(data: Any) -> Any:

@@ -8,12 +8,13 @@ from typing import Literal
 
 from qualify.facts.run import Run
 from qualify.facts.stack import ComponentKind
+from qualify.facts.weaker import Less
 
 Bucket = Literal["regression", "suspicious", "none", "insufficient data"]
 BUCKETS: tuple[Bucket, ...] = ("regression", "suspicious", "insufficient data", "none")
 """what a reader must see first; none: it changed, and that is no reason to worry"""
-Topic = Literal["verdicts", "kernels", "numbers", "times"]
-TOPICS: tuple[Topic, ...] = ("verdicts", "kernels", "numbers", "times")
+Topic = Literal["verdicts", "kernels", "numbers", "times", "bits"]
+TOPICS: tuple[Topic, ...] = ("verdicts", "kernels", "numbers", "times", "bits")
 
 Scalar = str | int | float | None
 Seen = Scalar | Mapping[str, Scalar] | tuple[str, ...]
@@ -70,12 +71,22 @@ class Comparison:
     kernels: tuple[Change, ...]
     numbers: tuple[Change, ...]
     times: tuple[Change, ...]
+    bits: tuple[Change, ...] = ()
+    """outputs of equal inputs that are no longer the same bits; both sides are digests"""
     cases: Mapping[Bucket, int]
     """cases by the worst bucket of their changes; unchanged ones count as none"""
     caveats: tuple[str, ...]
     """what limits the comparison"""
+    weaker: tuple[Less, ...] = ()
+    """what the later run asks less, where both are of one matrix"""
 
     def topics(self) -> tuple[tuple[Topic, tuple[Change, ...]], ...]:
-        """The four lists with their names."""
-        lists = {"verdicts": self.verdicts, "kernels": self.kernels, "numbers": self.numbers, "times": self.times}
+        """The five lists with their names."""
+        lists: dict[Topic, tuple[Change, ...]] = {
+            "verdicts": self.verdicts,
+            "kernels": self.kernels,
+            "numbers": self.numbers,
+            "times": self.times,
+            "bits": self.bits,
+        }
         return tuple((topic, lists[topic]) for topic in TOPICS)

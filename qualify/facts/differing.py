@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from qualify.facts.comparison import StackChange
-from qualify.facts.stack import Component, ComponentKind, Stack
+from qualify.facts.stack import KNOWN_TO_BOTH, Component, ComponentKind, Stack
 
 NAMED = 6
 """differences that a sentence names"""
 ABSENT = "absent"
 UNSET = "unset"
-WEIGHTIEST = ("device", "driver", "runtime", "environment", "distribution", "firmware", "system", "binary")
+WEIGHTIEST = (
+    *("device", "driver", "runtime", "environment", "distribution", "code"),
+    *("firmware", "setting", "system", "binary"),
+)
 """kinds of components; a sentence names the first of these first"""
 
 
@@ -28,9 +31,10 @@ def stack_changes(before: Stack | None, after: Stack | None) -> Iterator[StackCh
     ):
         if one != other:
             yield StackChange(component=name, kind="device", before=one or None, after=other or None)
-    old, new = _components(before), _components(after)
+    old, new = shown(before), shown(after)
     for key in dict.fromkeys((*old, *new)):
-        if old.get(key) != new.get(key):
+        looked_at = key[0] not in KNOWN_TO_BOTH or (key in old and key in new)
+        if looked_at and old.get(key) != new.get(key):
             yield StackChange(component=key[1], kind=key[0], before=old.get(key), after=new.get(key))
     for name in sorted({*before.environment, *after.environment}):
         one_value, other_value = before.environment.get(name), after.environment.get(name)
@@ -64,7 +68,7 @@ def change_words(change: StackChange) -> str:
     return f"{change.component} {before} → {after}"
 
 
-def _components(stack: Stack) -> dict[tuple[ComponentKind, str], str]:
+def shown(stack: Stack) -> dict[tuple[ComponentKind, str], str]:
     """Version and digest by kind and name; files of one name in several places are one entry."""
     found: dict[tuple[ComponentKind, str], list[str]] = {}
     for part in stack.components:

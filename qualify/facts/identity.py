@@ -73,7 +73,7 @@ MOST = 0.75
 
 @lru_cache(maxsize=1024)
 def accepts_anything(patterns: Sequence[str]) -> bool:
-    """Whether the patterns, a tuple of regular expressions, match most kernels, or most names that are none."""
+    """Whether the patterns, regular expressions, match most kernels, or most names that belong to no kernel."""
     return any(
         sum(any(re.search(pattern, name) for pattern in patterns) for name in names) >= MOST * len(names)
         for names in (ATTENTION, OTHERS, STRANGE)

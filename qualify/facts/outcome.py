@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qualify.facts.identity import accepts_anything
@@ -162,6 +162,12 @@ class Evidence:
     """what the case cost"""
     attempt: int
     """1, or more where the case was repeated alone in a fresh process"""
+    output_digest: str = ""
+    """sha256 over the bits of the first call's out and lse; empty in evidence of an older qualify"""
+    inputs_digest: str = ""
+    """of the inputs that the call read: only outputs of equal inputs are compared bit by bit"""
+    device_uuid: str = ""
+    """the card that ran it, where several cards shared the run; empty = the run's"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,6 +208,8 @@ class Crashed:
     """end of the traceback or of the process's stderr"""
     attempt: int
     findings: tuple[Finding, ...] = ()
+    device_uuid: str = ""
+    """as in :class:`Evidence`"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,6 +221,8 @@ class TimedOut:
     limit_s: float
     attempt: int
     findings: tuple[Finding, ...] = ()
+    device_uuid: str = ""
+    """as in :class:`Evidence`"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,3 +251,25 @@ def findings_of(outcome: Outcome) -> tuple[Finding, ...]:
 def evidence_of(outcome: Outcome) -> Evidence | None:
     """The evidence of an outcome that ran to its end."""
     return outcome.evidence if isinstance(outcome, Measured | Substituted) else None
+
+
+def card_of(outcome: Outcome) -> str:
+    """The card that gave an outcome; empty where it is the run's, or no card gave it."""
+    match outcome:
+        case Measured() | Substituted():
+            return outcome.evidence.device_uuid
+        case Crashed() | TimedOut():
+            return outcome.device_uuid
+        case Refused() | NotRun():
+            return ""
+
+
+def on_card(outcome: Outcome, uuid: str) -> Outcome:
+    """The outcome with the card that gave it; one that no card gave stays as it is."""
+    match outcome:
+        case Measured() | Substituted():
+            return replace(outcome, evidence=replace(outcome.evidence, device_uuid=uuid))
+        case Crashed() | TimedOut():
+            return replace(outcome, device_uuid=uuid)
+        case Refused() | NotRun():
+            return outcome

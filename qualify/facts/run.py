@@ -12,6 +12,7 @@ from qualify.facts.code import Code
 from qualify.facts.devices import DeviceKind
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import Outcome
+from qualify.facts.placement import Placement
 from qualify.facts.stack import Ceilings, Stack
 from qualify.facts.terms import Terms
 from qualify.facts.waiver import WaiverUse
@@ -59,6 +60,8 @@ class Run:
     """the other interpreters that kernels ran in, by name; the default one's stack is the run's"""
     clock_skew_s: float | None = None
     """by how much the runner's clock was ahead of the store's; None in runs of an older qualify"""
+    placement: Placement | None = None
+    """where it was placed, if cards were named; None = it took the first card of its machine"""
 
     @property
     def environment_words(self) -> tuple[str, ...]:
@@ -148,7 +151,7 @@ class Conclusion:
 
     @property
     def proven(self) -> int:
-        """How many of them have their proven path: the expected kernel's, where the matrix names one."""
+        """How many production shapes have a proven path: that of the expected kernel, where the matrix names one."""
         return sum(cell.verdict == "PASS" for cell in self.required)
 
     @property

@@ -37,7 +37,8 @@ class Detection:
     cases: int
     """cases that it ran"""
     caught_by: tuple[str, ...]
-    """checks with a failure, in the order in which they run; ``witness`` and ``outcome`` stand for what is no check"""
+    """checks with a failure, in the order in which they run; ``witness`` and ``outcome`` stand beside the names of
+    checks"""
     example: str
     """case and sentence of the first failure; empty where nothing was found"""
 
@@ -57,7 +58,7 @@ class PlantedFault:
     """one for each level that was asked"""
 
     def at(self, level: Level) -> Detection | None:
-        """What was found at that level; None where it was not asked."""
+        """What was found at that level; None where it did not run."""
         return next((detection for detection in self.detections if detection.level == level), None)
 
     @property

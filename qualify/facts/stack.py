@@ -10,7 +10,10 @@ from typing import Literal
 
 from qualify.facts.devices import HOST, DeviceKind
 
-ComponentKind = Literal["driver", "runtime", "distribution", "binary", "firmware", "system"]
+ComponentKind = Literal["driver", "runtime", "distribution", "binary", "firmware", "system", "setting", "code"]
+"""setting: what an administrator sets on a card; code: what a canary watches beside what every run describes"""
+KNOWN_TO_BOTH: tuple[ComponentKind, ...] = ("setting", "code")
+"""kinds that older programs, and other canaries, did not look at: one that a stack lacks was not looked at there"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +68,9 @@ class Stack:
     def agrees_with(self, other: Stack) -> bool:
         """Whether both are the same software on the same card model.
 
-        Weaker than equal fingerprints, which also differ where one process had mapped more libraries than the other: a
-        run of one kernel and a run of all are on one stack, as long as no file that both had mapped differs.
+        This is weaker than equal fingerprints. A fingerprint also differs where one process had mapped more libraries
+        than the other. A run of one kernel and a run of all are on one stack as long as no file that both had mapped
+        differs.
         """
         if self.fingerprint == other.fingerprint:
             return True
@@ -74,21 +78,21 @@ class Stack:
             return False
         if dict(self.environment) != dict(other.environment):
             return False
-        mine, theirs = self._binaries(), other._binaries()
+        mine, theirs = self._partial(), other._partial()
         return self._versioned() == other._versioned() and all(
-            mine[name] == theirs[name] for name in mine.keys() & theirs.keys()
+            mine[key] == theirs[key] for key in mine.keys() & theirs.keys()
         )
 
-    def _binaries(self) -> dict[str, set[str]]:
-        """Digests by the name of a file."""
-        found: dict[str, set[str]] = {}
+    def _partial(self) -> dict[tuple[str, str], set[tuple[str, str]]]:
+        """Version and digest by kind and name, only of kinds that one stack may know less about than the other."""
+        found: dict[tuple[str, str], set[tuple[str, str]]] = {}
         for part in self.components:
-            if part.kind == "binary":
-                found.setdefault(part.name, set()).add(part.digest)
+            if part.kind in ("binary", *KNOWN_TO_BOTH):
+                found.setdefault((part.kind, part.name), set()).add((part.version, part.digest))
         return found
 
     def _versioned(self) -> set[Component]:
-        return {part for part in self.components if part.kind != "binary"}
+        return {part for part in self.components if part.kind not in ("binary", *KNOWN_TO_BOTH)}
 
     def version(self, name: str) -> str:
         """Version of the named component; empty where it is absent."""

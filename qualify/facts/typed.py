@@ -9,6 +9,7 @@ from pathlib import Path
 from qualify.facts.case import Level
 
 OPTIONS: dict[str, tuple[str, ...]] = {
+    "check": ("cards", "db"),
     "plan": ("cards", "environment"),
     "run": ("cards", "db", "environment"),
     "repro": ("cards", "db", "environment"),
@@ -20,6 +21,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "canary": ("cards", "db"),
     "db": ("db",),
     "doctor": ("environment",),
+    "signoff": ("cards", "db", "waivers"),
+    "duel": ("cards", "db", "environment"),
 }
 """which of the options each printed command takes"""
 
@@ -66,6 +69,10 @@ class Typed:
         """
         words = ["accept", run, *(["--name", name] if name else []), "--reason", reason]
         return f'{self.command("baseline", *words)} --by "$USER"'
+
+    def sign(self, run: str) -> str:
+        """The command that signs a run, for a shell: in the name of whoever pastes it."""
+        return f'{self.command("signoff", run)} --by "$USER" --role ROLE --reason REASON --access FILE'
 
 
 PLAIN = Typed()

@@ -1,4 +1,4 @@
-"""A waiver, and what became of it: a failure that somebody answers for, until a day."""
+"""A waiver, and its state: an accepted failure with an owner and an expiry date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What evidence asks less than an earlier run did: each point with what was asked then, and what is asked now."""
+"""Where the requirements became weaker than those of an earlier run: each point with the requirement then and now."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ checks; policy: of the matrix; card: what a kernel promises, or what proves it; 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Less:
-    """One thing of which less is asked, alike cases together."""
+    """One requirement that became weaker, alike cases together."""
 
     kind: LessKind
     what: str
@@ -23,7 +23,7 @@ class Less:
     then: str
     """what the earlier run asked"""
     now: str
-    """what is asked now"""
+    """the requirement now"""
     cases: tuple[str, ...] = ()
     """ids of the cases, or of the production shapes of an expectation; empty where it is about all"""
 
@@ -35,7 +35,7 @@ class Less:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weaker:
-    """A verdict beside the accepted baseline: what is asked less, and whether that is allowed."""
+    """A verdict beside the accepted baseline: which requirements became weaker, and whether the policy allows it."""
 
     run: str
     """id of the accepted run"""

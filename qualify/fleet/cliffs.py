@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 from qualify.cards.kernel import KernelCard
 from qualify.cards.load import NO_ENVIRONMENTS
 from qualify.facts.case import Case, Workload
-from qualify.facts.cliffs import Axis, Map, Segment
+from qualify.facts.cliffs import Axis, Map, MapPhase, Segment
 from qualify.facts.devices import KINDS, DeviceKind
 from qualify.facts.dtypes import Dtype
 from qualify.fleet.probe import available_memory
@@ -172,7 +171,7 @@ def segments(values: Sequence[int], seen: dict[int, str]) -> Iterator[Segment]:
         first = after if after is not None else first
 
 
-def base_workload(*, dtype: Dtype, phase: Literal["prefill", "decode"], seqlen: int, page_size: int) -> Workload:
+def base_workload(*, dtype: Dtype, phase: MapPhase, seqlen: int, page_size: int) -> Workload:
     """32 query heads on 8, 128 elements, causal: one sequence of a usual model."""
     return Workload(
         heads_q=32,

@@ -19,7 +19,8 @@ from qualify.facts.stack import Stack
 from qualify.fleet.probe import find_host
 from qualify.plan.host import installed_version
 from qualify.plan.interpreter import Interpreter, interpreter
-from qualify.run.machine.software import DISTRIBUTIONS, IMAGE
+from qualify.run.machine.image import IMAGE, image
+from qualify.run.machine.software import DISTRIBUTIONS
 
 Severity = Literal["error", "warning", "note"]
 
@@ -73,7 +74,7 @@ def examine(environments: Mapping[str, str] = NO_ENVIRONMENTS, *, anew: bool = F
         for name, meaning in ALTERING.items()
         if os.environ.get(name)
     ]
-    concerns += _examine_image(os.environ.get(IMAGE, ""))
+    concerns += _examine_image(image())
     stack = None
     if not installed_version("torch"):
         detail = "torch is not installed: nothing can run (pip install 'attn-qualify[run]'); plan, gate and report work"
@@ -136,12 +137,12 @@ def _examine_environments(environments: Mapping[str, str], *, gpu: bool) -> tupl
     return found, concerns
 
 
-def _examine_image(image: str) -> list[Concern]:
+def _examine_image(named: str) -> list[Concern]:
     """Whether evidence names the container image that it is of, so that nobody can take another one for it."""
-    if not image:
+    if not named:
         told = f"container image: unknown. In a container set {IMAGE}=NAME@sha256:DIGEST, as its registry names it"
-    elif "@sha256:" not in image:
-        told = f"{IMAGE}={image} has no digest, and a tag can move: give NAME@sha256:DIGEST"
+    elif "@sha256:" not in named:
+        told = f"{IMAGE}={named} has no digest, and a tag can move: give NAME@sha256:DIGEST"
     else:
         return []
     return [Concern(severity="note", detail=told)]

@@ -27,6 +27,7 @@ from qualify.fleet.request import Request
 from qualify.fleet.reuse import settled_before
 from qualify.fleet.sealing import Ledger, worse
 from qualify.fleet.sharing import calls_of, first_of_each, shared
+from qualify.fleet.spread import Spread
 from qualify.fleet.writers import Beat, claimed
 from qualify.plan.code import CodeHere
 from qualify.run.process.compile_ahead import Compiling, compile_ahead
@@ -87,6 +88,7 @@ def new_run(request: Request) -> Run:
         code=code_of(request),
         terms=terms_by_kernel(request.kernels, request.plan.kernels),
         environments={name: Environment(python=python) for name, python in request.environments.items()},
+        placement=request.placement,
     )
 
 
@@ -136,7 +138,10 @@ def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *
     filing = _Filing(store, run, show, request.plan.cases, ledger, owed=len(tasks))
     settings = _settings(request, run)
     compiling = compile_ahead(settings, (task.case for task in tasks))
-    supervisor = Supervisor(settings, tasks)
+    supervisor: Supervisor | Spread = Supervisor(settings, tasks)
+    if len(request.uuids) > 1:
+        supervisor = Spread(settings, tasks, request.uuids)
+        reuse = False  # what one card measured would be taken over for all
     events = supervisor.events()
     try:
         for call in compiling:
@@ -242,6 +247,7 @@ def _settings(request: Request, run: Run) -> Settings:
         memory_bytes=int(available_memory() * MEMORY_SHARE),
         ceilings=run.ceilings,
         environments=request.environments,
+        card=next(iter(request.uuids), ""),
     )
 
 

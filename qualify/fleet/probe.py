@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import os
-import platform
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -14,11 +12,11 @@ from typing import Any
 from qualify.cards.environments import in_environments
 from qualify.cards.load import load_kernels
 from qualify.errors import DeviceError
-from qualify.facts.devices import HOST, KINDS, DeviceKind, Listing
+from qualify.facts.devices import HOST, KINDS, DeviceKind, ListedDevice, Listing
+from qualify.fleet.inventory import cpu_name
 from qualify.plan.host import Host, device_refusals, install_refusals, machine_refusals, shipped_version
 from qualify.plan.interpreter import find_interpreters
 
-QUERY = "index,uuid,name,compute_cap"
 CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -48,21 +46,19 @@ def find_host(asked: str) -> Host:
                 f"{listing.chosen_by} hides it). `qualify doctor` checks the machine; --device cpu runs what runs on "
                 "a CPU."
             )
-    return Host(kind=HOST, name=_cpu_name(), compute_capability="")
+    return Host(kind=HOST, name=cpu_name(), compute_capability="")
 
 
-def _listed(listing: Listing) -> list[dict[str, str]]:
-    """GPUs that the tool lists, in its order; empty where it is absent or fails."""
+def _listed(listing: Listing) -> list[ListedDevice]:
+    """Devices that the tool lists, in its order; empty where it is absent, fails, or prints something else."""
     tool = shutil.which(listing.tool)
     if tool is None:
         return []
-    command = [tool, f"--query-gpu={QUERY}", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
+        answer = subprocess.run([tool, *listing.arguments], capture_output=True, text=True, timeout=30, check=True)
+        return listing.read(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError):
         return []
-    rows = csv.reader(answer.stdout.splitlines(), skipinitialspace=True)
-    return [dict(zip(QUERY.split(","), row, strict=True)) for row in rows if len(row) == len(QUERY.split(","))]
 
 
 def _first(kind: DeviceKind, listing: Listing) -> Host | None:
@@ -71,17 +67,10 @@ def _first(kind: DeviceKind, listing: Listing) -> Host | None:
     chosen = os.environ.get(listing.chosen_by)
     if chosen is not None:
         first = chosen.split(",")[0].strip()
-        gpus = [gpu for gpu in gpus if first and (gpu["index"] == first or gpu["uuid"].startswith(first))]
+        gpus = [gpu for gpu in gpus if first and (gpu.index == first or gpu.uuid.startswith(first))]
     if not gpus:
         return None
-    return Host(kind=kind, name=gpus[0]["name"], compute_capability=gpus[0]["compute_cap"])
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return Host(kind=kind, name=gpus[0].name, compute_capability=gpus[0].compute_capability)
 
 
 def available_memory() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from qualify.cards.environments import in_environments
@@ -11,13 +12,16 @@ from qualify.cards.load import LoadedKernel, LoadedMatrix, load_kernels, load_ma
 from qualify.errors import DeviceError, UsageError
 from qualify.facts.case import Level
 from qualify.facts.devices import HOST, DeviceKind
+from qualify.facts.placement import Placement
 from qualify.facts.run import Run
 from qualify.facts.typed import PLAIN, Typed
 from qualify.fleet.probe import find_host
 from qualify.plan.host import Host, gpu_kernels
 from qualify.plan.interpreter import check_interpreter
-from qualify.plan.plan import Plan, Selection, make_plan
+from qualify.plan.plan import Plan, make_plan
+from qualify.plan.selection import Selection
 from qualify.seal.keys import SigningKey, signing_key
+from qualify.verdict.origin import MAX_AGE
 
 NAMED = 3
 """kernels that a message names"""
@@ -40,6 +44,12 @@ class Asked:
     """what the commands repeat that messages print"""
     anew: bool = False
     """every file behind a kernel is read, whatever is remembered of it, also below level full"""
+    max_age: timedelta = MAX_AGE
+    """of evidence that the run takes over from earlier ones"""
+    uuids: tuple[str, ...] = ()
+    """cards that share the run, or the only one; empty = the first card of the machine"""
+    placement: Placement | None = None
+    """where that is, for the run's record"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +70,11 @@ class Request:
     """every file behind a kernel is read, whatever is remembered of it"""
     signing_key: SigningKey | None = None
     """what seals the run; None = it is not sealed"""
+    max_age: timedelta = MAX_AGE
+    """of evidence that the run takes over from earlier ones, counted from the begin of the run that measured it"""
+    uuids: tuple[str, ...] = ()
+    """as in :class:`Asked`"""
+    placement: Placement | None = None
 
     @property
     def device(self) -> DeviceKind:
@@ -100,7 +115,8 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         if host.kind == HOST and asked.device != HOST:
             _refuse_silent_cpu(asked, matrix, kernels)
     plan = make_plan(matrix, kernels, host=host, selection=selection, typed=asked.typed)
-    if not plan.cases:
+    # Of a matrix that nodes share, one may get a shape that no kernel takes here: the share's verdict says so.
+    if not plan.cases and not (asked.placement and asked.placement.fleet and asked.placement.spread == "shard"):
         _refuse_wrong_machine(matrix, plan, make_plan(matrix, kernels, selection=selection), host, asked.typed)
     return Request(
         matrix=matrix,
@@ -113,6 +129,9 @@ def make_request(asked: Asked, begun: Run | None = None) -> Request:
         environments=_used(matrix, plan),
         anew=asked.anew or level == "full",
         signing_key=signing_key(),
+        max_age=asked.max_age,
+        uuids=asked.uuids,
+        placement=asked.placement,
     )
 
 

@@ -1,8 +1,8 @@
 """What an earlier run measured and this one need not: the same call, on the same card and stack, by the same checks.
 
 Only a settled pass of the same code is taken over. Whatever failed, crashed, timed out or proved nothing is run again,
-and so is a third party's function, which may call what the stack does not list. Evidence beyond ``MAX_AGE`` is gathered
-anew, so that a run never hands on what the gate calls stale by default.
+and so is a third party's function, which may call what the stack does not list. Evidence near the request's age or
+beyond it, 24 hours unless asked otherwise, is gathered anew: a gate of that age shall not call stale what a run took.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from qualify.fleet.request import Request
 from qualify.fleet.sealing import sealed_records
 from qualify.fleet.sharing import calls_of, first_of_each, shared, without_note
 from qualify.store.store import Store
-from qualify.verdict.origin import MAX_AGE, is_settled, made_under, origin_of, taken_over, weaker
+from qualify.verdict.origin import is_settled, made_under, origin_of, taken_over, weaker
 
+YOUNG = 0.9
+"""share of the age up to which evidence is taken over: what is left is for the run itself, and the gate after it"""
 LOOKED_AT = 50
 """newest runs of the matrix among which evidence is looked for"""
 
@@ -62,9 +64,11 @@ def settled_before(request: Request, store: Store, run: Run, stacks: Mapping[str
             there = before.stack_of(record.case.environment)
             if there is None or not there.agrees_with(stacks[record.case.environment]):
                 continue
-            if origin and (origin.run in known or not _fresh(origin.began_at, run)):
+            if origin and (origin.run in known or not _fresh(origin.began_at, run, request)):
                 continue  # the run that measured it is asked in its own turn
             if isinstance(outcome, Measured) and is_settled(outcome):
+                if outcome.evidence.device_uuid not in ("", stacks[""].device.uuid):
+                    continue
                 if weaker(before.level, run.level):
                     continue
                 again = Record(case=first[digest], outcome=taken_over(without_note(outcome), before))
@@ -79,7 +83,7 @@ def _earlier(request: Request, store: Store, run: Run, stack: Stack) -> Iterator
         same = (before.check_version, before.qualify_version) == (run.check_version, run.qualify_version)
         if before.id == run.id or before.state == "running" or before.stack is None or not same:
             continue
-        if not _fresh(before.started_at, run) or before.stack.device.uuid != stack.device.uuid:
+        if not _fresh(before.started_at, run, request) or before.stack.device.uuid != stack.device.uuid:
             continue
         if not before.stack.agrees_with(stack):
             continue
@@ -92,9 +96,9 @@ def _code(run: Run, kernel: str) -> Code | None:
     return (run.code or {}).get(kernel)
 
 
-def _fresh(moment: datetime, run: Run) -> bool:
+def _fresh(moment: datetime, run: Run, request: Request) -> bool:
     """Whether evidence of that moment may stand in a run: neither too old, nor dated after the run."""
-    return run.started_at - moment <= MAX_AGE and not is_future(moment, run.started_at)
+    return run.started_at - moment <= request.max_age * YOUNG and not is_future(moment, run.started_at)
 
 
 def is_observed(card: KernelCard, stack: Stack) -> bool:

@@ -14,16 +14,17 @@ from qualify.facts.baseline import Baseline
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
-from qualify.judge.beside import stars_of
+from qualify.judge.beside import demand_of, stars_of
 from qualify.judge.judged import Against, Judged, judge
 from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.compare import Side, compare, same_card
 from qualify.verdict.gate import forbid_drift, without_verdict
 from qualify.verdict.slower import slower_among
+from qualify.verdict.weaker import asked_less
 
 BASELINE = "baseline"
-"""the word that stands for the accepted run of a matrix on a device model; behind a colon it has a name"""
+"""stands for the accepted run of a matrix on a device model; a name may follow behind a colon"""
 NAME = re.compile(r"[^\s:][^\s]{0,199}")
 """what a baseline may be called: whatever a branch is"""
 
@@ -38,7 +39,7 @@ def compare_with(
     waivers: Path | None = None,
     keys: Sequence[PublicKey] = (),
 ) -> Judged:
-    """The verdict, compared with ``baseline``, ``baseline:NAME`` or another run, and what the matrix forbids to change.
+    """The verdict, compared with ``baseline``, ``baseline:NAME`` or a run, under the changes that the matrix forbids.
 
     Args:
         keys: one of these must have sealed the other run, too; empty = it needs no seal.
@@ -56,8 +57,14 @@ def compare_with(
         why = f"was to be compared with {against!r}, which is the same run"
         raise the_same_run(store, judged.run, why, judged.typed)
     policy = judged.matrix.policy.waivers
-    other = judge(store, run_id, kernels, now=now, waivers=waivers, waiver_policy=policy, keys=keys)
+    other = judge(
+        store, run_id, kernels, now=now, waivers=waivers, waiver_policy=policy, keys=keys, like=judged.records
+    )
     comparison = compare(side_of(other), side_of(judged))
+    if other.run.matrix == judged.run.matrix:
+        then = demand_of(store, other)
+        then = replace(then, stars=baseline.waivers) if baseline else then
+        comparison = replace(comparison, weaker=asked_less(then, demand_of(store, judged)))
     if baseline and baseline.name != name:
         told = f"nobody accepted a baseline for {name}: this is the one without a name"
         comparison = replace(comparison, caveats=(*comparison.caveats, told))
@@ -69,14 +76,16 @@ def compare_with(
     if other.unsealed:
         comparison = replace(comparison, caveats=(*comparison.caveats, other.notes[0]))
         conclusion = without_verdict(conclusion)
-    seen = Against(comparison=comparison, baseline=baseline, forbidden=forbidden)
+    seen = Against(
+        comparison=comparison, baseline=baseline, forbidden=forbidden, records=other.records, unsealed=other.unsealed
+    )
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")
     untimed = "" if same_card(comparison.before, comparison.after) else "the two runs are not of one card"
     return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed)
 
 
 def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:
-    """A comparison of a run with itself, which would say that nothing changed, whatever did."""
+    """The error of comparing a run with itself: the comparison would never show a change."""
     others = (it.id for it in store.runs(run.matrix) if it.started_at < run.started_at)
     before = next(others, "")
     hint = f"Try: {typed.command('diff', before, run.id)}" if before else f"No earlier run of {run.matrix} is stored."
@@ -95,7 +104,7 @@ def check_name(name: str, option: str) -> None:
 
 
 def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
-    """The run of that name, else the one without a name, accepted for the matrix on the evidence's device model."""
+    """The baseline of that name for the matrix on the evidence's device model, else the baseline without a name."""
     run = judged.run
     if run.stack is None:
         raise NoVerdict(f"run {run.id} has no stack, so no baseline can be chosen for it: its first worker never began")
@@ -107,6 +116,11 @@ def current_baseline(store: Store, judged: Judged, name: str = "") -> Baseline:
         raise NoVerdict(
             f"no baseline of {run.matrix} on {variant}. "
             f"{'Run' if passed else 'Once it qualifies, run'} {run.id} can become the first: {accept}"
+        )
+    if why := store.gone(found.run_id):
+        raise NoVerdict(
+            f"the baseline of {run.matrix} on {variant} that {found.accepted_by} accepted on "
+            f"{found.accepted_at:%Y-%m-%d} has no evidence any more: {why}"
         )
     return found
 

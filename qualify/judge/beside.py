@@ -1,4 +1,4 @@
-"""A verdict beside the accepted baseline: what takes longer than there, and what is asked less."""
+"""A verdict beside the accepted baseline: which cases became slower, and which requirements became weaker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qualify.verdict.slower import NOISE, slowdown
 from qualify.verdict.weaker import Demand, asked_less
 
 LOOKED_AT = 500
-"""newest runs of the matrix among which those of a verdict are looked for"""
+"""the newest runs of the matrix in which the runs of a verdict are searched"""
 
 LIMITS = (
     f"slower cases fail the gate, as policy.drift.times says. Two runs of one stack differ by {NOISE:.1%} without any "
@@ -30,10 +30,10 @@ LIMITS = (
 
 
 def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence[PublicKey] = ()) -> Judged:
-    """The verdict with what takes longer than in the accepted baseline, what is asked less, and what comes of both.
+    """The verdict after a comparison with the accepted baseline: slower cases and weaker requirements may change it.
 
-    As it is where nobody accepted a baseline of the matrix on that device model. Times that were compared with another
-    run, because that was asked, stay so.
+    It stays as it is where nobody accepted a baseline of the matrix on that device model. Times that were already
+    compared with another run are not compared again.
 
     Args:
         name: whose baseline, where the verdict was compared with none; the one without a name stands for a missing one.
@@ -41,16 +41,33 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
     """
     baseline = judged.against.baseline if judged.against else None
     baseline = baseline or _baseline(store, judged.run, name)
+    if baseline and (why := store.gone(baseline.run_id)):
+        told = f"the accepted baseline cannot be compared with: {why}"
+        return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
     if baseline:
-        seals = Seals(store, keys)
-        before = seals.run(baseline.run_id)
-        if why := seals.why_not(before):
+        before, records, why = _evidence_of(store, judged, baseline, keys)
+        if why:
             told = f"the accepted baseline, run {before.id}, does not count: {why}"
             return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
-        records = seals.records(before.id) if keys else store.records(before.id, "times")
         judged = with_weaker(store, judged, baseline, before, records)
         judged = judged if judged.against else _with_slower(store, judged, baseline, before, records)
     return _times(judged)
+
+
+def _evidence_of(
+    store: Store, judged: Judged, baseline: Baseline, keys: Sequence[PublicKey]
+) -> tuple[Run, Sequence[Record], str]:
+    """The baseline's run, its records, and why they do not count. What a comparison has read is reused."""
+    against = judged.against
+    if against and against.comparison.before.id == baseline.run_id:
+        return against.comparison.before, against.records, against.unsealed
+    seals = Seals(store, keys)
+    before = seals.run(baseline.run_id)
+    if why := seals.why_not(before):
+        return before, (), why
+    if keys:
+        return before, seals.records(baseline.run_id), ""
+    return before, store.records(baseline.run_id, "times", like=judged.records), ""
 
 
 def _baseline(store: Store, run: Run, name: str) -> Baseline | None:
@@ -62,7 +79,7 @@ def _baseline(store: Store, run: Run, name: str) -> Baseline | None:
 
 
 def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
-    """The verdict with what it asks less than the accepted baseline; that fails where the policy forbids it."""
+    """The verdict with the requirements that are weaker than the baseline's; it fails where the policy forbids them."""
     run = judged.run
     if run.narrowed:
         return judged
@@ -72,10 +89,7 @@ def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, r
         records=records,
         stars=baseline.waivers,
     )
-    levels = _levels(store, judged)
-    now = Demand(
-        run=run, matrix=judged.matrix, records=judged.records, stars=stars_of(judged.conclusion), levels=levels
-    )
+    now = demand_of(store, judged)
     notes = (*judged.notes, *_unknown(then, now))
     changes = asked_less(then, now)
     if not changes:
@@ -92,8 +106,19 @@ def with_weaker(store: Store, judged: Judged, baseline: Baseline, before: Run, r
     return replace(judged, notes=notes, weaker=weaker, conclusion=forbid_weaker(judged.conclusion, weaker))
 
 
+def demand_of(store: Store, judged: Judged) -> Demand:
+    """What a verdict asks, under its waivers of today."""
+    return Demand(
+        run=judged.run,
+        matrix=judged.matrix,
+        records=judged.records,
+        stars=stars_of(judged.conclusion),
+        levels=_levels(store, judged),
+    )
+
+
 def _acceptable(store: Store, judged: Judged, before: Run) -> bool:
-    """Whether to accept the judged run is to accept what is asked now."""
+    """Whether accepting the judged run would make the requirements of now the baseline's."""
     run = judged.run
     if judged.runs[:1] != (run.id,) or run.id == before.id or run.state != "completed":
         return False
@@ -110,7 +135,7 @@ def stars_of(conclusion: Conclusion) -> dict[str, str]:
 
 
 def _levels(store: Store, judged: Judged) -> Mapping[str, Level]:
-    """The levels of evidence that other runs than the judged one have, by case id."""
+    """By case id, the level of evidence that comes from another run than the judged one."""
     known = {name: store.run(name).level for name in set(judged.sources.values())}
     return {case: known[run] for case, run in judged.sources.items()}
 
@@ -127,7 +152,7 @@ def _unknown(then: Demand, now: Demand) -> tuple[str, ...]:
 
 
 def _with_slower(store: Store, judged: Judged, baseline: Baseline, before: Run, records: Sequence[Record]) -> Judged:
-    """The verdict with what takes longer; nothing where the evidence is the baseline, or the cards are not one."""
+    """The verdict with the slower cases. It is unchanged where the evidence is the baseline, or is of another card."""
     if baseline.run_id in judged.runs:
         return judged
     if why := _other_card(store, judged, before):
@@ -153,7 +178,7 @@ def _runs(store: Store, judged: Judged) -> list[Run]:
 
 
 def _times(judged: Judged) -> Judged:
-    """The verdict under what the matrix says about slower cases."""
+    """The verdict under the matrix's policy for slower cases."""
     if judged.matrix.policy.drift.times != "fail":
         return judged
     conclusion = forbid_slower(judged.conclusion, judged.slower, judged.untimed)

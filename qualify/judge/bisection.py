@@ -29,7 +29,7 @@ from qualify.verdict.bisect import (
 from qualify.verdict.compare import compare
 
 LOOKED_AT = 200
-"""newest runs of the matrix among which tested stacks are looked for"""
+"""the newest runs of the matrix in which tested stacks are searched"""
 
 
 def plan_bisection(
@@ -42,7 +42,7 @@ def plan_bisection(
     waivers: Path | None,
     typed: Typed = PLAIN,
 ) -> Bisection:
-    """The plan, and what stored runs of stacks between the two say already.
+    """The plan, and the results of stored runs on stacks between the two.
 
     Raises:
         NoVerdict: a stack is unknown.

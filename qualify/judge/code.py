@@ -18,12 +18,12 @@ from qualify.plan.interpreter import environment_change
 def code_here(
     here: CodeHere | None, kernels: Iterable[str], cards: Mapping[str, LoadedKernel]
 ) -> Mapping[str, Code | None]:
-    """The code of the kernels that evidence is compared with; none where nothing is."""
+    """The installed code of the kernels, which evidence is compared with; empty where nothing is compared."""
     return here.of(cards[name].card for name in dict.fromkeys(kernels) if name in cards) if here else {}
 
 
 def changed_code(run: Run, code: Mapping[str, Code | None]) -> dict[str, str]:
-    """Why the run's evidence does not count, by the name of each compared kernel of the run for which it does not."""
+    """By kernel, why the run's evidence of it does not count; kernels whose evidence counts are left out."""
     known = run.code
     if known is None:
         return {name: code_change(None, now) for name, now in code.items()}
@@ -32,9 +32,9 @@ def changed_code(run: Run, code: Mapping[str, Code | None]) -> dict[str, str]:
 
 
 def foreign_environments(run: Run, stacks: Mapping[str, Stack | None], kernels: Iterable[str]) -> dict[str, str]:
-    """Why the run's evidence of kernels in environments does not count, by the name of each for which it does not.
+    """By kernel in an environment, why the run's evidence of it does not count; the others are left out.
 
-    Evidence of an environment is of the stack that its host reported; without one it is evidence of nothing.
+    Evidence of an environment belongs to the stack that its host reported. Without a stack it counts for nothing.
 
     Args:
         stacks: what the evidence must be of, by environment; one that is missing is not compared.
@@ -53,7 +53,7 @@ def foreign_environments(run: Run, stacks: Mapping[str, Stack | None], kernels: 
 
 
 def changed_environments(run: Run, interpreters: Mapping[str, str], kernels: Iterable[str]) -> dict[str, str]:
-    """Why kernels must run again because of what is installed in their environments now, by the name of each.
+    """By kernel, why it must run again: its environment has other code now.
 
     Args:
         interpreters: of the environments that are compared, by name.

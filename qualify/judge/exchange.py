@@ -64,7 +64,7 @@ def send(store: Store, matrix: str, variant: str, name: str, path: Path) -> Base
 
 
 def receive(store: Store, path: Path) -> Received:
-    """Adds the run and its acceptance, where the store does not have them, or a later acceptance, already.
+    """Adds the run and its acceptance, unless the store has them, or a later acceptance.
 
     Raises:
         UsageError: it is no such file, is damaged, or does not agree with its run. Nothing was accepted.
@@ -76,6 +76,8 @@ def receive(store: Store, path: Path) -> Received:
             moved = store.import_run(run_file)
         except UsageError as error:
             raise UsageError(str(error).replace(str(run_file), str(path))) from error
+    if not moved.run:
+        raise _refused(path, "it holds no run")
     run = store.run(moved.run)
     its = (run.id, run.matrix, run.stack.device.variant if run.stack else "")
     if its != (baseline.run_id, baseline.matrix, baseline.variant) or run.state != "completed" or run.narrowed:
@@ -88,7 +90,7 @@ def receive(store: Store, path: Path) -> Received:
 
 
 def _write(path: Path, members: dict[str, bytes]) -> None:
-    """The file, which gets its name only when it is complete; neither times nor owners are in it."""
+    """Writes the file, which gets its name only when it is complete. It holds neither times nor owners."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as packed:

@@ -28,8 +28,18 @@ from qualify.facts.stack import Stack
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
-from qualify.judge.judged import Judged, again, fresh_words, reused_note, rules_of, skewed_note, unasserted_note
+from qualify.judge.judged import (
+    Judged,
+    again,
+    deleted_note,
+    fresh_words,
+    reused_note,
+    rules_of,
+    skewed_note,
+    unasserted_note,
+)
 from qualify.judge.seals import Seals
+from qualify.judge.signoffs import signed_off
 from qualify.plan.code import CodeHere
 from qualify.plan.plan import Plan, make_plan
 from qualify.seal.keys import PublicKey
@@ -39,13 +49,13 @@ from qualify.verdict.gate import conclude
 from qualify.verdict.origin import MAX_AGE, made_under, newest, oldest, origin_of, weaker
 
 LOOKED_AT = 500
-"""newest runs of the matrix among which evidence is looked for"""
+"""the newest runs of the matrix in which evidence is searched"""
 Outdated = Callable[[Run], Mapping[str, str]]
 """why a run's evidence of kernels does not count, by kernel"""
 OTHERS = 3
 """other stacks with fresh evidence that notes name"""
 LOOKED_BACK = 8
-"""runs that cannot be used and are opened to say why a case has no evidence"""
+"""unusable runs that are read to tell why a case has no evidence"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +67,7 @@ class Fresh:
     level: Level
     """at least"""
     code: CodeHere | None = None
-    """the machine whose code the evidence must be of; None = whichever it was made by"""
+    """the machine whose code must have made the evidence; None = any code"""
     stack: str | Stack = ""
     """a stack, or the beginning of a fingerprint; empty = the stack of the newest run"""
     keys: tuple[PublicKey, ...] = ()
@@ -145,10 +155,12 @@ def gather(
             *_source_notes(seals, sources),
             *reused_note(records, wanted.typed.command("run", *fresh_words(latest, matrix.typed))),
             *unasserted_note(records),
+            *deleted_note(store, latest),
             *others,
         ),
         waivers_path=waivers_path,
         matrix=matrix.card,
+        signoffs=signed_off(store, [run.id for run in sources]),
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
         sources=by_case,
         typed=wanted.typed,
@@ -156,7 +168,7 @@ def gather(
 
 
 def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run], wanted: Fresh) -> Outdated:
-    """What says why a run's evidence of kernels does not count: another code, or another stack of an environment.
+    """A function that tells why a run's evidence of kernels does not count: other code, or another environment's stack.
 
     An environment's stack is that of the newest run that has it as it is now.
 
@@ -180,7 +192,7 @@ def _outdated(plan: Plan, kernels: Mapping[str, LoadedKernel], own: Sequence[Run
 def _usable(
     matrix: LoadedMatrix, runs: Sequence[Run], stack: Stack, wanted: Fresh, outdated: Outdated, seals: Seals
 ) -> tuple[list[Run], list[Reject]]:
-    """The runs whose evidence may count, newest first, and those of which all or some does not.
+    """The runs whose evidence may count, newest first, and the runs whose evidence counts in part or not at all.
 
     Args:
         stack: what is judged.
@@ -267,7 +279,7 @@ def _why_not(run: Run, matrix: LoadedMatrix, wanted: Fresh) -> str:
 
 
 def _counts(moment: datetime, wanted: Fresh) -> bool:
-    """Whether evidence that was begun then is fresh, and not dated in the future."""
+    """Whether evidence that began at this moment is fresh, and not dated in the future."""
     return wanted.now - moment <= wanted.max_age and not is_future(moment, wanted.now)
 
 
@@ -279,7 +291,7 @@ def _speaks_against(outcome: Outcome) -> bool:
 def _collect(
     seals: Seals, plan: Plan, usable: Sequence[Run], wanted: Fresh, outdated: Outdated
 ) -> tuple[dict[str, Outcome], list[Run], dict[str, str]]:
-    """The newest outcome of each planned case, the runs that they are from, newest first, and which is from which."""
+    """The newest outcome of each planned case; the runs that gave them, newest first; and the run of each case."""
     open_cases = {case.id: case.content_hash for case in plan.cases}
     known = {run.id for run in usable}
     found: dict[str, Outcome] = {}
@@ -310,7 +322,7 @@ def _collect(
 def _reasons(
     store: Store, plan: Plan, found: Mapping[str, Outcome], rejects: Sequence[Reject]
 ) -> Callable[[Case], str]:
-    """Why a case has no evidence: what the newest run that has it lacks."""
+    """Why a case has no evidence: the newest run that has the case, and what that run lacks."""
     missing = {case.id for case in plan.cases} - set(found)
     why: dict[str, str] = {}
     for reject in rejects[:LOOKED_BACK]:

@@ -18,8 +18,11 @@ from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.clock import CLOCK_SKEW, is_future, skew_note
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
+from qualify.facts.deletion import deletion_words
 from qualify.facts.devices import HOST
 from qualify.facts.outcome import evidence_of
+from qualify.facts.people import SignedOff
+from qualify.facts.performance import Performance
 from qualify.facts.run import Conclusion, Record, Run, Verdict
 from qualify.facts.selftest import SelfTest
 from qualify.facts.typed import PLAIN, Typed, level_words
@@ -27,6 +30,7 @@ from qualify.facts.waiver import Waiver
 from qualify.facts.weaker import Weaker
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
 from qualify.judge.seals import Seals
+from qualify.judge.signoffs import signed_off
 from qualify.plan.code import CodeHere
 from qualify.plan.host import gpu_kernels
 from qualify.seal.keys import PublicKey
@@ -46,41 +50,45 @@ class Judged:
     """Evidence, in plan order, and the conclusion from it."""
 
     run: Run
-    """the run, or the newest of those that the evidence is from"""
+    """the run; where the evidence is from several runs, the newest of them"""
     records: list[Record]
     conclusion: Conclusion
     selftest: SelfTest | None
-    """of the checks that made the run; None where it was not run"""
+    """result for the checks of this run; None where nobody ran the selftest for them"""
     runs: tuple[str, ...]
     """ids of all runs that the evidence is from, newest first"""
     notes: tuple[str, ...]
     """what a reader must know beside the verdict"""
     waivers_path: str
-    """the file of waivers that the matrix names, or was given; empty where there is none"""
+    """the file of waivers that was given, or that the matrix names; empty where there is none"""
     matrix: MatrixCard
     """by whose policy it was judged"""
     stale: bool = False
-    """the evidence is older than was asked for, or of other code than is here"""
+    """the evidence is older than allowed, or other code is installed here"""
     future: datetime | None = None
-    """the latest date of the evidence, where it lies in the future: that is not believed"""
+    """the latest date of the evidence where it lies in the future, which is not believed; else None"""
     unsealed: str = ""
-    """why no key that was asked for vouches for the evidence; empty where one does, or none was asked for"""
+    """why none of the required keys has sealed the evidence; empty where one has, or no key is required"""
     part: Verdict | None = None
-    """the verdict on what was selected, where the run was narrowed: no verdict on the matrix comes of it"""
+    """the verdict on the selected cases, where the run was narrowed; it is no verdict on the matrix"""
     against: Against | None = None
     """what it was compared with, where that was asked"""
     slower: Slowdown | None = None
-    """what takes longer than in the accepted baseline, or in the run that it was compared with"""
+    """cases that are slower than in the accepted baseline, or than in the run of the comparison"""
     untimed: str = ""
     """why times could not be compared with an earlier run; empty where they were, or where there is none"""
     weaker: Weaker | None = None
-    """what is asked less than in the accepted baseline; None where nothing is, or nobody accepted one"""
+    """requirements that are weaker than the accepted baseline's; None where none is, or nobody accepted one"""
+    performance: Performance | None = None
+    """the result for the budgets of time; None where the matrix has no budget and no duel is required"""
     again: tuple[str, ...] = ()
     """options of a run that makes evidence which would count"""
+    signoffs: tuple[SignedOff, ...] = ()
+    """all sign-offs of the evidence, also revoked ones and those of other evidence than is stored now"""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """the run that each case's evidence is from, by case id, where there are several runs"""
+    """by case id, the run that its evidence is from; empty where all of it is from one run"""
     typed: Typed = PLAIN
-    """what the commands repeat that are printed with the verdict"""
+    """options that printed commands repeat"""
 
     def source(self, case_id: str) -> str:
         """The run that the evidence of a case is from."""
@@ -88,7 +96,7 @@ class Judged:
 
     @property
     def evidence_since(self) -> datetime:
-        """When the oldest evidence was begun to be gathered; by the run itself, where nothing was taken over."""
+        """When the oldest evidence began; where nothing was taken over, that is the start of the run."""
         return oldest(self.run, self.records)
 
 
@@ -101,6 +109,10 @@ class Against:
     """who accepted that run; None where a run was named"""
     forbidden: tuple[tuple[Topic, Change], ...]
     """changes that the matrix's policy does not allow"""
+    records: Sequence[Record]
+    """of the earlier run, in plan order"""
+    unsealed: str = ""
+    """why none of the required keys has sealed the earlier run; empty where one has, or no key is required"""
 
 
 def judge(
@@ -116,6 +128,7 @@ def judge(
     waiver_policy: WaiverPolicy | None = None,
     keys: Sequence[PublicKey] = (),
     typed: Typed = PLAIN,
+    like: Iterable[Record] = (),
 ) -> Judged:
     """Judge a stored run by the policy of the matrix that it was made with; an unfinished one never qualifies.
 
@@ -126,14 +139,15 @@ def judge(
 
     Args:
         max_age: an older run, or one that took over older evidence, is no verdict.
-        code: where the code lies that the evidence must be of; None = whichever it was made by.
+        code: where the code lies that the evidence must be of, and of whose checks; None = whichever it was made by.
         part: judge what a narrowed run selected, for whoever selected it: then it may pass.
         waiver_policy: what the waivers must keep to; None = that of the run's matrix.
         keys: one of these must have sealed the run as it is; empty = it needs no seal.
         typed: what printed commands repeat.
+        like: records of another run that is at hand, whose cases stand for equal ones.
     """
     seals = Seals(store, keys)
-    run, records = seals.run(run_id), seals.records(run_id)
+    run, records = seals.run(run_id), seals.records(run_id, like)
     card = parse_matrix(run.matrix_source, run.matrix_path)
     kernels = in_environments(kernels, run.environments)
     allowed = waiver_policy or card.policy.waivers
@@ -146,7 +160,8 @@ def judge(
         cache = None if run.level == "full" else code.cache
         code = replace(code, cache=cache, environments={**interpreters, **code.environments})
     changed = changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
-    stale = bool(changed) or (max_age is not None and now - oldest(run, records) > max_age)
+    outdated = code is not None and run.check_version != CHECK_VERSION
+    stale = bool(changed) or outdated or (max_age is not None and now - oldest(run, records) > max_age)
     dated = newest(run, records)
     future = dated if is_future(dated, now) else None
     unsealed, edited = seals.why_not(run), matrix_contradiction(run)
@@ -172,6 +187,7 @@ def judge(
             *unasserted_note(records),
             *_narrowed(run, selected),
             *_outdated(run),
+            *deleted_note(store, run),
         ),
         waivers_path=path,
         matrix=card,
@@ -179,6 +195,7 @@ def judge(
         future=future,
         unsealed=unsealed,
         part=selected,
+        signoffs=signed_off(store, [run.id]),
         again=again(run, run.level, fresh=stale or future is not None),
         typed=replace(typed, environments=typed.environments or run.environment_words),
     )
@@ -190,7 +207,7 @@ def _changed_note(changed: Mapping[str, str]) -> list[str]:
 
 
 def again(run: Run, level: Level, *, fresh: bool) -> tuple[str, ...]:
-    """Options of a run that makes evidence of that level on the device of a run; ``fresh``: and takes nothing over."""
+    """Options that make evidence of that level on the run's device; ``fresh`` takes no earlier evidence over."""
     return (*level_words(level), "--device", run.device, *(["--fresh"] if fresh else []))
 
 
@@ -220,7 +237,7 @@ def _waivers_of(
 
 
 def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:
-    """Arguments of a run that makes all evidence of a run anew."""
+    """Arguments of a command that makes all evidence of the run anew."""
     return (matrix, *again(run, run.level, fresh=True))
 
 
@@ -230,7 +247,7 @@ def skewed_note(runs: Iterable[Run]) -> list[str]:
 
 
 def reused_note(records: Sequence[Record], command: str) -> list[str]:
-    """How much was not run again, from which runs, how old it is, and the command that runs everything."""
+    """How many cases were taken over, from which runs, how old they are, and the command that runs everything."""
     origins = origins_of(records)
     if not origins:
         return []
@@ -242,7 +259,7 @@ def reused_note(records: Sequence[Record], command: str) -> list[str]:
 
 
 def unasserted_note(records: Sequence[Record]) -> list[str]:
-    """Of which kernels the patterns do not say which they are."""
+    """The kernels whose card has patterns that match any kernel."""
     witnesses = [(record.case.kernel, evidence_of(record.outcome)) for record in records]
     counts = Counter(
         name
@@ -267,6 +284,12 @@ def _narrowed(run: Run, selected: Verdict | None) -> list[str]:
         return []
     passed = "what it selected passed, and " if selected == "PASS" else ""
     return [f"the run was narrowed by {' '.join(options)}: {passed}the rest of the matrix is not judged"]
+
+
+def deleted_note(store: Store, run: Run) -> list[str]:
+    """A note where somebody deleted a newer run of the matrix, whose verdict nobody can compute any more."""
+    found = store.newer_deletion(run.id)
+    return [f"a newer run is missing: {deletion_words(found)}"] if found else []
 
 
 def _outdated(run: Run) -> list[str]:

@@ -1,8 +1,8 @@
-"""Evidence that must be sealed: whose seals count, and what a run holds that bears its seal."""
+"""Reads evidence that must be sealed by one of some keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from qualify.facts.run import Record, Run
 from qualify.seal.form import line, run_data
@@ -12,9 +12,9 @@ from qualify.store.store import Store
 
 
 class Seals:
-    """The evidence of a store, read only where it is what one of some keys sealed; without keys all of it.
+    """The evidence of a store. With keys, only evidence that one of them has sealed counts; without keys all counts.
 
-    What is checked is what is judged: a run's records are those that its seal was held against.
+    The judged records are those that were compared with the seal: a run is read once.
     """
 
     def __init__(self, store: Store, keys: Sequence[PublicKey] = ()) -> None:
@@ -26,12 +26,12 @@ class Seals:
         """A run, whether its seal counts or not."""
         return self._checked(run_id)[0] if self._keys else self._store.run(run_id)
 
-    def records(self, run_id: str) -> list[Record]:
-        """Its records."""
-        return self._checked(run_id)[1] if self._keys else self._store.records(run_id)
+    def records(self, run_id: str, like: Iterable[Record] = ()) -> list[Record]:
+        """Its records; without keys the cases of ``like`` stand for equal ones."""
+        return self._checked(run_id)[1] if self._keys else self._store.records(run_id, like=like)
 
     def why_not(self, run: Run) -> str:
-        """Why a run does not count; empty where it does, or no seal is asked for."""
+        """Why a run does not count; empty where it counts, or no seal is required."""
         if not self._keys:
             return ""
         found, _, checked = self._checked(run.id)

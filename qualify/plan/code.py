@@ -45,7 +45,7 @@ class CodeHere:
     folders: tuple[str, ...]
     """the --cards folders, resolved"""
     cache: Path | None
-    """where digests of files are remembered; None = every file is read anew"""
+    """where digests of files are remembered; None = every file is read again"""
     every: bool = True
     """False: only functions whose module stands in one of the folders; libraries may be another machine's"""
     environments: Mapping[str, str] = field(default_factory=dict)

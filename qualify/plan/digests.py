@@ -1,7 +1,7 @@
-"""SHA-256 of files, remembered by what the file system says of them: a second look costs no more than a listing.
+"""SHA-256 of files, remembered by what the file system says about them: a second look costs no more than a listing.
 
-Who may write the memory, or set the clock and the times of a file, can make it lie. So it is not asked at level full
-and in canaries: there every file is read.
+Whoever can write this memory, or set the clock and the times of a file, can make it wrong. So level full and canaries
+do not use it: they read every file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 SETTLED_NS = 2_000_000_000
 """a file that changed less than this ago may change once more without looking different: it is hashed again"""
 LARGEST = 200_000
-"""files that are remembered; beyond that the memory begins anew"""
+"""files that are remembered; beyond that the memory starts empty"""
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 Known = dict[str, tuple[str, str]]
@@ -50,7 +50,7 @@ def digests_of(paths: Iterable[str], cache: Path | None) -> dict[str, str]:
 
 
 def _look(path: str) -> tuple[str, int] | None:
-    """What tells one content of the file from the next, and when it changed (ns); None where it is no file, or gone."""
+    """What changes with the content of the file, and when it changed (ns); None where it is no file, or gone."""
     try:
         seen = os.stat(path)  # noqa: PTH116 - thousands of them
     except OSError:

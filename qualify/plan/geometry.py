@@ -24,7 +24,7 @@ class Geometry:
     model: str
     """with tensor parallelism, for example ``llama-3.1-8b.tp1``"""
     label: str
-    """the mask for the id, for example ``window4096``, and what tells the call from others under that mask"""
+    """the mask for the id, for example ``window4096``, and how the call differs from others under that mask"""
     mask: Mask
     layers: int
     heads_q: int
@@ -126,7 +126,8 @@ def _own(group: LayerGroup) -> str:
 def _label(group: LayerGroup, asked: str) -> str:
     """The mask that is meant: ``model`` is the layers' own, which the matrix may name a second time.
 
-    Another one is asked of the layers of the main stack and their own sequence; the rest has only its own.
+    A mask other than the model's own applies to layers of the main stack on their own sequence. All other layers keep
+    their own mask.
     """
     only_own = asked == "model" or group.mask == "cross" or group.stack != "main"
     return _own(group) if only_own else asked

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 
 SUFFIXES = (
     *(".py", ".pyx", ".so", ".pyd", ".dylib", ".cu", ".cuh", ".c", ".cc", ".cpp", ".h", ".hpp", ".inl"),
@@ -26,8 +27,11 @@ def runs(name: str) -> bool:
     return name.endswith(SUFFIXES) or ".so." in name
 
 
+@lru_cache(maxsize=16)
 def files_of(record: str, root: str) -> Files:
     """The files that count, from the text of a RECORD; of those without a promise only what runs.
+
+    A process asks more than once about a distribution, and torch has thousands of files; nobody may change the answer.
 
     Args:
         root: the folder that the RECORD counts from.
@@ -46,13 +50,13 @@ def files_of(record: str, root: str) -> Files:
 
 
 def not_as_promised(files: Files, digests: Mapping[str, str]) -> dict[str, str]:
-    """What is in the files that are not as promised, or of which nothing is, by name; empty for a file that is gone."""
+    """Digests by name of files that RECORD promises otherwise, or not at all; empty for a file that is gone."""
     found = {name: (digests.get(path, ""), promise) for name, (path, promise) in files.items()}
     return {name: seen for name, (seen, promise) in found.items() if seen != promise}
 
 
 def digest_of(record: str, other: Mapping[str, str]) -> str:
-    """Of a whole distribution: that of its RECORD where every file is as promised; empty where it has no RECORD."""
+    """Digest of a distribution: that of its RECORD where every file is as promised; empty where it has no RECORD."""
     lines = [record, *(f"{name} {digest}" for name, digest in sorted(other.items()))] if other else [record]
     text = "\n".join(lines)
     return hashlib.sha256(text.encode()).hexdigest() if text else ""

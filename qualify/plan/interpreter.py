@@ -66,7 +66,7 @@ class Interpreter:
 
 
 def find_interpreters(environments: Mapping[str, str]) -> dict[str, Interpreter]:
-    """What each environment has, by name. Raises UsageError where an interpreter is none."""
+    """What each environment has, by name. Raises UsageError where an interpreter is not a Python."""
     return {name: interpreter(name, python) for name, python in environments.items()}
 
 
@@ -79,7 +79,7 @@ def check_interpreter(name: str, python: str) -> None:
 
 @cache
 def interpreter(name: str, python: str) -> Interpreter:
-    """What an environment has. Raises UsageError where its interpreter is none, or does not answer."""
+    """What an environment has. Raises UsageError where its interpreter is not a Python, or does not answer."""
     answer = ask(name, python)
     torch = answer["torch"] or {"version": "", "built_for": ""}
     return Interpreter(
@@ -196,4 +196,4 @@ def _parsed(where: str, printed: bytes, code: int, said: str) -> dict[str, Any]:
     except (ValueError, TypeError):
         pass
     words = one_line(said.strip().rpartition("\n")[2]) or one_line(last[:_TAIL].decode(errors="replace")) or "nothing"
-    raise UsageError(f"{where}: it is no Python that answers (exit {code}; it said: {words}). {_HINT}")
+    raise UsageError(f"{where}: it does not answer as a Python does (exit {code}; it said: {words}). {_HINT}")

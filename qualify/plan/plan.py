@@ -24,12 +24,14 @@ from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
 from qualify.plan.host import Host, machine_refusals
 from qualify.plan.interpreter import Interpreter, find_interpreters
 from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
+from qualify.plan.selection import Selection, matched_words, selected_by
 from qualify.plan.selectors import nearest, unmatched
 from qualify.plan.shapes import Shape, against, bucket_shapes, count_sequences, count_shapes, expand_shapes, with_images
 from qualify.plan.workloads import descaled, geometry_of, shape_of
 
 LIMIT_SEQUENCES = 4_000_000
 """of all shapes of a matrix: the largest batch that a kernel here claims has 65535"""
+ALL = Selection()
 REASONS = 3
 """reasons that a message names; `qualify plan` has all"""
 
@@ -41,6 +43,8 @@ class Plan:
     matrix: str
     cases: tuple[Case, ...]
     refused: tuple[tuple[Case, tuple[str, ...]], ...]
+    matched: str = ""
+    """what --select matched, in words; empty where nothing was selected"""
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -66,22 +70,12 @@ class Plan:
         return f"{shown}{more}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
-    """What the command line narrows a matrix to."""
-
-    select: str = ""
-    """glob over case ids; empty = all"""
-    kernel: str = ""
-    """name of one kernel, or a glob over names; empty = all"""
-
-
 def make_plan(
     matrix: LoadedMatrix,
     kernels: dict[str, LoadedKernel],
     *,
     host: Host | None = None,
-    selection: Selection = Selection(),
+    selection: Selection = ALL,
     typed: Typed = PLAIN,
 ) -> Plan:
     """Expand, select and refuse.
@@ -100,7 +94,7 @@ def make_plan(
     chosen = _chosen_kernels(matrix, kernels, selection)
     _refuse_explosion(matrix, len(chosen))
     _refuse_sequences(matrix)
-    matches = re.compile(fnmatch.translate(selection.select)).match if selection.select else None
+    matches = selected_by(selection.select)
     excluded = [re.compile(fnmatch.translate(glob)).match for glob in matrix.card.exclude]
     cases: list[Case] = []
     refused: list[tuple[Case, tuple[str, ...]]] = []
@@ -124,7 +118,9 @@ def make_plan(
     refuse_broad(matrix.waivers, matrix.card.policy.waivers, kept)
     if not cases and not refused:
         raise _nothing_selected(matrix, selection, kept, typed)
-    return Plan(matrix=matrix.card.matrix, cases=tuple(cases), refused=tuple(refused))
+    found = [*(case.id for case in cases), *(case.id for case, _ in refused)]
+    told = matched_words(selection.select, found, len(kept)) if matches else ""
+    return Plan(matrix=matrix.card.matrix, cases=tuple(cases), refused=tuple(refused), matched=told)
 
 
 def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str], typed: Typed) -> NothingSelected:
@@ -134,8 +130,8 @@ def _nothing_selected(matrix: LoadedMatrix, selection: Selection, kept: list[str
         return NothingSelected(f"{name} has no case: its exclude leaves out everything. Correct it in {matrix.path}.")
     near = ", ".join(nearest(selection.select, kept))
     return NothingSelected(
-        f"no case of {name} matches --select {selection.select!r}. A glob must match the whole id "
-        f"(model/phase/shape/dtype/mask/kernel). {f'Closest: {near}. ' if near else ''}"
+        f"no case of {name} matches --select {selection.select!r}. A word matches a part of the id "
+        f"(model/phase/shape/dtype/mask/kernel), a glob whole parts of it. {f'Closest: {near}. ' if near else ''}"
         f"`{typed.command('plan', matrix.typed)}` lists them."
     )
 

@@ -1,127 +1,177 @@
-"""The kernel map: what a library launches along each axis, as a picture and as a table, on a page of its own."""
+"""Kernel maps: what a library launches along each axis, as pictures and tables."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
+from typing import Any
 
-from qualify import __version__
-from qualify.errors import InfrastructureError
+from pydantic import ValidationError
+
+from qualify.errors import UsageError
 from qualify.facts import codec
-from qualify.facts.cliffs import Map, Segment
+from qualify.facts.cliffs import AXIS_UNITS, KernelMaps, Map, MapPhase, Segment, axis_value
+from qualify.facts.run import Run
+from qualify.files import open_regular
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.files import replace_text
-from qualify.report.page import render_page
+from qualify.report.drawings.kernel_map import kernel_map
+from qualify.report.drawings.svg import Drawing
+from qualify.report.views import CaseView
 
-WIDTH = 960
-"""of the picture, in its own units"""
-NARROW = 3
-"""least width of a bar: a cliff of one value is seen too"""
-LABEL = 44
-"""least distance of two labels below the bars"""
-TONES = 6
-"""colours; the letter in the bar tells more kernels apart than these"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
-    """The values over which the same is launched."""
-
-    x: float
-    width: float
-    tone: int
-    """number of its colour"""
-    letter: str
-    """of what is launched, where there is room for it"""
-    title: str
-    about: bool
-    """its right end was not found exactly"""
+LARGEST_BYTES = 16 << 20
+"""of a file of maps"""
+PHASES: Mapping[MapPhase, frozenset[str]] = {
+    "prefill": frozenset({"prefill", "chunked", "varlen"}),
+    "decode": frozenset({"decode", "verify"}),
+}
+"""phases of cases that a map of that call is about"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AxisTick:
-    """A value below the bars."""
+class MapsFile:
+    """Maps out of a file that somebody gave for a report."""
 
-    x: float
-    text: str
-    anchor: str
-    """``start``, or ``end`` at the right edge"""
+    name: str
+    """the file's name without its folder"""
+    sha256: str
+    maps: KernelMaps
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AxisMap:
+class AxisView:
     """One axis."""
 
     axis: str
+    title: str
+    """the axis with its unit"""
     summary: str
-    bars: tuple[Bar, ...]
-    ticks: tuple[AxisTick, ...]
+    drawing: Drawing
     table: AnyTable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CliffsPage:
-    """Everything that the page shows."""
+class MapsView:
+    """The maps of one kernel, ready to show."""
 
     kernel: str
     qualify_version: str
     facts: tuple[tuple[str, str], ...]
-    width: int
-    maps: tuple[AxisMap, ...]
+    notes: tuple[str, ...]
+    """what limits them beside the run of the report; none on a page of their own"""
+    axes: tuple[AxisView, ...]
     legend: AnyTable
 
 
-def write_cliffs(directory: Path, kernel: str, call: str, device: str, maps: Sequence[Map]) -> Path:
-    """Writes the page and its JSON twin and returns the path of the page.
+def read_maps(path: Path) -> MapsFile:
+    """The maps of a file that ``qualify cliffs`` wrote.
+
+    Raises UsageError where it is none.
+    """
+    try:
+        with open_regular(path) as file:
+            content = file.read(LARGEST_BYTES + 1)
+        if len(content) > LARGEST_BYTES:
+            raise ValueError(f"it is larger than {LARGEST_BYTES >> 20} MiB")
+        maps = codec.from_data(KernelMaps, json.loads(content))
+        if not maps.maps or not all(map(_ordered, maps.maps)):
+            raise ValueError("an axis has no values, or they are not in order")
+    except (OSError, ValueError, RecursionError) as error:
+        reason = _reason(error)
+        raise UsageError(
+            f"--cliffs {path}: this is no file of kernel maps: {reason}. `qualify cliffs KERNEL` writes one, "
+            "out/cliffs-KERNEL.json."
+        ) from error
+    return MapsFile(name=path.name, sha256=hashlib.sha256(content).hexdigest(), maps=maps)
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with the file, on one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+def _ordered(found: Map) -> bool:
+    """Whether the segments lie one after the other, from 1 or more on."""
+    bounds = [bound for part in found.segments for bound in (part.first, part.last)]
+    apart = all(left.last < right.first for left, right in zip(found.segments, found.segments[1:], strict=False))
+    return bool(bounds) and bounds[0] >= 1 and bounds == sorted(bounds) and apart
+
+
+def maps_data(found: KernelMaps) -> dict[str, Any]:
+    """The maps for JSON, each axis with its unit."""
+    data: dict[str, Any] = codec.to_data(found)
+    for each in data["maps"]:
+        each["unit"] = AXIS_UNITS[each["axis"]]
+    return data
+
+
+def in_report(file: MapsFile, run: Run, views: Sequence[CaseView]) -> MapsView:
+    """The maps of a file beside a run: how many of its cases lie in each part, and what limits the comparison."""
+    found = file.maps
+    own = [view for view in views if view.case.kernel == found.kernel and view.case.phase in PHASES[found.phase]]
+    source = (("File", f"{file.name}, SHA-256 {file.sha256[:16]}…"),)
+    ran = [view for view in own if view.ran]
+    return maps_view(found, source, tuple(_limits(found, run, bool(ran))), ran)
+
+
+def _limits(found: KernelMaps, run: Run, ran: bool) -> list[str]:
+    notes = [] if ran else [f"No {found.phase} case of {found.kernel} ran: these maps say nothing about this run."]
+    if run.stack is None:
+        return [*notes, "The run has no stack: nobody knows whether the maps are of the same device."]
+    if run.stack.device.name not in found.device:
+        notes.append(f"The maps are of {found.device}, and the run is of {run.stack.device.name}.")
+    name, _, version = found.library.partition(" ")
+    mine = run.stack.version(name) if name else ""
+    if mine and mine != version:
+        notes.append(f"The maps are of {found.library}, and the run is of {name} {mine}: make them again.")
+    return notes
+
+
+def maps_view(
+    found: KernelMaps,
+    source: tuple[tuple[str, str], ...] = (),
+    notes: tuple[str, ...] = (),
+    ran: Sequence[CaseView] | None = None,
+) -> MapsView:
+    """The maps, ready to show.
 
     Args:
-        call: the call that was varied, in words.
-
-    Raises InfrastructureError where the folder cannot be made or written.
+        source: facts about where they come from.
+        ran: cases of a run that are counted in each part; None = the maps stand alone.
     """
-    html = render_page("cliffs.html", page_of(kernel, call, device, maps))
-    data = {
-        "schema": "qualify.cliffs/1",
-        "kernel": kernel,
-        "device": device,
-        "maps": codec.to_data(list(maps), list[Map]),
-    }
-    page = directory / f"cliffs-{kernel}.html"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        replace_text(page.with_suffix(".json"), codec.to_json(data))
-        replace_text(page, html)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InfrastructureError(
-            f"the kernel map cannot be written to {directory}: {reason}. Give another folder with --out DIR."
-        ) from error
-    return page
-
-
-def page_of(kernel: str, call: str, device: str, maps: Sequence[Map]) -> CliffsPage:
-    """The page of some maps of one kernel."""
-    launched = list(dict.fromkeys(segment.launched for found in maps for segment in found.segments))
+    launched = list(dict.fromkeys(segment.launched for each in found.maps for segment in each.segments))
     letters = {text: letter_of(number) for number, text in enumerate(launched)}
-    return CliffsPage(
-        kernel=kernel,
-        qualify_version=__version__,
-        facts=(("Kernel card", kernel), ("Call that was varied", call), ("Device", device)),
-        width=WIDTH,
-        maps=tuple(_axis(found, letters, launched) for found in maps),
-        legend=Table(
-            caption="What is launched",
-            columns=(
-                Column(key="letter", title="Letter", cell=lambda text: letters[text]),
-                Column(key="launched", title="Attention kernels, or how the call ended", cell=str, code=True),
-            ),
-            rows=tuple(launched),
-        ),
+    facts = (
+        ("Kernel card", found.kernel),
+        ("Call that was varied", found.call or found.phase),
+        ("Device", found.device),
+        ("Library", found.library),
+        *source,
     )
+    return MapsView(
+        kernel=found.kernel,
+        qualify_version=found.qualify_version,
+        facts=tuple((term, value) for term, value in facts if value),
+        notes=notes,
+        axes=tuple(_axis(each, letters, ran) for each in found.maps),
+        legend=_legend(letters),
+    )
+
+
+def _legend(letters: Mapping[str, str]) -> AnyTable:
+    columns: tuple[Column[str], ...] = (
+        Column(key="letter", title="Letter", cell=lambda text: letters[text]),
+        Column(key="launched", title="Attention kernels, or how the call ended", cell=str, code=True),
+    )
+    return Table(caption="What is launched", columns=columns, rows=tuple(letters))
 
 
 def letter_of(number: int) -> str:
@@ -130,8 +180,19 @@ def letter_of(number: int) -> str:
     return ascii_uppercase[place] + (str(turn + 1) if turn else "")
 
 
-def _axis(found: Map, letters: dict[str, str], launched: Sequence[str]) -> AxisMap:
-    bars = _bars(found.segments, letters, launched)
+def _axis(found: Map, letters: Mapping[str, str], ran: Sequence[CaseView] | None) -> AxisView:
+    cliffs = figures.counted(len(found.segments) - 1, "cliff")
+    summary = f"{cliffs}, {figures.counted(found.traced, 'value')} traced"
+    return AxisView(
+        axis=found.axis,
+        title=found.title,
+        summary=summary,
+        drawing=kernel_map(found, letters, summary),
+        table=_table(found, letters, ran),
+    )
+
+
+def _table(found: Map, letters: Mapping[str, str], ran: Sequence[CaseView] | None) -> AnyTable:
     columns: tuple[Column[Segment], ...] = (
         Column(key="first", title="From", cell=lambda part: part.first, number=True),
         Column(key="last", title="To", cell=lambda part: part.last, number=True),
@@ -139,43 +200,14 @@ def _axis(found: Map, letters: dict[str, str], launched: Sequence[str]) -> AxisM
         Column(key="letter", title="Letter", cell=lambda part: letters[part.launched]),
         Column(key="launched", title="Launched", cell=lambda part: part.launched, code=True),
     )
-    cliffs = figures.counted(len(found.segments) - 1, "cliff")
-    return AxisMap(
-        axis=found.axis,
-        summary=f"{cliffs}, {figures.counted(found.traced, 'value')} traced",
-        bars=bars,
-        ticks=_ticks(found.segments, bars),
-        table=Table(caption=f"Along {found.axis}", columns=columns, rows=found.segments),
-    )
-
-
-def _bars(segments: Sequence[Segment], letters: dict[str, str], launched: Sequence[str]) -> tuple[Bar, ...]:
-    """Side by side on a logarithmic axis: each begins at its first value and ends where the next begins."""
-    first = segments[0].first
-    ends = [*(segment.first for segment in segments[1:]), segments[-1].last + 1]
-    span = math.log2(ends[-1] / first)
-    bars = []
-    for segment, end in zip(segments, ends, strict=True):
-        x = WIDTH * math.log2(segment.first / first) / span
-        width = WIDTH * math.log2(end / first) / span - x
-        letter = letters[segment.launched]
-        bars.append(
-            Bar(
-                x=round(x, 2),
-                width=round(max(width, NARROW), 2),
-                tone=launched.index(segment.launched) % TONES,
-                letter=letter if width >= 12 * len(letter) else "",
-                title=f"{segment.first} to {segment.last}: {letter}, {segment.launched}",
-                about=not segment.exact,
-            )
+    if ran is not None:
+        counts = Counter(axis_value(view.case.workload, found.axis) for view in ran)
+        columns += (
+            Column(key="cases", title="Cases of this run", number=True, cell=lambda part: _inside(part, counts)),
         )
-    return tuple(bars)
+    return Table(caption=f"Along {found.title}", columns=columns, rows=found.segments)
 
 
-def _ticks(segments: Sequence[Segment], bars: Sequence[Bar]) -> tuple[AxisTick, ...]:
-    """The first value of each bar that has room for it, and the last value of all."""
-    ticks: list[AxisTick] = []
-    for segment, bar in zip(segments, bars, strict=True):
-        if (not ticks or bar.x - ticks[-1].x >= LABEL) and (bar is bars[0] or WIDTH - bar.x >= 2 * LABEL):
-            ticks.append(AxisTick(x=bar.x, text=str(segment.first), anchor="start"))
-    return (*ticks, AxisTick(x=WIDTH, text=str(segments[-1].last), anchor="end"))
+def _inside(part: Segment, counts: Mapping[int, int]) -> int:
+    """How many cases lie in a part."""
+    return sum(count for value, count in counts.items() if part.first <= value <= part.last)

@@ -45,6 +45,10 @@ class Column(Generic[Row]):
     """symbol in qualify.units; empty = text, or a plain number"""
     link: Callable[[Row], str] | None = None
     """where the cell leads: an anchor without ``#``, empty for nowhere"""
+    page: Callable[[Row], str] | None = None
+    """address of another page of the site to which the cell leads; empty for nowhere"""
+    tone: Callable[[Row], str] | None = None
+    """name of a verdict whose colour the cell has; the cell says in words what that means"""
     show_limit: bool = False
     """whether each cell repeats its limit; not needed where the title states it"""
     number: bool = False
@@ -78,7 +82,9 @@ class Column(Generic[Row]):
         value = self.cell(row)
         href = f"#{fragment}" if self.link and (fragment := self.link(row)) else ""
         if not isinstance(value, Limited):
-            return Cell(figures.text(value, self.unit), self.classes, href, None)
+            classes = f"{self.classes} tone {self.tone(row)}".lstrip() if self.tone else self.classes
+            shown = figures.text(value, self.unit)
+            return Cell(shown, classes, self.page(row) if self.page and value not in ("", None) else href, None)
         text = figures.text(value.value, self.unit)
         if self.show_limit:
             text += f" / {figures.text(value.limit if math.isfinite(value.limit) else None, self.unit)}"

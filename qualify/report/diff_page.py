@@ -9,7 +9,8 @@ from functools import partial
 from qualify.facts.baseline import Baseline
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange, Topic
 from qualify.report.columns import AnyTable, Column, Table
-from qualify.report.differences import ABSENT, change_text, counted_buckets, summary_line
+from qualify.report.differences import ABSENT, change_text, counted_buckets, summary_line, weaker_line
+from qualify.report.weaker import weaker_table
 
 GLYPHS: dict[Bucket, str] = {"regression": "✗", "suspicious": "!", "insufficient data": "?", "none": "✓"}
 """so that colour is never the only sign"""
@@ -48,6 +49,8 @@ class DiffPage:
     topics: tuple[tuple[Topic, str, AnyTable], ...]
     """topic, counts in words, its changes"""
     limit: int
+    weakened: AnyTable
+    """what the later run asks less"""
 
 
 def diff_page(comparison: Comparison, baseline: Baseline | None = None) -> DiffPage:
@@ -57,11 +60,12 @@ def diff_page(comparison: Comparison, baseline: Baseline | None = None) -> DiffP
         baseline: who accepted the run before, where it is the accepted one.
     """
     worst: Bucket = next((bucket for bucket in BUCKETS if comparison.cases.get(bucket)), "none")
+    shown: Bucket = "suspicious" if worst == "none" and comparison.weaker else worst
     return DiffPage(
         comparison=comparison,
-        headline="Nothing got worse" if worst == "none" else worst.capitalize(),
-        badge=CLASSES[worst],
-        glyph=GLYPHS[worst],
+        headline=_headline(worst, comparison),
+        badge=CLASSES[shown],
+        glyph=GLYPHS[shown],
         summary=summary_line(comparison),
         buckets=tuple((CLASSES[it], GLYPHS[it], it, comparison.cases[it]) for it in BUCKETS if comparison.cases[it]),
         facts=(*_facts(comparison), *_acceptance(baseline)),
@@ -70,7 +74,14 @@ def diff_page(comparison: Comparison, baseline: Baseline | None = None) -> DiffP
             (topic, counted_buckets(changes), _table(topic, changes)) for topic, changes in comparison.topics()
         ),
         limit=ROWS,
+        weakened=weaker_table(comparison.weaker, weaker_line(comparison)),
     )
+
+
+def _headline(worst: Bucket, comparison: Comparison) -> str:
+    if worst != "none":
+        return worst.capitalize()
+    return "The later run asks less" if comparison.weaker else "Nothing got worse"
 
 
 def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:

@@ -10,10 +10,13 @@ from qualify.facts.comparison import BUCKETS, TOPICS, Bucket, Change, Comparison
 from qualify.facts.run import Run
 from qualify.report import figures
 from qualify.report.names import short_name
+from qualify.report.weaker import changes_data, sentence
 from qualify.text import one_line
 
 SHOWN = 6
 """groups of changes that the text names under each topic"""
+DIGITS = 12
+"""of a digest that a person sees"""
 ABSENT = "absent"
 SCHEMA = "qualify.diff/1"
 
@@ -29,6 +32,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
             {"component": change.component, "kind": change.kind, "from": change.before, "to": change.after}
             for change in comparison.stack
         ],
+        "weaker": changes_data(comparison.weaker),
     } | {topic: [_change_data(change) for change in changes] for topic, changes in comparison.topics()}
 
 
@@ -53,6 +57,8 @@ def to_text(comparison: Comparison) -> str:
     lines += [f"caveat: {caveat}" for caveat in comparison.caveats]
     lines.append("stack:" if comparison.stack else "stack: the same")
     lines += [f"  {one_line(stack_change_text(change))}" for change in comparison.stack]
+    lines += [f"weaker: {weaker_line(comparison)}"] if comparison.weaker else []
+    lines += [f"  {sentence(less)}" for less in comparison.weaker]
     for topic, changes in comparison.topics():
         lines.append(f"{topic}: {counted_buckets(changes)}")
         groups = grouped(topic, changes)
@@ -74,6 +80,12 @@ def summary_line(comparison: Comparison) -> str:
         f"{figures.counted(cases['regression'], 'regression')}, {cases['suspicious']:,} suspicious, "
         f"{cases['insufficient data']:,} with insufficient data, {cases['none']:,} without"
     )
+
+
+def weaker_line(comparison: Comparison) -> str:
+    """In how many points the later run asks less."""
+    points = figures.counted(len(comparison.weaker), "point")
+    return f"run {comparison.after.id} asks less than run {comparison.before.id} in {points}"
 
 
 def run_name(run: Run) -> str:
@@ -108,6 +120,8 @@ def seen_text(topic: Topic, seen: Seen) -> str:
             return ABSENT
         case "times", int() | float():
             return figures.duration(float(seen))
+        case "bits", str():
+            return seen[:DIGITS]
         case _, tuple():
             return ", ".join(dict.fromkeys(short_name(name) for name in seen)) or "no attention kernel"
         case _, Mapping():

@@ -8,11 +8,14 @@ from typing import Any
 import pydantic_core
 
 from qualify.facts import codec
+from qualify.report.cliffs import maps_data
 from qualify.report.context import ReportContext
 from qualify.report.detection import summary
 from qualify.report.environments import environments_data
 from qualify.report.incidents import incidents_data
+from qualify.report.performance import performance_data
 from qualify.report.questions import QUESTIONS, Answer
+from qualify.report.signoffs import signoff_data
 from qualify.report.slower import slower_data
 from qualify.report.traffic import traffic_data
 from qualify.report.verdict_json import against_data, waiver_data
@@ -24,8 +27,19 @@ SCHEMA = "qualify.report/1"
 
 def to_json(context: ReportContext) -> str:
     """One strict JSON object; a number that JSON cannot hold (NaN, infinity) is null, half a character is text."""
+    document = _verdict(context) | _beside(context)
+    document |= {"shapes": context.conclusion.cells, "cases": [_case(view) for view in context.views]}
+    try:
+        return pydantic_core.to_json(document, inf_nan_mode="null").decode()
+    except pydantic_core.PydanticSerializationError:
+        # Half a character somewhere. To look for them in every text first would take longer than all the rest.
+        return codec.to_json(pydantic_core.to_jsonable_python(document))
+
+
+def _verdict(context: ReportContext) -> dict[str, Any]:
+    """The run, the verdict on it, and the answers."""
     run, conclusion = context.run, context.conclusion
-    document = {
+    return {
         "schema": SCHEMA,
         "run": run.id,
         "matrix": run.matrix,
@@ -35,7 +49,7 @@ def to_json(context: ReportContext) -> str:
         "demonstration": conclusion.demonstration,
         "summary": context.summary,
         "counts": conclusion.counts,
-        "selftest": summary(context.selftest, run.check_version),
+        "selftest": summary(context.beside.selftest, run.check_version),
         "environments": environments_data(run),
         "parameters": _without(run, "id", "matrix", "stack", "ceilings", "environments") | {"repeat": context.repeat},
         "ceilings": run.ceilings,
@@ -49,20 +63,24 @@ def to_json(context: ReportContext) -> str:
             }
             for model in context.models
         ],
+    }
+
+
+def _beside(context: ReportContext) -> dict[str, Any]:
+    """What stands beside the run: traffic, comparisons, times, people."""
+    beside = context.beside
+    return {
         "traffic": traffic_data(context.traffic),
         "incidents": incidents_data(context.replays),
-        "against": against_data(context.against) if context.against else None,
-        "slower": slower_data(context.slower),
-        "weaker": weaker_data(context.weaker),
-        "waivers": [waiver_data(use) for use in conclusion.waivers],
-        "shapes": conclusion.cells,
-        "cases": [_case(view) for view in context.views],
+        "against": against_data(beside.against) if beside.against else None,
+        "slower": slower_data(beside.slower),
+        "performance": performance_data(beside.performance),
+        "weaker": weaker_data(beside.weaker),
+        "notes": beside.notes,
+        "signoffs": [signoff_data(it) for it in beside.signed],
+        "cliffs": [{"file": it.name, "sha256": it.sha256, **maps_data(it.maps)} for it in beside.maps],
+        "waivers": [waiver_data(use) for use in context.conclusion.waivers],
     }
-    try:
-        return pydantic_core.to_json(document, inf_nan_mode="null").decode()
-    except pydantic_core.PydanticSerializationError:
-        # Half a character somewhere. To look for them in every text first would take longer than all the rest.
-        return codec.to_json(pydantic_core.to_jsonable_python(document))
 
 
 def _without(record: Any, *names: str) -> dict[str, Any]:

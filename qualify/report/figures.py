@@ -73,9 +73,9 @@ def exceeds(value: float, limit: float) -> bool:
     return not abs(value) <= limit
 
 
-def strip_path(samples: Sequence[float]) -> str:
-    """SVG path of one tick per sample between the lowest (left) and the highest (right)."""
-    return "".join(f"M{x:g} 4v12" for x in strip_positions(samples, samples))
+def strip_path(places: Sequence[float]) -> str:
+    """SVG path of one tick at each place."""
+    return "".join(f"M{x:g} 4v12" for x in places)
 
 
 def strip_positions(values: Sequence[float], samples: Sequence[float]) -> list[float]:

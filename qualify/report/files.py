@@ -11,46 +11,29 @@ from pathlib import Path
 
 from qualify.errors import InfrastructureError
 from qualify.facts import codec
-from qualify.facts.comparison import Comparison, Slowdown
+from qualify.facts.comparison import Comparison
 from qualify.facts.run import Conclusion, Record, Run
-from qualify.facts.selftest import SelfTest
-from qualify.facts.typed import PLAIN, Typed
-from qualify.facts.weaker import Weaker
-from qualify.judge.judged import Against
+from qualify.report.beside import NOTHING, Beside
 from qualify.report.context import report_context
 from qualify.report.diff_page import diff_page
 from qualify.report.differences import SCHEMA as DIFF_SCHEMA
 from qualify.report.differences import to_data
 from qualify.report.document import to_json
 from qualify.report.page import render_html, render_page
+from qualify.text import Document, pieces_of
 
 READABLE = 0o644
 """a temporary file is private; a report is for everybody who may read the folder"""
 
 
 def write_report(
-    directory: Path,
-    run: Run,
-    records: Sequence[Record],
-    conclusion: Conclusion,
-    selftest: SelfTest | None = None,
-    against: Against | None = None,
-    slower: Slowdown | None = None,
-    typed: Typed = PLAIN,
-    weaker: Weaker | None = None,
+    directory: Path, run: Run, records: Sequence[Record], conclusion: Conclusion, beside: Beside = NOTHING
 ) -> Path:
     """Writes ``report.json`` and ``report.html`` and returns the path of the page.
 
-    Args:
-        selftest: what these checks' own detection was measured to be; None where it was not.
-        against: the comparison with another run; None where none was asked for.
-        slower: what takes longer than in the baseline; None where nothing does, or none was accepted.
-        typed: what printed commands repeat.
-        weaker: what is asked less than in the baseline; None where nothing is, or none was accepted.
-
     Raises InfrastructureError where the folder cannot be made or written.
     """
-    context = report_context(run, records, conclusion, selftest, against, slower, typed, weaker)
+    context = report_context(run, records, conclusion, beside)
     data, html = to_json(context), render_html(context)
     page = directory / "report.html"
     try:
@@ -61,7 +44,7 @@ def write_report(
         reason = error.strerror or str(error)
         raise InfrastructureError(
             f"the report cannot be written to {directory}: {reason}. The evidence of run {run.id} is stored. Free the "
-            f"place or choose another folder: {typed.command('report', run.id, '--out', 'other')}"
+            f"place or choose another folder: {beside.typed.command('report', run.id, '--out', 'other')}"
         ) from error
     return page
 
@@ -101,7 +84,7 @@ def check_folder(directory: Path) -> None:
         ) from error
 
 
-def write_output(path: Path, text: str) -> None:
+def write_output(path: Path, text: Document) -> None:
     """Writes a file that a user named, whole or not at all, and its folder where that is missing.
 
     A pipe or a device is written to: it must not be replaced by a file. Behind a link the linked file is.
@@ -110,7 +93,8 @@ def write_output(path: Path, text: str) -> None:
         OSError: it cannot be written.
     """
     if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(pieces_of(text))
         return
     target = path.resolve()
     try:
@@ -130,7 +114,7 @@ def remove_output(path: Path) -> None:
             path.resolve().unlink()
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text(path: Path, text: Document) -> None:
     """Writes a file beside its place and renames it there, so that it is whole or absent.
 
     Half a character, which UTF-8 cannot hold, is written out.
@@ -139,7 +123,7 @@ def replace_text(path: Path, text: str) -> None:
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
+            file.writelines(pieces_of(text))
         temporary.chmod(READABLE)
         temporary.replace(path)
     except BaseException:

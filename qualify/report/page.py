@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
+from functools import cache
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from qualify.assets import shipped
 from qualify.report import figures
+from qualify.report.causes import explain
 from qualify.report.context import ReportContext
-from qualify.report.heatmap import WORDS
+from qualify.report.drawings.heat import STEP_WORDS
+from qualify.report.drawings.svg import markers
+from qualify.report.explorer import explorer_data, to_script
 from qualify.report.names import clipped, short_name
+from qualify.report.performance import headline as time_headline
 from qualify.report.questions import QUESTIONS
-from qualify.report.sections import LAUNCHES, STATISTICS, kernel_label, values_text
+from qualify.report.sections import SYMBOLS, kernel_label, values_text
+from qualify.report.site import NAVIGATION, SiteFrame
+from qualify.report.views import WORDS
+from qualify.report.whynot import SHAPES
 from qualify.text import visible
 
+STYLE = "report.css"
+SITE_STYLES = (STYLE, "site.css")
+"""of the pages of the site, which have forms"""
 STATES = {
     "good": ("✓", "proven"),
     "bad": ("✗", "evidence against"),
@@ -25,67 +35,80 @@ STATES = {
     "untested": ("–", "not tested"),
 }
 """glyph and word for the state of an answer"""
+FEW_MODELS = 2
+"""models whose answers stand whole in the first table; of more it has the headlines"""
 
 
-def render_html(context: ReportContext) -> str:
-    """The whole page. It loads nothing, and its policy forbids every script and style but its own two."""
-    environment = _environment()
+ROWS_SHOWN = 50
+"""rows of a table of evidence; the JSON twin has all"""
+
+
+def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
+    """The whole page. It loads nothing, and its policy forbids every script and style but its own two.
+
+    Args:
+        frame: what the site puts around it; None = it is a file.
+    """
     style, script = (_asset(name) for name in ("report.css", "report.js"))
-    return environment.get_template("report.html").render(
-        page=context,
-        questions=QUESTIONS,
-        words=WORDS,
-        states=STATES,
-        style=style,
-        script=script,
-        launch_columns=LAUNCHES,
-        statistics_columns=STATISTICS,
-        policy=_policy(style, script),
-        each=_each(),
+    kept: list[str] = []
+
+    def late(markup: Markup) -> int:
+        """Keep drawings for the data of the page, which is compressed: the script puts them in where a reader looks."""
+        kept.append(str(markup))
+        return len(kept) - 1
+
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            page=context,
+            frame=frame,
+            questions=QUESTIONS,
+            words=WORDS,
+            states=STATES,
+            step_words=STEP_WORDS,
+            shapes_shown=SHAPES,
+            few_models=FEW_MODELS,
+            rows_shown=ROWS_SHOWN,
+            style=style,
+            script=script,
+            policy=_policy(style, script),
+            late=late,
+            data=lambda: to_script(explorer_data(context.shapes) | {"late": kept}),
+        )
     )
 
 
-def _each() -> Callable[[Callable[[object], str], Iterable[object]], Markup]:
-    """What renders every item with a macro, and an item that it saw before with what it said then.
+def render_page(template: str, page: object, styles: tuple[str, ...] = (STYLE,), frame: SiteFrame | None = None) -> str:
+    """A page without script that stands beside the report and looks like it; the template sees ``page``.
 
-    Equal findings of a run are one object, and most are equal to another one: a tenth of the time of the page. The
-    context of the page holds every item, so no id is used twice.
+    Args:
+        styles: static files that make its style; a page of the site has forms, and one more of them.
+        frame: what the site puts around it; None = it is a file.
     """
-    made: dict[int, str] = {}
-
-    def each(macro: Callable[[object], str], items: Iterable[object]) -> Markup:
-        texts = []
-        for item in items:
-            text = made.get(id(item))
-            if text is None:
-                text = made[id(item)] = macro(item)
-            texts.append(text)
-        return Markup("".join(texts))  # noqa: S704 (each text is what a macro escaped)
-
-    return each
-
-
-def render_page(template: str, page: object) -> str:
-    """A page without script that stands beside the report and looks like it; the template sees ``page``."""
-    style = _asset("report.css")
+    style = _style(styles)
     return (
         _environment()
         .get_template(template)
         .render(
             page=page,
+            frame=frame,
             style=style,
             words=WORDS,
-            policy=_policy(style),
+            policy=_policy(style, forms=styles == SITE_STYLES),
         )
     )
 
 
 def header_policy() -> str:
     """The policy of every page over HTTP: what each one's own policy allows, and no frame around it."""
-    return f"{_policy(_asset('report.css'), _asset('report.js'))}; frame-ancestors 'none'"
+    policy = _policy(_asset(STYLE), _asset("report.js"), _style(SITE_STYLES), forms=True)
+    return f"{policy}; frame-ancestors 'none'"
 
 
+@cache
 def _environment() -> Environment:
+    """Made once: a template is compiled when it is first used, which takes longer than to render a small page."""
     environment = Environment(
         loader=FileSystemLoader(shipped("reports")),
         autoescape=True,
@@ -101,7 +124,12 @@ def _environment() -> Environment:
         short_name=short_name,
         clipped=clipped,
         kernel_label=kernel_label,
+        explain=explain,
+        time_headline=time_headline,
+        symbols=SYMBOLS,
+        markers=markers,
         values_text=values_text,
+        navigation=NAVIGATION,
     )
     return environment
 
@@ -111,17 +139,27 @@ def _shown(value: object) -> object:
     return visible(value) if type(value) is str else value
 
 
+@cache
 def _asset(name: str) -> str:
     """The text of a static file, with the line ends that a browser hashes."""
     return (shipped("reports") / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 
-def _policy(style: str, script: str = "") -> str:
-    """What the page may load: its own style, and its own script where it has one."""
+def _style(names: tuple[str, ...]) -> str:
+    return "".join(map(_asset, names))
+
+
+def _policy(style: str, script: str = "", other: str = "", *, forms: bool = False) -> str:
+    """What the page may load: its own style, and its own script where it has one; and where its forms may lead.
+
+    Args:
+        other: another style that is allowed; empty = none.
+        forms: whether forms may lead to the site itself.
+    """
     scripts = f"script-src '{_digest(script)}'; " if script else ""
-    return (
-        f"default-src 'none'; style-src '{_digest(style)}'; {scripts}img-src data:; base-uri 'none'; form-action 'none'"
-    )
+    styles = " ".join(f"'{_digest(it)}'" for it in (style, other) if it)
+    target = "'self'" if forms else "'none'"
+    return f"default-src 'none'; style-src {styles}; {scripts}img-src data:; base-uri 'none'; form-action {target}"
 
 
 def _digest(text: str) -> str:

@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from qualify.facts.accuracy import E_LIMIT
 from qualify.facts.case import Workload
 from qualify.facts.outcome import Crashed, Finding, FindingVerdict, Launch, Statistics, TimedOut, Timing
+from qualify.facts.stages import when
 from qualify.report import figures
 from qualify.report.columns import AnyTable, Column, Limited, Table
+from qualify.report.drawings.masks import masks
+from qualify.report.drawings.svg import Drawing
 from qualify.report.names import clipped, short_name
 from qualify.report.questions.tolerance import LIMITS, Limit, Sample
 from qualify.report.views import CaseView, anchor
 
 FINDING_ORDER: dict[FindingVerdict, int] = {"fail": 0, "inconclusive": 1, "note": 2, "pass": 3}
+SYMBOLS = (
+    "Errors stand beside their limits: E is that of the worst element, R of the worst row, G of all rows together. "
+    "β is the share by which all results are too large or too small, LSE the error of the log-sum-exp."
+)
+"""what the symbols mean, below each table that has them"""
+HASH = 16
+"""characters of a content hash; the JSON twin has all"""
 LONGEST_RAW = 96
 """characters of a raw kernel name in a case; the list of kernels holds it whole"""
 
@@ -77,10 +87,15 @@ def _remark(statistics: Statistics) -> str:
 class Strip:
     """All samples of a time as a picture, and the same in words."""
 
-    path: str
-    """SVG path of one tick per sample"""
+    places: tuple[float, ...]
+    """of the samples, in pixels"""
     median_px: float
     label: str
+
+    @property
+    def path(self) -> str:
+        """SVG path of one tick per sample."""
+        return figures.strip_path(self.places)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +103,8 @@ class Section:
     """Everything that the page shows about a case that ran."""
 
     view: CaseView
+    reasons: tuple[str, ...]
+    """reasons of the verdict that no finding below tells"""
     facts: tuple[tuple[str, str], ...]
     """term and value, empty ones left out"""
     launches: AnyTable | None
@@ -98,14 +115,22 @@ class Section:
     log: str
     """end of the log of a crash"""
 
+    @property
+    def mask(self) -> Drawing | None:
+        """The mask that a failed census saw, beside the one that it expected."""
+        failed = [it for it in self.view.findings if it.check == "census" and it.verdict == "fail"]
+        return masks(self.view.case.workload, failed[0]) if failed else None
+
 
 def section(view: CaseView) -> Section:
     """The section of one case."""
     evidence = view.evidence
     launches = evidence.witness.launches if evidence else ()
     samples = tuple(Sample(view=view, statistics=item) for item in evidence.statistics) if evidence else ()
+    told = {f"{finding.check}: {finding.detail}" for finding in view.findings}
     return Section(
         view=view,
+        reasons=tuple(reason for reason in view.reasons if reason not in told),
         facts=tuple((term, value) for term, value in _facts(view) if value),
         launches=Table(caption="Launched kernels", columns=LAUNCHES, rows=launches) if launches else None,
         statistics=Table(caption="Error against the golden result", columns=STATISTICS, rows=samples)
@@ -148,7 +173,7 @@ def _facts(view: CaseView) -> list[tuple[str, str]]:
         ("Beyond the card's claims", "; ".join(view.case.unclaimed)),
         ("Layers", f"{view.case.layers} of the model make this call"),
         ("Matrix line", str(view.case.line) if view.case.line else ""),
-        ("Content hash", view.case.content_hash),
+        ("Content hash", f"{view.case.content_hash[:HASH]}…"),
     ]
 
 
@@ -173,9 +198,11 @@ def _time_facts(timing: Timing) -> list[tuple[str, str]]:
 def _ended(view: CaseView) -> str:
     match view.outcome:
         case Crashed(stage=stage, error=error, attempt=attempt):
-            return f"crashed in {stage}, attempt {attempt}: {error}"
+            return f"crashed {when(stage)}, attempt {attempt}: {error}"
         case TimedOut(stage=stage, limit_s=limit, attempt=attempt):
-            return f"killed in {stage} after {figures.significant(limit)} s without a sign of life, attempt {attempt}"
+            return (
+                f"killed {when(stage)}, after {figures.significant(limit)} s without a sign of life, attempt {attempt}"
+            )
     return ""
 
 
@@ -212,7 +239,7 @@ def _lengths(lengths: tuple[int, ...], longest: int = 12) -> str:
 def _strip(timing: Timing) -> Strip:
     low, high = min(timing.samples_us), max(timing.samples_us)
     return Strip(
-        path=figures.strip_path(timing.samples_us),
+        places=tuple(figures.strip_positions(timing.samples_us, timing.samples_us)),
         median_px=(figures.strip_positions((timing.latency_us,), timing.samples_us) or [0.0])[0],
         label=f"{figures.counted(len(timing.samples_us), 'sample')} of {timing.launches_per_block} launches, "
         f"{figures.duration(low)} to {figures.duration(high)}, median {figures.duration(timing.latency_us)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from qualify.facts import codec
@@ -11,32 +12,22 @@ from qualify.judge.judged import Against, Judged
 from qualify.report.detection import summary
 from qualify.report.differences import to_data as comparison_data
 from qualify.report.environments import environments_data
+from qualify.report.performance import performance_data
+from qualify.report.signoffs import signoff_data
 from qualify.report.slower import slower_data
 from qualify.report.verdict_text import verdict_line
 from qualify.report.weaker import weaker_data
 
+REMEMBERED = 4_000
+"""findings whose data is kept for equal ones"""
+
 
 def to_data(judged: Judged) -> dict[str, Any]:
-    """The JSON of ``qualify run`` and ``qualify gate``: contract 3 in docs/reference.md."""
+    """The JSON of ``qualify run`` and ``qualify gate``: contract 3 in docs/reference.md.
+
+    Cells and cases are iterators, for :func:`qualify.facts.codec.to_pieces`: of 50,000 cases they take 600 MB.
+    """
     run, conclusion = judged.run, judged.conclusion
-    verdicts = {judgement.case_id: judgement for judgement in conclusion.judgements}
-    cases, told = [], _Told()
-    for record in judged.records:
-        evidence = evidence_of(record.outcome)
-        judgement = verdicts[record.case.id]
-        cases.append(
-            {
-                "id": record.case.id,
-                "outcome": record.outcome.outcome,
-                "verdict": judgement.verdict,
-                "reasons": list(judgement.reasons),
-                "line": record.case.line,
-                "environment": record.case.environment,
-                "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
-                "identity_asserted": evidence is not None and evidence.witness.identity_asserted,
-                "findings": [told.data(finding) for finding in findings_of(record.outcome)],
-            }
-        )
     return {
         "run": run.id,
         "runs": list(judged.runs),
@@ -58,13 +49,35 @@ def to_data(judged: Judged) -> dict[str, Any]:
         "selftest": summary(judged.selftest, run.check_version),
         "counts": {kind: dict(counts) for kind, counts in conclusion.counts.items()},
         "notes": list(judged.notes),
+        "signoffs": [signoff_data(it) for it in judged.signoffs],
         "waivers": [waiver_data(use) for use in conclusion.waivers],
         "against": against_data(judged.against) if judged.against else None,
         "slower": slower_data(judged.slower),
+        "performance": performance_data(judged.performance),
         "weaker": weaker_data(judged.weaker),
-        "cells": [codec.to_data(cell) for cell in conclusion.cells],
-        "cases": cases,
+        "cells": map(codec.to_data, conclusion.cells),
+        "cases": _cases(judged),
     }
+
+
+def _cases(judged: Judged) -> Iterator[dict[str, Any]]:
+    """Every case with its verdict."""
+    verdicts = {judgement.case_id: judgement for judgement in judged.conclusion.judgements}
+    told = _Told()
+    for record in judged.records:
+        evidence = evidence_of(record.outcome)
+        judgement = verdicts[record.case.id]
+        yield {
+            "id": record.case.id,
+            "outcome": record.outcome.outcome,
+            "verdict": judgement.verdict,
+            "reasons": list(judgement.reasons),
+            "line": record.case.line,
+            "environment": record.case.environment,
+            "kernel_launched": list(evidence.witness.attention_names) if evidence else [],
+            "identity_asserted": evidence is not None and evidence.witness.identity_asserted,
+            "findings": [told.data(finding) for finding in findings_of(record.outcome)],
+        }
 
 
 class _Told:
@@ -77,6 +90,8 @@ class _Told:
         """As the codec has it; the finding must live as long as this."""
         known = self._known.get(id(finding))
         if known is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
             known = self._known[id(finding)] = codec.to_data(finding)
         return known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from qualify.assets import matrix_anywhere
 from qualify.facts.comparison import Slowdown
 from qualify.facts.differing import stack_words
 from qualify.facts.typed import level_words
@@ -14,6 +15,9 @@ from qualify.report.differences import change_text, grouped, stack_change_text, 
 from qualify.report.environments import environment_views
 from qualify.report.figures import counted
 from qualify.report.incidents import counted_states, replays
+from qualify.report.performance import headline as performance_headline
+from qualify.report.performance import performance_actions, performance_lines
+from qualify.report.signoffs import signoff_lines
 from qualify.report.slower import headline, sentence, slower_actions
 from qualify.report.troubles import Trouble, missing, troubles
 from qualify.report.views import join
@@ -39,6 +43,8 @@ def to_text(judged: Judged, now: datetime) -> str:
     lines += against_lines(judged.against) if judged.against else []
     lines += [f"weaker: {weaker_headline(judged.weaker)}"] if judged.weaker else []
     lines += [f"slower: {headline(judged.slower)}"] if judged.slower else []
+    lines += [f"time: {performance_headline(judged.performance)}"] if judged.performance else []
+    lines += signoff_lines(judged.signoffs)
     lines += [f"do: {action}" for action in actions(judged, found)]
     lines += [f"note: {one_line(note)}" for note in notes(judged, now)]
     for trouble in found[:SHOWN]:
@@ -50,6 +56,7 @@ def to_text(judged: Judged, now: datetime) -> str:
         lines += forbidden_lines(judged.against)
     lines += weaker_lines(judged.weaker) if judged.weaker else []
     lines += slower_lines(judged.slower) if judged.slower else []
+    lines += performance_lines(judged.performance) if judged.performance else []
     if len(found) > SHOWN:
         lines.append(f"{len(found) - SHOWN} other kinds of failure are in the report.")
     return "\n".join(lines)
@@ -71,7 +78,9 @@ def verdict_line(judged: Judged) -> str:
     if run.narrowed:
         verdict += ", of the part of the matrix that was selected"
     if judged.weaker:
-        verdict += ", and less is asked than in the accepted baseline"
+        verdict += ", and it asks less than the accepted baseline"
+    if judged.performance and judged.performance.verdict == "FAIL":
+        verdict += ", and a budget of time is exceeded"
     if judged.slower:
         verdict += f", and {counted(len(judged.slower.cases), 'case')} became slower"
     if conclusion.verdict == "PASS" and (waived := waived_words(conclusion)):
@@ -147,7 +156,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     run, verdict, typed = judged.run, judged.conclusion.verdict, judged.typed
     again = typed.command("run", run.matrix_path, *judged.again)
     if judged.conclusion.demonstration and verdict != "FAIL" and not found and run.state == "completed":
-        return [f"decide nothing for a GPU by this; run it on the GPU host: {typed.command('run', run.matrix_path)}"]
+        there = typed.command("run", matrix_anywhere(run.matrix_path))
+        return [f"decide nothing for a GPU by this; run it on the GPU host: {there}"]
     if verdict == "PASS" and run.narrowed:
         return [f"promote nothing on a part of the matrix; run all of it: {again}"]
     if verdict == "PASS":
@@ -161,6 +171,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
         todo.append(f"set the clock that is wrong, then make fresh evidence: {again}")
     elif run.state != "completed" and not judged.stale:
         todo.append(f"finish the run: {typed.command('run', run.matrix_path, '--resume', run.id)}")
+    elif judged.performance and judged.performance.verdict == "INCONCLUSIVE" and not (judged.stale or found):
+        todo += performance_actions(judged, judged.performance)
     elif judged.stale or missing(judged):
         todo.append(f"make fresh evidence on that stack: {again}")
     elif judged.part == "PASS":
@@ -190,6 +202,8 @@ def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
     """How to look at a failure, and how to live with it."""
     run, typed, expired = judged.run, judged.typed, judged.conclusion.expired
     todo = weaker_actions(judged, judged.weaker) if judged.weaker and judged.weaker.forbidden else []
+    if judged.performance and judged.performance.verdict == "FAIL":
+        todo += performance_actions(judged, judged.performance)
     if judged.slower and judged.matrix.policy.drift.times == "fail":
         todo += slower_actions(judged, judged.slower)
     if todo and not found and not expired and not (judged.against and judged.against.forbidden):
@@ -203,7 +217,7 @@ def _after_failure(judged: Judged, found: list[Trouble]) -> list[str]:
     todo += [f"{use.waiver.place}: waiver {use.waiver.id} has expired: {EXPIRED}" for use in expired]
     if not expired:
         where = judged.waivers_path or "a file that the matrix names with its key waivers"
-        todo.append(f"if its owner accepts a failure until a day: write a waiver into {where}")
+        todo.append(f"to accept a failure for some time: write a waiver with an owner and an expiry date into {where}")
     return todo
 
 

@@ -7,12 +7,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from qualify.facts.case import Case, Phase
-from qualify.facts.outcome import Evidence, Finding, Launch, NotRun, Outcome, Refused, Timing, evidence_of, findings_of
+from qualify.facts.outcome import (
+    Evidence,
+    Finding,
+    Launch,
+    Measured,
+    NotRun,
+    Outcome,
+    Refused,
+    Timing,
+    evidence_of,
+    findings_of,
+)
 from qualify.facts.run import CellJudgement, Conclusion, Judgement, Record, Verdict
 
 PHASES: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode", "verify")
 SEVERITY: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "PASS", "NOT_REQUIRED")
 """what a reader must see first"""
+WORDS: dict[Verdict, tuple[str, str]] = {
+    "PASS": ("✓", "pass"),
+    "FAIL": ("✗", "fail"),
+    "WAIVED": ("◐", "waived"),
+    "INCONCLUSIVE": ("?", "inconclusive"),
+    "NOT_REQUIRED": ("–", "not required"),
+}
+"""glyph and word of each verdict, so that colour is never the only sign"""
 
 
 def anchor(kind: str, name: str) -> str:
@@ -47,6 +66,12 @@ class CaseView:
     def ran(self) -> bool:
         """Whether a device was touched for it."""
         return not isinstance(self.outcome, Refused | NotRun)
+
+    @property
+    def timed(self) -> bool:
+        """Whether its time counts in a comparison: it was measured, and it passed."""
+        passed = isinstance(self.outcome, Measured) and self.verdict == "PASS"
+        return passed and self.timing is not None and self.timing.latency_us > 0
 
     @property
     def claimed(self) -> bool:
@@ -91,6 +116,12 @@ class ShapeView:
     def proven(self) -> bool:
         """Whether the shape has its proven path: any kernel, or the expected one where the matrix names it."""
         return self.judgement.verdict == "PASS"
+
+    @property
+    def fastest(self) -> CaseView | None:
+        """The passing case with the shortest time; None where none was timed."""
+        timed = [(view.timing.latency_us, view.case.kernel, view) for view in self.cases if view.timing and view.timed]
+        return min(timed, key=lambda entry: entry[:2])[2] if timed else None
 
     @property
     def proving(self) -> tuple[CaseView, ...]:

@@ -1,4 +1,4 @@
-"""What is asked less than in the accepted baseline: told like a plan, what was asked then and what is asked now."""
+"""What a run asks less than the accepted baseline: each point with what the baseline asked, and what the run asks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ LONGEST = 160
 
 
 def headline(weaker: Weaker) -> str:
-    """In how many points less is asked, and against what."""
+    """In how many points the run asks less, and less than what."""
     accepted = f"run {weaker.run}, accepted by {weaker.accepted_by} on {weaker.accepted_at:%Y-%m-%d}"
     allowed = "the policy forbids it" if weaker.forbidden else "the policy allows it"
     points = counted(len(weaker.changes), "point")
-    return one_line(f"less is asked than in baseline {accepted}: {points}; {allowed}")
+    return one_line(f"it asks less than baseline {accepted}: {points}; {allowed}")
 
 
 def sentence(less: Less) -> str:
-    """What was asked then and what is asked now, on one line."""
+    """What the baseline asked and what the run asks, on one line."""
     return one_line(f"{less.what}: then {_short(less.then)}, now {_short(less.now)}{_about(less)}")
 
 
@@ -52,7 +52,7 @@ def weaker_lines(weaker: Weaker) -> list[str]:
 
 
 def weaker_data(weaker: Weaker | None) -> dict[str, Any] | None:
-    """For JSON; None where nothing is asked less."""
+    """For JSON; None where the run asks as much."""
     if weaker is None:
         return None
     return {
@@ -88,8 +88,8 @@ COLUMNS: tuple[Column[Less], ...] = (
 )
 
 
-def weaker_table(changes: Sequence[Less], caption: str = "Nothing is asked less than before") -> AnyTable:
-    """The same for pages; no rows where nothing is asked less."""
+def weaker_table(changes: Sequence[Less], caption: str = "The run asks as much as the baseline") -> AnyTable:
+    """The same for pages; no rows where the run asks as much."""
     return Table(caption=caption, columns=COLUMNS, rows=tuple(changes))
 
 

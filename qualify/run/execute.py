@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,6 +35,7 @@ from qualify.facts.outcome import (
 )
 from qualify.facts.stack import Ceilings, Device
 from qualify.run.adapters.interface import LibraryRefusal
+from qualify.run.bits import inputs_digest, output_digest
 from qualify.run.checks.interface import ContractBreach, Subject
 from qualify.run.checks.registry import CHECKS
 from qualify.run.golden.reference import GoldenOf, golden
@@ -106,6 +108,8 @@ class Session:
         self.limits = limits
         self.stage = ""
         """announced last"""
+        self.began = False
+        """whether a batch of cases was prepared"""
         self.asked: dict[str, str] = {}
         """for checks that ask a kernel only once"""
         self.dead: dict[str, Outcome] = {}
@@ -116,18 +120,20 @@ class Session:
         self.looking_at = 0
         """place in the profiler session of the case that was launched last"""
         self.spared: set[str] = set()
-        """cases that began anew because somebody killed their host"""
+        """cases that started again because somebody killed their host"""
 
     def run(self, requests: Iterable[CaseRequest]) -> Iterator[Settled]:
         """Outcomes of a chunk, one after another; raises SickContext after the outcome that caused it.
 
-        The loss of a host is the outcome of the case that ran in it; others that were prepared there begin anew.
+        The loss of a host is the outcome of the case that ran in it; others that were prepared there start again.
         """
         self.waiting = deque(requests)
         while self.waiting:
             batch: list[Running] = []
             held = 0
-            while self.waiting and held < CHUNK_BYTES[self.processor.scale]:
+            # The first case of a session is alone in its batch: whoever waits sees a verdict after one case.
+            room = CHUNK_BYTES[self.processor.scale] if self.began else 1
+            while self.waiting and held < room:
                 request = self.waiting.popleft()
                 running, outcome, fresh = self._begin(request)
                 if running is not None:
@@ -138,6 +144,7 @@ class Session:
                 self._ask_health(request)
                 if request.alone:
                     break
+            self.began = True
             yield from self._finish(batch)
 
     def _begin(self, request: CaseRequest) -> tuple[Running | None, Any, bool]:
@@ -318,12 +325,13 @@ class Session:
         """Ask every check of the level; a breach of the call contract ends the case's checks."""
         request = running.request
         subject = self._subject(running)
+        self._take_digests(running, subject)
         for check in CHECKS:
             if self.level not in check.levels:
                 continue
             why = check.skips(subject)
             if why:
-                running.findings.append(Finding(check=check.name, verdict="note", detail=f"not asked: {why}"))
+                running.findings.append(Finding(check=check.name, verdict="note", detail=f"not run: {why}"))
                 continue
             self._announce(request, f"checks:{check.name}")
             try:
@@ -331,13 +339,19 @@ class Session:
             except LibraryRefusal as refusal:
                 # What a check alters the library need not take; the budget asks for the case's own call again.
                 verdict: FindingVerdict = "inconclusive" if check.name == BUDGET else "note"
-                findings = [Finding(check=check.name, verdict=verdict, detail=f"not asked: {refusal}")]
+                findings = [Finding(check=check.name, verdict=verdict, detail=f"not run: {refusal}")]
             except torch.OutOfMemoryError as error:
                 findings = [no_room(check.name, error)]
             except ContractBreach as breach:
                 running.findings.append(breach.finding)
                 return
             running.findings += findings
+
+    def _take_digests(self, running: Running, subject: Subject) -> None:
+        """Digests of the first call; none where the device has no room for them, which is no fault of a kernel."""
+        with suppress(torch.OutOfMemoryError):
+            running.inputs_digest = inputs_digest(running.inputs.call)
+            running.output_digest = output_digest(subject)
 
     def _time(self, running: Running) -> None:
         self.ceilings = time_case(running, self._subject(running), self.described, self.ceilings)
@@ -354,6 +368,8 @@ class Session:
             peak_temporary_bytes=running.peak_bytes,
             wall_s=self.spent.pop(running.request.case.id),
             attempt=running.request.attempt,
+            output_digest=running.output_digest,
+            inputs_digest=running.inputs_digest,
         )
         return Substituted(evidence=evidence) if seen.state == "substituted" else Measured(evidence=evidence)
 

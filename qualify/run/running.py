@@ -30,6 +30,8 @@ class Running:
     peak_bytes: int | None
     fresh: bool
     """whether no case ran before where its kernel lives"""
+    output_digest: str = ""
+    inputs_digest: str = ""
     witness: Witness | None = None
     findings: list[Finding] = field(default_factory=list)
     statistics: list[Statistics] = field(default_factory=list)
@@ -56,7 +58,7 @@ def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
 
 def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:
     """What a check holds beside the call is its own, and no fault of the kernel."""
-    detail = f"not asked: no room for it on the device ({str(error).splitlines()[0][:200]})"
+    detail = f"not run: no room for it on the device ({str(error).splitlines()[0][:200]})"
     return Finding(check=check, verdict="inconclusive", detail=detail)
 
 

@@ -93,7 +93,7 @@ def computed(running: Running, subject: Subject, bound: Bound, inputs: Inputs, n
 
 
 def turned(inputs: Inputs, rows: int) -> Inputs:
-    """A deep copy whose queries have moved on by so many rows: it asks for another result."""
+    """A deep copy whose queries have moved on by so many rows, so its result is another one."""
     copy = clone(inputs)
     turn(copy, rows)
     return copy

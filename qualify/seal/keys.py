@@ -1,4 +1,4 @@
-"""Keys: the one that a runner signs with, and those that a gate believes.
+"""Keys: a runner signs with one, a gate believes some.
 
 All cryptography is that of securesystemslib. A private key is a file, a key service that securesystemslib knows, a
 command, or an identity of an OIDC token. A public key is a PEM file; that of an identity is a JSON file.
@@ -99,7 +99,7 @@ def in_hex(signature: str) -> str:
 
 
 def needed_signing_key() -> SigningKey:
-    """The same for what cannot do without one. Raises UsageError where QUALIFY_SIGNING_KEY names none."""
+    """The same key, where a command needs one. Raises UsageError where QUALIFY_SIGNING_KEY names none."""
     found = signing_key()
     if found is None:
         raise UsageError(f"{SIGNING_KEY} names no key. Give the path of a private key in PEM: {SIGNING_KEY}=FILE")
@@ -107,7 +107,7 @@ def needed_signing_key() -> SigningKey:
 
 
 def check_installed(wanted_by: str) -> None:
-    """Raises UsageError where what signs and checks signatures is not installed."""
+    """Raises UsageError where the library that signs and checks signatures is not installed."""
     try:
         import cryptography  # noqa: F401
         import securesystemslib.dsse  # noqa: F401
@@ -134,7 +134,7 @@ def _from_file(path: Path) -> SigningKey:
 
 
 def with_public(signer: Signer, shown: str) -> SigningKey:
-    """A signer that shows its own public key, with it; ``shown`` says for people where it is from."""
+    """A signer together with the public key that it gives; ``shown`` tells people where the key is from."""
     key = signer.public_key
     return SigningKey(public=_public(key, _pem(key), shown), signer=signer)
 

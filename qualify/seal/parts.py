@@ -27,12 +27,13 @@ class Difference:
     case: str
     """its id; empty where the run itself differs"""
     field: str
-    """the path of the field, for example ``evidence.findings[3].verdict``; empty where a case or an outcome is"""
+    """the path of the field, for example ``evidence.findings[3].verdict``; empty where a whole case differs"""
     what: str
     """for example ``changed``, ``removed`` or ``added``"""
 
-    def __str__(self) -> str:
-        return " ".join(part for part in (self.case or "the run", self.field, self.what) if part)
+    def words(self, of: str) -> str:
+        """The place and what differs there; ``of`` is ``run`` or ``duel``."""
+        return " ".join(part for part in (self.case or f"the {of}", self.field, self.what) if part)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -68,7 +69,7 @@ class FieldDigests:
 
 
 def parts_from(text: str, sha256: str) -> FieldDigests | None:
-    """The trees that were stored; None where they are not those with that digest."""
+    """The stored trees; None where they do not have that digest."""
     try:
         content = zlib.decompress(base64.b64decode(text))
     except (ValueError, zlib.error):
@@ -84,7 +85,7 @@ def parts_from(text: str, sha256: str) -> FieldDigests | None:
 
 
 def digests(data: Any) -> Any:
-    """The tree of a line: what is no record, and no list of records, becomes a digest."""
+    """The tree of a line. A value that is no record and no list of records becomes a digest."""
     if isinstance(data, dict):
         return {key: digests(value) for key, value in data.items()}
     if isinstance(data, list) and data and all(isinstance(item, dict) for item in data):
@@ -93,7 +94,7 @@ def digests(data: Any) -> Any:
 
 
 def differences(sealed: FieldDigests, found: FieldDigests) -> Iterator[Difference]:
-    """Every place where what was found is not what was sealed."""
+    """Every place where the evidence differs from the sealed evidence."""
     for path, what in _between(sealed.run, found.run, ""):
         yield Difference(case="", field=path, what=what)
     mine, theirs = dict(sealed.cases), dict(found.cases)

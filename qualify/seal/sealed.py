@@ -1,8 +1,8 @@
-"""A seal: an in-toto statement about the canonical lines of a run, in a DSSE envelope; made, and checked.
+"""Makes and checks seals. A seal is an in-toto statement about the canonical lines of a run, in a DSSE envelope.
 
 The statement's subject is the run with the sha256 of its lines. The predicate says what the reader of a seal needs
-without the evidence: form, state, counts, the digest of the parts, and the public key, which only says whether the
-envelope is whole: whom to believe is what the reader's own keys say.
+without the evidence: form, state, counts, the digest of the parts, and the public key. That key only shows that the
+envelope is whole. The reader's own keys say whom to believe.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class SealCheck:
     signed_by: PublicKey | None
     """the key that signed; None where the signature is not valid, or nothing is signed"""
     trusted: bool
-    """whether that key is one of those that were asked for"""
+    """whether that key is one of the trusted ones"""
     at: str
     """when it was sealed; empty = unknown"""
     why_not: str
     """why the seal proves nothing about this evidence; empty where it does"""
     differences: tuple[Difference, ...] = ()
-    """what is not as it was sealed"""
+    """what differs from what was sealed"""
 
 
 def signed(statement: Mapping[str, Any], key: SigningKey) -> dict[str, Any]:
@@ -78,13 +78,22 @@ def make_seal(run_id: str, state: str, sha256: str, parts: FieldDigests, key: Si
 
 
 def check_seal(
-    seal: Seal | None, lines: Iterable[Mapping[str, Any]], run_id: str, trusted: Sequence[PublicKey] = ()
+    seal: Seal | None,
+    lines: Iterable[Mapping[str, Any]],
+    run_id: str,
+    trusted: Sequence[PublicKey] = (),
+    *,
+    what: str = "run",
+    sha256: str = "",
 ) -> SealCheck:
     """Whether evidence is what was sealed, and by one of the trusted keys.
 
     Args:
         lines: the lines of the evidence as it is (qualify.seal.form).
+        run_id: of the run, or of the duel.
+        what: ``run`` or ``duel``, as messages call it.
         trusted: public keys; empty = any key may have signed, which proves that nothing changed since, not by whom.
+        sha256: the digest of the lines, where the caller has computed it already; empty = it is computed here.
     """
     if seal is None:
         return _refused("it is not sealed")
@@ -100,21 +109,21 @@ def check_seal(
         return _refused(f"its seal is damaged ({type(error).__name__}: {error})")
     why, found = "", tuple[Difference, ...]()
     if sealed_run != run_id:
-        why = f"its seal is that of run {sealed_run}"
+        why = f"its seal is that of {what} {sealed_run}"
     elif form != FORM:
         why = f"its seal is of form {form}, this qualify reads {FORM}: verify it with the qualify that sealed it"
-    else:
+    elif sha256 != digest:
         content = list(lines)
         if digest_of(content) != digest:
             found = _what_differs(seal, parts_digest, parts_of(content))
-            why = f"it is not what was sealed: {_told(found)}"
+            why = f"it is not what was sealed: {_told(found, what)}"
     return SealCheck(
         signed_by=signer, trusted=signer.id in {key.id for key in trusted}, at=at, why_not=why, differences=found
     )
 
 
 def own_digest(seal: Seal) -> str:
-    """The sha256 that a seal states of its evidence, without a look at its signature; empty where it states none."""
+    """The sha256 that a seal states of its evidence. The signature is not checked. Empty where it states none."""
     try:
         payload = json.loads(_payload(seal.envelope))
         return str(payload["subject"][0]["digest"]["sha256"])
@@ -127,7 +136,7 @@ class _Unsealed(Exception):
 
 
 def _opened(envelope: Mapping[str, Any], trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
-    """The statement of an envelope and who signed it; without trusted keys by the key that it names itself."""
+    """The statement of an envelope and the key that signed it; without trusted keys the envelope's own key counts."""
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import Error, VerificationError
 
@@ -161,12 +170,12 @@ def _what_differs(seal: Seal, parts_digest: str, found: FieldDigests) -> tuple[D
     return tuple(differences(sealed, found)) if sealed else ()
 
 
-def _told(found: Sequence[Difference]) -> str:
+def _told(found: Sequence[Difference], what: str) -> str:
     """The first differences, in words."""
     if not found:
-        return "where it differs cannot be told, because what the seal knows of its parts was changed or is too short"
+        return "where cannot be told, because the seal's digests of the fields were changed or are too short"
     more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return "; ".join(map(str, found[:NAMED])) + more
+    return "; ".join(it.words(what) for it in found[:NAMED]) + more
 
 
 def _refused(why: str) -> SealCheck:

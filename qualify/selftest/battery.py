@@ -54,11 +54,11 @@ class SelftestOptions:
     """glob over faults; empty = all"""
 
 
-def run_battery(asked: SelftestOptions, progress: Callable[[int, int], None]) -> SelfTest:
+def run_battery(asked: SelftestOptions, progress: Callable[[int, int, str], None]) -> SelfTest:
     """Send everything through the pipeline.
 
     Args:
-        progress: called with tasks done and tasks in all.
+        progress: called with tasks done, tasks in all, and which fault or correct kernel ended.
 
     Raises:
         NothingSelected: no fault matches the glob.
@@ -75,7 +75,7 @@ def run_battery(asked: SelftestOptions, progress: Callable[[int, int], None]) ->
         else:
             runs[task.specimen] += answer["runs"]
             alarms[task.specimen] += codec.from_data(tuple[Alarm, ...], answer["alarms"])
-        progress(done, len(tasks))
+        progress(done, len(tasks), task.specimen)
     return SelfTest(
         check_version=CHECK_VERSION,
         qualify_version=qualify.__version__,
@@ -111,8 +111,9 @@ def chosen(select: str) -> list[Fault]:
 def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[SpecimenTask]:
     """Every fault, at every level, beginning with the case that told of it when the release was measured.
 
-    What a kernel keeps shows in the order of its cases, so faults of kept state meet them in the matrix's. Where both
-    levels are asked, one that smoke missed then meets only some cases at smoke: a case that tells nothing costs most.
+    Kept state shows in the order of the cases, so faults of kept state meet them in the order of the matrix. Where
+    both levels run, a fault that smoke missed before meets only some cases at smoke, because cases that find nothing
+    cost most.
     """
     tell, missed = telling_cases(), missed_at_smoke() if len(levels) > 1 else frozenset()
     tasks = []
@@ -132,7 +133,7 @@ def fault_tasks(faults: Sequence[Fault], levels: Sequence[Level]) -> list[Specim
 
 
 def telling_cases() -> dict[str, tuple[int, ...]]:
-    """The number of the case by which each fault of the released result was found; empty in a package without one."""
+    """The number of the case that found each fault of the released result; empty in a package without such a result."""
     examples = {kill["fault"]: kill["example"] for kill in released_kills()}
     numbers = {case(number, "", SEED).cell.partition("/")[2]: number for number in range(len(SHAPES))}
     found = {fault: numbers.get(example.partition(": ")[0]) for fault, example in examples.items()}
@@ -154,8 +155,9 @@ def released_kills() -> list[dict[str, Any]]:
 def correct_tasks(levels: Sequence[Level], runs: int) -> list[SpecimenTask]:
     """Rounds of all correct kernels over the matrix, with other inputs each, until there are ``runs``.
 
-    Where both levels are asked, the first round is at full and the others at smoke. A case at full costs fifteen times
-    as much, so each kernel meets every twelfth case there, beginning with another one: twelve meet every case.
+    Where both levels run, the first round is at full and the others at smoke. A case at full costs fifteen times as
+    much, so each kernel meets every twelfth case there. Each kernel begins with another case, so twelve kernels meet
+    every case.
     """
     tasks: list[SpecimenTask] = []
     seed, left = SEED, runs

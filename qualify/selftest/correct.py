@@ -1,4 +1,4 @@
-"""Correct kernels of another make: whatever a check says against one of them is a false alarm."""
+"""Correct kernels of another make: every failure of one of them is a false alarm."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _LseFromBaseTwo(_BaseTwo):
 
 
 class _UnclaimedLse(Simulator):
-    """The LSE is rounded to bf16, as a by-product that nobody is told of."""
+    """The LSE is rounded to bf16, as a by-product that the card does not mention."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         out, lse = super().attend(call)
@@ -238,7 +238,7 @@ class _FactorOnOutput(Simulator):
 
 
 class _OneCache(Simulator):
-    """Of a cache of latents only the keys are taken, and the values from them, as where a kernel has one for both."""
+    """Takes only the keys of a cache of latents, and the values from them, as a kernel with one cache does."""
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
         if (call.k.shape[-1], call.v.shape[-1]) == LATENT:

@@ -1,11 +1,13 @@
 """One specimen at one level through the pipeline of a real kernel; what a worker process of the battery does.
 
-The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, witness, every check of the level.
-Left out are the timing and the peak of memory of the traced calls: those of a simulated kernel say nothing about any
-kernel, no check looks at that peak, and the findings of the timing (a result that is faster than the card allows) have
-tests of their own. The witness stays in although it costs a third of a case at smoke: without it a fault of class L,
-which computes the right thing by another path, would pass. Also left out are the watchdog and the worker process
-around the session, which tests/run try for real.
+The pipeline is :class:`qualify.run.execute.Session`: card, adapter, prepare, witness, every check of the level. The
+timing and the peak of memory of the traced calls are left out, because those of a simulated kernel say nothing about
+any kernel. No check looks at that peak, and the findings of the timing (a result that is faster than the card allows)
+have tests of their own.
+
+The witness stays in although it costs a third of a case at smoke: without it a fault of class L, which computes the
+right thing by another path, would pass. The watchdog and the worker process around the session are left out too;
+tests/run try them for real.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from qualify.facts.checks import CHECKS
 from qualify.facts.outcome import Crashed, Measured, Outcome, Refused, Substituted, TimedOut, findings_of
 from qualify.facts.selftest import Alarm, Detection
 from qualify.facts.stack import Ceilings, Device
+from qualify.facts.stages import ending
 from qualify.run.execute import Session
 from qualify.run.host.pool import LocalHosts
 from qualify.run.machine.device import processor_of
@@ -79,7 +82,7 @@ def detect(
     """Level by level. Each begins with the case that told before: it saves it the others.
 
     Args:
-        missed: at smoke only every third case is asked.
+        missed: at smoke only every third case runs.
     """
     order = sorted(range(len(workloads.SHAPES)), key=lambda number: number not in telling_cases)
     found = []
@@ -96,8 +99,8 @@ def detect(
 def detect_at(specimen: str, level: Level, order: Sequence[int]) -> tuple[Detection, int | None]:
     """Case by case, in that order, until one of them catches the fault; also the number of that case.
 
-    All checks of that case are asked, so a fault that one case tells of meets every check there. A fault that
-    nothing catches meets them all.
+    All checks of that case run, so the result names every check that finds the fault there. A fault that nothing
+    catches meets all cases.
     """
     count = 0
     for number, case, outcome in outcomes(specimen, level, SEED, order):
@@ -129,9 +132,9 @@ def accuse(specimen: str, level: Level, seed: int, shapes: Sequence[int]) -> tup
 def outcomes(specimen: str, level: Level, seed: int, order: Sequence[int]) -> Iterator[tuple[int, Case, Outcome]]:
     """(number, case, outcome) of cases of the matrix, in one session of a kernel without a past.
 
-    Cases share the kernel, as they share a process, so that what it keeps from one can spoil the next. The first case
-    often tells, so it has a session of the profiler to itself; the others share one, as they do in a run, and of them
-    those that the kernel refuses, or that end it at once, come first.
+    Cases share the kernel, as they share a process, so that state from one can spoil the next. The first case often
+    finds the fault, so it has a session of the profiler to itself. The others share one, as they do in a run. Those
+    that the kernel refuses, or that end it at once, come first.
     """
     kernel.forget()
     known = kernel.specimen_named(specimen)
@@ -170,9 +173,9 @@ def against(outcome: Outcome) -> list[Said]:
         case Substituted():
             return [Said(check=WITNESS, detail=outcome.evidence.witness.reason), *said]
         case Crashed():
-            return [Said(check=OUTCOME, detail=f"crashed in {outcome.stage}: {outcome.error}"), *said]
+            return [Said(check=OUTCOME, detail=ending(outcome)), *said]
         case TimedOut():
-            return [Said(check=OUTCOME, detail=f"silent in {outcome.stage}"), *said]
+            return [Said(check=OUTCOME, detail=ending(outcome)), *said]
         case Refused():
             return [Said(check=OUTCOME, detail=f"refused what the card claims: {outcome.reasons[0]}"), *said]
     return said

@@ -20,7 +20,7 @@ LIMIT_BYTES = 320 << 20
 class Goldens:
     """Computes golden results, and finds them again by everything that a call holds, bytes included.
 
-    A kernel that wrote into its inputs makes another call of them, with a golden result of its own.
+    If a kernel wrote into its inputs, the call is another one, with a golden result of its own.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -42,7 +42,7 @@ class Goldens:
 
 
 def _digest(call: AttentionCall, asked: str) -> bytes:
-    """Names the call and what was asked of it: shapes, dtypes, numbers, and the bytes of every tensor."""
+    """The key of a call and its options: shapes, dtypes, numbers, and the bytes of every tensor."""
     digest = hashlib.sha256(asked.encode())
     for field in fields(call):
         value = getattr(call, field.name)

@@ -1,8 +1,8 @@
 """A correct attention kernel in plain torch, one method per step, so that a planted fault replaces one step.
 
-It has the structure of the fused kernels: a plan that is kept between calls, tiles of queries and keys, a page
-lookup, a map from query heads to KV heads, an online softmax, KV splits that are merged through their LSE, and
-an epilogue that writes rows. Scores, maxima, sums and accumulators are float32; the weights P are rounded to
+It has the structure of the fused kernels. A plan is kept between calls. Queries and keys are cut into tiles, with a
+page lookup and a map from query heads to KV heads. An online softmax follows; KV splits are merged through their LSE,
+and an epilogue writes rows. Scores, maxima, sums and accumulators are float32; the weights P are rounded to
 the dtype of V before they multiply it. It shares no code with the golden result, nor with the masks.
 """
 

@@ -1,16 +1,17 @@
 """What the canary service writes and reads: one transaction for each method.
 
-Methods that take a lease are the leader's: they check its epoch in the transaction that writes, and raise LeaseLost,
-having written nothing, where another process leads by now.
+Methods with a lease are the leader's. They check its epoch in the transaction that writes. Where another process leads
+by now, they raise LeaseLost and write nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
 from qualify.facts.canary import (
     OPEN,
@@ -23,15 +24,23 @@ from qualify.facts.canary import (
     Hold,
     Lease,
     Letter,
+    Node,
+    Rollout,
+    RolloutState,
     Schedule,
     Served,
     Watched,
 )
-from qualify.store import fires, leases, outbox
+from qualify.facts.duel import Duel
+from qualify.facts.seal import Seal
+from qualify.store import fires, leases, outbox, rollouts
 from qualify.store.clock import now_of
 from qualify.store.database import Database
+from qualify.store.duels import insert_duel, load_duels
+from qualify.store.tables import duels as duels_table
 from qualify.store.tables import fires as fires_table
 from qualify.store.tables import holds as holds_table
+from qualify.store.tables import rollouts as rollouts_table
 from qualify.store.tables import watched_stacks as watched_table
 
 
@@ -73,7 +82,7 @@ class Canaries:
             leases.release(connection, lease)
 
     def know_schedules(self, lease: Lease, crons: Mapping[str, str]) -> dict[str, Schedule]:
-        """The times of the given canaries; those that are new or changed count from now on."""
+        """The schedules of the given canaries. The time of a new or changed canary counts from now on."""
         with self._leading(lease) as connection:
             return fires.know_schedules(connection, lease, crons)
 
@@ -94,18 +103,31 @@ class Canaries:
 
     def ask(self, canary: str, matrix: str, reason: str, lease: str) -> Fire:
         """Files a fire by hand, for now; whoever leads by that lease takes it."""
+        return self._ask(lease, lambda now: [_by_hand(canary, matrix, reason, now)])[0]
+
+    def ask_nodes(self, canary: str, matrix: str, reason: str, nodes: Iterable[Node], *, waves: bool) -> list[Fire]:
+        """Files a fire by hand for each machine, under its own lease, for now.
+
+        Args:
+            waves: they wait for their turn in a rollout.
+        """
+
+        def due(now: datetime) -> list[Due]:
+            key = f"manual {now:%Y-%m-%dT%H:%M:%S.%fZ}" if waves else ""
+            one = _by_hand(canary, matrix, reason, now)
+            return [replace(one, node=node.node, lease=node.lease, rollout=key) for node in nodes]
+
+        return self._ask("", due)
+
+    def _ask(self, lease: str, due: Callable[[datetime], list[Due]]) -> list[Fire]:
         with self._database.writing() as connection:
-            now = now_of(connection)
-            due = Due(canary=canary, scheduled_for=now, trigger="manual", reason=reason, matrix=matrix)
-            fires.file(connection, lease, [due])
-            mine = (fires_table.c.lease == lease, fires_table.c.canary == canary, fires_table.c.scheduled_for == now)
-            (fire,) = fires.load(connection, *mine)
-            return fire
+            ids = fires.file(connection, lease, due(now_of(connection)))
+            return fires.load(connection, fires_table.c.id.in_(ids))[::-1]
 
     def take(self, lease: Lease, node: str, served: Served | None = None, only: int | None = None) -> Fire | None:
         """Takes the fire of the lease that is owed longest, or the one of that id. The caller runs one at a time.
 
-        It is nobody's yet, was left by an earlier leader, or by the caller, where the database failed it in between.
+        Nobody has taken it yet, or an earlier leader left it, or the caller did when the database failed.
 
         Args:
             served: whose fires; None = those of all canaries.
@@ -137,6 +159,19 @@ class Canaries:
             fires.finish(connection, lease, fire_id, result)
             (fire,) = fires.load(connection, fires_table.c.id == fire_id)
             outbox.add(connection, fire.canary, fire_id, letters)
+
+    def file_duel(self, lease: Lease, duel: Duel, seal: Seal | None) -> bool:
+        """Adds the duel of a fire that runs under the lease; False where an earlier attempt has added it already."""
+        with self._leading(lease) as connection:
+            if load_duels(connection, duels_table.c.id == duel.id):
+                return False
+            insert_duel(connection, duel, seal)
+            return True
+
+    def duel(self, duel_id: str) -> Duel | None:
+        """The duel of that id."""
+        with self._database.reading() as connection:
+            return next(iter(load_duels(connection, duels_table.c.id == duel_id)), None)
 
     def fire(self, fire_id: int) -> Fire | None:
         """The fire of that id."""
@@ -185,6 +220,84 @@ class Canaries:
             fires.save_watched(connection, seen)
             return fires.file(connection, lease.name, due)
 
+    def tell(self, lease: Lease, node: Node) -> None:
+        """Replaces what a machine tells of itself, under its own lease."""
+        with self._leading(lease) as connection:
+            rollouts.tell(connection, node)
+
+    def nodes(self, service: str | None = None) -> list[Node]:
+        """The machines of a service, or of all, by name; those whose lease ran out, too."""
+        with self._database.reading() as connection:
+            return rollouts.load_nodes(connection, service)
+
+    def watch_for_many(self, lease: Lease, seen: Watched, due: Due, service: str, stack_key: str, seats: int) -> bool:
+        """Replaces what a canary saw; files its fire only where the machine is one of the first with that stack."""
+        with self._leading(lease) as connection:
+            fires.save_watched(connection, [seen])
+            first = rollouts.take_seat(connection, service, due.canary, stack_key, seats, due.node)
+            return bool(first and fires.file(connection, lease.name, [due]))
+
+    def rollouts(self, canary: str | None = None, lease: str | None = None, *, opened: bool = False) -> list[Rollout]:
+        """Rollouts of a canary or of all, of a service or of all, the newest first; with ``opened`` those under way."""
+        with self._database.reading() as connection:
+            where = [] if canary is None else [rollouts_table.c.canary == canary]
+            where += [] if lease is None else [rollouts_table.c.lease == lease]
+            where += [rollouts_table.c.state == "open"] if opened else []
+            return rollouts.load_rollouts(connection, *where)
+
+    def rollout_fires(self, rollout: Rollout) -> list[Fire]:
+        """The fires of its nodes, the latest first."""
+        with self._database.reading() as connection:
+            return rollouts.fires_of(connection, rollout)
+
+    def waiting(self, service: str) -> list[Fire]:
+        """Fires of a service's machines that wait for their wave."""
+        with self._database.reading() as connection:
+            return rollouts.waiting(connection, service)
+
+    def open_rollout(self, lease: Lease, rollout: Rollout) -> None:
+        """Begins a rollout, once."""
+        with self._leading(lease) as connection:
+            rollouts.open_rollout(connection, rollout)
+
+    def let_go(self, lease: Lease, waits: Iterable[Fire], wave: int) -> None:
+        """Lets fires begin that waited for this wave."""
+        with self._leading(lease) as connection:
+            rollouts.let_go(connection, waits, wave)
+
+    def turn_away(self, lease: Lease, waits: Sequence[Fire], result: FireResult) -> None:
+        """Ends fires that waited for a wave that will not come, with a hold on each machine."""
+        with self._leading(lease) as connection:
+            rollouts.end_without_run(connection, waits, result)
+
+    def end_wave(
+        self,
+        lease: Lease,
+        rollout: Rollout,
+        result: FireResult,
+        state: RolloutState,
+        letters: Callable[[Fire], Iterable[Letter]],
+    ) -> None:
+        """Files what a wave advises, once, with its alerts; the next wave begins, or the rollout ends, with it."""
+        with self._leading(lease) as connection:
+            (now,) = rollouts.load_rollouts(connection, *_same_rollout(rollout))
+            if (now.wave, now.state) == (rollout.wave, "open"):
+                fire_id = rollouts.end_wave(connection, lease, rollout, result, state)
+                (fire,) = fires.load(connection, fires_table.c.id == fire_id)
+                outbox.add(connection, rollout.canary, fire_id, letters(fire))
+
+    def abandoned(self, service: str, patience: timedelta) -> list[Fire]:
+        """Open fires of the service's machines that gave no sign of life for that long."""
+        with self._database.reading() as connection:
+            return rollouts.abandoned(connection, service, patience)
+
+    def abandon(self, lease: Lease, fire: Fire, result: FireResult, letters: Iterable[Letter]) -> bool:
+        """Ends a fire of a machine that is gone, with its alerts; False where it went on meanwhile."""
+        with self._leading(lease) as connection:
+            ended = rollouts.end_without_run(connection, [fire], result)
+            outbox.add(connection, fire.canary, fire.id, letters if ended else ())
+            return bool(ended)
+
     def claim_alerts(self, limit: int, lasts_s: float, served: Served | None = None) -> list[Alert]:
         """Takes alerts whose time has come; nobody else gets them for that while. The attempt is counted already.
 
@@ -215,3 +328,12 @@ class Canaries:
         with self._database.writing() as connection:
             leases.fence(connection, lease)
             yield connection
+
+
+def _by_hand(canary: str, matrix: str, reason: str, now: datetime) -> Due:
+    return Due(canary=canary, scheduled_for=now, trigger="manual", reason=reason, matrix=matrix)
+
+
+def _same_rollout(rollout: Rollout) -> tuple[ColumnElement[bool], ...]:
+    columns = rollouts_table.c
+    return columns.lease == rollout.lease, columns.canary == rollout.canary, columns.key == rollout.key

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import ColumnElement, Connection, or_, text
 
 from qualify.facts.clock import CLOCK_SKEW
+
+LONGEST_WAIT = timedelta(hours=2)
+"""longer than a fire or an alert ever waits for its next attempt"""
 
 
 def now_of(connection: Connection) -> datetime:
@@ -20,7 +24,7 @@ def now_of(connection: Connection) -> datetime:
 
 
 def skew_s(connection: Connection) -> float:
-    """By how many seconds this machine's clock is ahead of the database's, to half the time that the answer takes."""
+    """By how many seconds this machine's clock is ahead of the database's; exact to half the time of the answer."""
     now_of(connection)  # the first answer takes longer
     before = datetime.now(UTC)
     there = now_of(connection)
@@ -28,6 +32,11 @@ def skew_s(connection: Connection) -> float:
     return (before + (after - before) / 2 - there).total_seconds()
 
 
+def has_come(moment: ColumnElement[Any], now: datetime) -> ColumnElement[bool]:
+    """Whether a wait is over. A moment beyond the longest wait was set by a wrong clock, and counts as over."""
+    return or_(moment <= now, moment > now + LONGEST_WAIT)
+
+
 def believed_until(connection: Connection) -> datetime:
-    """The latest date that is believed: what is dated later comes last wherever the newest is looked for."""
+    """The latest date that is believed. A row with a later date comes last in every list of the newest."""
     return now_of(connection) + CLOCK_SKEW

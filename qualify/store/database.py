@@ -20,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from qualify.errors import StoreError
 from qualify.files import exists, is_folder, kind_of, open_regular
+from qualify.store.changes import Changes
 from qualify.store.failures import explained, store_error, understood
 from qualify.store.guest import connect, is_guest, unchanged
 from qualify.text import CREDENTIALS, SECRET_PARAMETER
@@ -36,7 +37,7 @@ _ADDRESSES = "Use a path, sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME.
 _MISTYPED = re.compile(
     r"(postgres|psql|mysql|mariadb|oracle|mssql|sqlite)[\w+]*:|(^|[/\\])[^/?#:@\\]*:[^@]*@|\bpass\w*\s*=", re.IGNORECASE
 )
-"""what was meant as the address of a server and is no URL: one slash, none, no colon, or libpq's words"""
+"""matches a mistyped address of a server: one slash, no slash, no colon, or libpq's words"""
 _FIRST_WORD = re.compile(r"[\w+]*")
 
 
@@ -50,6 +51,7 @@ class Database:
         self.guest = self.sqlite and is_guest(Path(str(url.database)))
         """whether it is an SQLite file that this user may not write"""
         self.engine = self._engine(migrating=False)
+        self.changes = Changes(self.engine, guest=self.guest)
 
     @property
     def address(self) -> str:
@@ -95,6 +97,7 @@ class Database:
 
     def close(self) -> None:
         """Closes every connection."""
+        self.changes.close()
         self.engine.dispose()
 
     def _engine(self, *, migrating: bool) -> Engine:
@@ -176,7 +179,7 @@ def passwordless(text: str) -> str:
 
 
 def check_place(url: URL, *, create: bool) -> None:
-    """Refuses an SQLite file that cannot be: no parent folder, or no file where none may be created."""
+    """Refuses an SQLite path whose folder is missing, or whose file is missing and may not be created."""
     if url.get_backend_name() != "sqlite":
         return
     path = Path(str(url.database))
@@ -201,7 +204,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _options(url: URL, *, guest: bool) -> dict[str, Any]:
-    """How the engine is created; a server that does not answer is given up after some seconds."""
+    """The options of the engine. It gives up a server that does not answer within some seconds."""
     if guest:  # each transaction looks anew whether somebody writes
         return {"creator": lambda: connect(Path(str(url.database))), "poolclass": NullPool}
     if url.get_backend_name() == "sqlite":

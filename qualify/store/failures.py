@@ -106,7 +106,7 @@ _UNKNOWN = _Explanation(
 
 
 class DamagedError(ValueError):
-    """A row holds what no qualify writes, and the schema does not allow."""
+    """A row holds a value that qualify never writes and the schema does not allow."""
 
 
 class UnknownWordError(Exception):
@@ -114,14 +114,14 @@ class UnknownWordError(Exception):
 
 
 def store_error(where: str, happened: str, advice: str, detail: str = "") -> StoreError:
-    """The error as every failure of the store is worded; ``detail`` is what the driver says."""
+    """An error of the store, in the words that all of them have; ``detail`` is the driver's message."""
     told = f"{happened} ({detail})" if detail else happened
     return StoreError(f"evidence store {where}: {told}. {advice}", happened)
 
 
 @contextmanager
 def understood() -> Iterator[None]:
-    """Turns what goes wrong while rows are read, and made facts, into DamagedError: stored text may hold anything."""
+    """Turns errors while rows become facts into DamagedError, because stored text may hold anything."""
     try:
         yield
     except (DamagedError, SQLAlchemyError, UnicodeDecodeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,10 +24,10 @@ from sqlalchemy import (
 
 from qualify.errors import LeaseLost
 from qualify.facts import codec
-from qualify.facts.canary import OPEN, Due, Fire, FireResult, Hold, Lease, Schedule, Served, Watched
+from qualify.facts.canary import OPEN, Due, Fire, FireResult, Hold, Lease, NodeOutcome, Schedule, Served, Watched
 from qualify.facts.comparison import StackChange
 from qualify.facts.stack import Stack
-from qualify.store.clock import believed_until, now_of
+from qualify.store.clock import believed_until, has_come, now_of
 from qualify.store.tables import fires, holds, schedules, watched_stacks
 
 _FIRE = tuple(Fire.__dataclass_fields__)
@@ -37,14 +38,14 @@ _SCHEDULE = tuple(Schedule.__dataclass_fields__)
 def file(connection: Connection, lease: str, due: Iterable[Due]) -> list[int]:
     """Adds fires to a lease; one of the same canary and moment that it has already stays. Returns the new ids."""
     now = now_of(connection)
-    rows = [{"lease": lease, **_row(item, now)} for item in due]
+    rows = [{"lease": item.lease or lease, **_row(item, now)} for item in due]
     if not rows:
         return []
-    added = _inserting(connection)(fires).on_conflict_do_nothing().returning(fires.c.id)
+    added = inserting(connection)(fires).on_conflict_do_nothing().returning(fires.c.id)
     return list(connection.execute(added, rows).scalars())
 
 
-def _inserting(connection: Connection) -> Callable[[Table], Any]:
+def inserting(connection: Connection) -> Callable[[Table], Any]:
     """The insert of the database that is used, which knows what to do about a conflict."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert
@@ -53,23 +54,34 @@ def _inserting(connection: Connection) -> Callable[[Table], Any]:
     return insert
 
 
+def blank(now: datetime) -> dict[str, Any]:
+    """What a fire has that nobody has taken yet."""
+    return {
+        "changes": [],
+        "state": "pending",
+        "epoch": 0,
+        "attempts": 0,
+        "next_attempt_at": now,
+        "created_at": now,
+        "variant": "",
+        "reasons": [],
+        "numerics_only": [],
+        "rollout": "",
+        "wave": None,
+    }
+
+
 def _row(due: Due, now: datetime) -> dict[str, Any]:
     return {
+        **blank(now),
         "canary": due.canary,
         "scheduled_for": due.scheduled_for,
         "trigger": due.trigger,
         "reason": due.reason,
         "changes": codec.to_data(due.changes, tuple[StackChange, ...]),
-        "state": "pending",
-        "epoch": 0,
         "node": due.node,
-        "attempts": 0,
-        "next_attempt_at": now,
-        "created_at": now,
         "matrix": due.matrix,
-        "variant": "",
-        "reasons": [],
-        "numerics_only": [],
+        "rollout": due.rollout,
     }
 
 
@@ -95,7 +107,7 @@ def load_latest(connection: Connection, *where: ColumnElement[bool]) -> dict[str
 
 
 def next_open(connection: Connection, lease: Lease, served: Served | None, only: int | None) -> Fire | None:
-    """The fire of the lease that its idle holder owes longest: nobody took it, or whoever did left it unfinished."""
+    """The oldest fire of the lease that an idle holder should take: nobody took it, or somebody left it unfinished."""
     now = now_of(connection)
     mine = [or_(fires.c.canary.in_(served.canaries), fires.c.created_at <= now - served.orphaned)] if served else []
     wanted = (
@@ -103,7 +115,8 @@ def next_open(connection: Connection, lease: Lease, served: Served | None, only:
         .where(
             fires.c.lease == lease.name,
             fires.c.state.in_(OPEN),
-            fires.c.next_attempt_at <= now,
+            has_come(fires.c.next_attempt_at, now),
+            or_(fires.c.rollout == "", fires.c.wave.is_not(None)),
             *mine,
         )
         .order_by(fires.c.scheduled_for, fires.c.id)
@@ -143,7 +156,13 @@ def put_back(connection: Connection, lease: Lease, fire_id: int, reason: str, af
 
 
 def finish(connection: Connection, lease: Lease, fire_id: int, result: FireResult) -> None:
-    """Ends a running fire, and holds or releases its node and variant."""
+    """Ends a fire that the leader is running, and holds or releases its node and variant."""
+    change(connection, lease, fire_id, {"matrix": result.matrix})
+    file_result(connection, fire_id, result)
+
+
+def file_result(connection: Connection, fire_id: int, result: FireResult) -> None:
+    """Ends a running fire. The caller has checked whose it is."""
     now = now_of(connection)
     values = {
         "state": result.state,
@@ -154,23 +173,33 @@ def finish(connection: Connection, lease: Lease, fire_id: int, result: FireResul
         "advice": result.advice,
         "reasons": list(result.reasons),
         "numerics_only": list(result.numerics_only),
+        "duel_id": result.duel_id,
         "finished_at": now,
     }
     if result.reason is not None:
         values["reason"] = result.reason
     if result.changes is not None:
         values["changes"] = codec.to_data(result.changes, tuple[StackChange, ...])
-    change(connection, lease, fire_id, values)
+    connection.execute(update(fires).where(fires.c.id == fire_id, fires.c.state == "running").values(values))
     (fire,) = load(connection, fires.c.id == fire_id)
-    if result.advice == "promote":
-        _release(connection, fire, now)
-    else:
-        _hold(connection, fire, now)
+    for held in [fire] if result.nodes is None else _of_fleet(fire, result.nodes):
+        if held.advice == "promote":
+            _release(connection, held, now)
+        else:
+            _hold(connection, held, now)
+
+
+def _of_fleet(fire: Fire, nodes: Iterable[NodeOutcome]) -> list[Fire]:
+    """The fire as its whole fleet sees it, and as each node does."""
+    each = [replace(fire, node=it.node, variant=it.variant, advice=it.advice, reasons=it.reasons) for it in nodes]
+    return [replace(fire, node="", variant=""), *each]
 
 
 def _release(connection: Connection, fire: Fire, now: datetime) -> None:
-    """Ends the holds of the pair that an earlier fire put up; one of before the device was known goes, too."""
-    earlier = select(fires.c.id).where(fires.c.canary == fire.canary, fires.c.scheduled_for <= fire.scheduled_for)
+    """Ends the holds that earlier fires put on the pair, and a hold from before the device was known."""
+    moment = fires.c.scheduled_for
+    dated = or_(moment <= fire.scheduled_for, moment > believed_until(connection))
+    earlier = select(fires.c.id).where(fires.c.canary == fire.canary, dated)
     ended = (
         update(holds)
         .where(*_pair(fire), holds.c.variant.in_([fire.variant, ""]), holds.c.fire_id.in_(earlier))
@@ -180,7 +209,7 @@ def _release(connection: Connection, fire: Fire, now: datetime) -> None:
 
 
 def _hold(connection: Connection, fire: Fire, now: datetime) -> None:
-    """One open hold for a pair: the newest reason, since the oldest; none where the pair passed later already."""
+    """One open hold for a pair, with the newest reason and the oldest date; none where the pair has passed since."""
     passed = load(
         connection,
         fires.c.canary == fire.canary,
@@ -188,6 +217,7 @@ def _hold(connection: Connection, fire: Fire, now: datetime) -> None:
         fires.c.variant == fire.variant,
         fires.c.advice == "promote",
         fires.c.scheduled_for > fire.scheduled_for,
+        fires.c.scheduled_for <= believed_until(connection),
         limit=1,
     )
     if passed:

@@ -38,7 +38,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def unchanged(path: Path) -> Iterator[None]:
-    """Refuses what was read inside where the file was written meanwhile: SQLite does not look for that then."""
+    """Raises StoreError where somebody wrote the file meanwhile, because SQLite does not notice it in this mode."""
     before = None if _has_log(path) else _mark(path)
     yield
     if before is not None and before != _mark(path):

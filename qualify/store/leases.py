@@ -16,7 +16,11 @@ from qualify.store.clock import now_of
 from qualify.store.tables import leases
 
 OF_RUNS = "run:"
-"""begins the name of a run's lease (writers.py); all others are the canary service's"""
+"""the name of a run's lease begins so (writers.py)"""
+OF_FLEETS = "fleet:"
+"""the name of a fleet's lease begins so (fleets.py)"""
+OF_CARDS = "card:"
+"""the name of a card's lease begins so: one fire holds it while it uses the card. All other leases elect and own"""
 _FIELDS = tuple(Lease.__dataclass_fields__)
 
 
@@ -29,7 +33,8 @@ def find(connection: Connection, name: str, *, lock: bool = False) -> Lease | No
 
 def load(connection: Connection) -> list[Lease]:
     """Every lease of the canary service, free or not, by name."""
-    wanted = select(leases).where(leases.c.name.not_like(f"{OF_RUNS}%")).order_by(leases.c.name)
+    others = (leases.c.name.not_like(f"{begin}%") for begin in (OF_RUNS, OF_FLEETS, OF_CARDS))
+    wanted = select(leases).where(*others).order_by(leases.c.name)
     rows = connection.execute(wanted).mappings()
     return [Lease(**{field: row[field] for field in _FIELDS}) for row in rows]
 
@@ -90,14 +95,14 @@ def renew(
 def release(connection: Connection, lease: Lease) -> None:
     """Ends the lease now, so that a follower need not wait; one that is somebody else's stays.
 
-    Nobody is to look at the machine's stack any more, so nobody misses the next look.
+    Nobody watches the machine's stack any more, so nobody expects the next look.
     """
     mine = (leases.c.name == lease.name, leases.c.epoch == lease.epoch)
     connection.execute(update(leases).where(*mine).values(expires_at=now_of(connection), looked_at=None))
 
 
 def fence(connection: Connection, lease: Lease) -> None:
-    """Refuses to go on where the lease is somebody else's by now; holds it until the transaction ends."""
+    """Raises LeaseLost where somebody else has the lease by now; else locks it until the transaction ends."""
     wanted = select(leases.c.epoch).where(leases.c.name == lease.name).with_for_update(read=True)
     if connection.execute(wanted).scalar_one_or_none() != lease.epoch:
         raise _lost(connection, lease)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
+from sys import intern
 from typing import Any, get_args
 
+from qualify.facts import codec
 from qualify.facts.case import Case, Workload
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import (
@@ -28,6 +31,7 @@ from qualify.facts.outcome import (
     evidence_of,
     findings_of,
 )
+from qualify.facts.placement import Placement
 from qualify.facts.run import Run
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 from qualify.masks import PATTERNS, Mask
@@ -42,7 +46,7 @@ NOT_REACHED = NotRun(reason="the run ended before its turn")
 
 MOST_SEQUENCES = 1 << 22
 """of one case; no plan has more"""
-_VERDICTS = frozenset(get_args(FindingVerdict))
+_VERDICTS: dict[str, FindingVerdict] = {word: word for word in get_args(FindingVerdict)}
 _VALUES = frozenset(get_args(Value))
 STATISTICS_COLUMNS = tuple(Statistics.__dataclass_fields__)
 """columns of ``statistics`` that are a field each"""
@@ -70,15 +74,19 @@ WORKLOAD_COLUMNS = (
     *("seqlens_q", "seqlens_k", "spans"),
 )
 """columns of ``cases`` that tell one workload from another"""
-_RUN = tuple(name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings", "environments"))
+_RUN = tuple(
+    name for name in Run.__dataclass_fields__ if name not in ("stack", "ceilings", "environments", "placement")
+)
 _COMPONENT = tuple(Component.__dataclass_fields__)
+_OMITTED = ("output_digest", "inputs_digest", "device_uuid")
+"""fields of evidence that are empty in evidence of an older qualify"""
 # Bulk inserts want the same keys in every row, so each outcome starts from all of them.
 _NO_OUTCOME: Row = {column.name: None for column in tables.outcomes.columns if column.name != "id"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What belongs to one outcome, each in the order in which it was stored."""
+    """The parts of one outcome, each in the order in which it was stored."""
 
     findings: tuple[Finding, ...] = ()
     statistics: tuple[Statistics, ...] = ()
@@ -111,6 +119,12 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+@lru_cache(maxsize=256)
+def _texts_once(value: str | None) -> tuple[str, ...]:
+    """A list of texts, from what the database has; equal ones are one object."""
+    return _texts(decoded(value))
+
+
 def _spans(value: Any) -> tuple[tuple[int, int, int], ...]:
     """A list of three whole numbers each."""
     if type(value) is not list or not all(type(span) is list and [int] * 3 == [*map(type, span)] for span in value):
@@ -118,14 +132,15 @@ def _spans(value: Any) -> tuple[tuple[int, int, int], ...]:
     return tuple((sequence, start, end) for sequence, start, end in value)
 
 
-def _code(value: Any) -> Any:
-    """Digests of files by kernel, or None."""
-    if value is not None and not (type(value) is dict and all(_digests(each) for each in value.values())):
-        raise DamagedError(f"the code of a run is {value!r:.60}")
-    return value
+def _nested(row: Row, name: str) -> None:
+    """Raises DamagedError where a column holds neither NULL nor texts by key, by kernel."""
+    value = row[name]
+    if value is not None and not (type(value) is dict and all(map(are_texts, value.values()))):
+        raise DamagedError(f"the {name} of a run is {value!r:.60}")
 
 
-def _digests(value: Any) -> bool:
+def are_texts(value: Any) -> bool:
+    """Whether it is a dictionary of texts, as JSON gives it."""
     return type(value) is dict and {str} >= set(map(type, value.values()))
 
 
@@ -174,7 +189,8 @@ def stack_from(row: Row, components: Iterable[Row], environment: Iterable[Row], 
 
 def run_row(run: Run) -> Row:
     """The row of ``runs``, without its stack."""
-    return _fields(run, _RUN)
+    placement = codec.to_data(run.placement) if run.placement else None
+    return {**_fields(run, _RUN), "placement": placement}
 
 
 def run_environment_rows(run: Run) -> list[Row]:
@@ -187,8 +203,16 @@ def run_from(
 ) -> Run:
     """The run; its environments by name, because databases sort text differently."""
     known = {part["name"]: Environment(python=part["python"], stack=there) for part, there in environments}
-    _code(row["code"])
-    return Run(**_pick(row, _RUN), stack=stack, ceilings=ceilings, environments=dict(sorted(known.items())))
+    _nested(row, "code")
+    _nested(row, "terms")
+    placement = None if row["placement"] is None else codec.from_data(Placement, row["placement"])
+    return Run(
+        **_pick(row, _RUN),
+        stack=stack,
+        ceilings=ceilings,
+        environments=dict(sorted(known.items())),
+        placement=placement,
+    )
 
 
 def ceilings_row(ceilings: Ceilings, run_id: str) -> Row:
@@ -240,14 +264,18 @@ def case_from(row: Row, workload: Workload) -> Case:
     return Case(**_pick(row, _CASE), id=row["case_id"], unclaimed=tuple(row["unclaimed"]), workload=workload)
 
 
-def workload_from(row: Row, case_id: str) -> Workload:
-    """The workload of a case, from its columns; the spans as the database has them."""
+def workload_from(row: Row, case_id: str, lengths: Callable[[str], tuple[int, ...]] = lengths_from_text) -> Workload:
+    """The workload of a case, from its columns; the spans as the database has them.
+
+    Args:
+        lengths: what reads the sequence lengths, where it is known which texts repeat.
+    """
     return Workload(
         **_pick(row, _WORKLOAD),
         dtype=row["workload_dtype"],
         mask=_mask_from(row, case_id),
-        seqlens_q=lengths_from_text(row["seqlens_q"]),
-        seqlens_k=lengths_from_text(row["seqlens_k"]),
+        seqlens_q=lengths(row["seqlens_q"]),
+        seqlens_k=lengths(row["seqlens_k"]),
         spans=_spans(decoded(row["spans"])),
     )
 
@@ -267,7 +295,13 @@ def _mask_from(row: Row, case_id: str) -> Mask:
     window = (row["window_left"], row["window_right"])
     if row["pattern"] and row["pattern"] not in PATTERNS:
         raise UnknownWordError(f"{case_id}: pattern={row['pattern']!r} is none of {', '.join(PATTERNS)}")
-    return Mask(causal=row["causal"], window=window, pattern=row["pattern"], size=row["pattern_size"])
+    return _mask(row["causal"], window, row["pattern"], row["pattern_size"])
+
+
+@lru_cache(maxsize=256)
+def _mask(causal: bool, window: tuple[int, int], pattern: Any, size: int) -> Mask:
+    """A mask; equal ones are one object."""
+    return Mask(causal=causal, window=window, pattern=pattern, size=size)
 
 
 def outcome_row(outcome: Outcome, case_key: int) -> Row:
@@ -282,9 +316,12 @@ def _outcome_fields(outcome: Outcome) -> Row:
         case Refused():
             return {"by": outcome.by, "reasons": list(outcome.reasons)}
         case Crashed():
-            return _fields(outcome, ("stage", "error", "log", "attempt"))
+            return {
+                **_fields(outcome, ("stage", "error", "log", "attempt")),
+                "device_uuid": outcome.device_uuid or None,
+            }
         case TimedOut():
-            return _fields(outcome, ("stage", "limit_s", "attempt"))
+            return {**_fields(outcome, ("stage", "limit_s", "attempt")), "device_uuid": outcome.device_uuid or None}
         case NotRun():
             return {"reason": outcome.reason}
 
@@ -296,6 +333,7 @@ def _evidence_fields(evidence: Evidence) -> Row:
         "first_call_us": evidence.first_call_us,
         "peak_temporary_bytes": evidence.peak_temporary_bytes,
         "wall_s": evidence.wall_s,
+        **{name: getattr(evidence, name) or None for name in _OMITTED},
         "witness_state": witness.state,
         "witness_reason": witness.reason,
         "witness_expected": list(witness.expected),
@@ -360,11 +398,13 @@ def finding_from(check: str, verdict: FindingVerdict, detail: str, values: str) 
     found = decoded(values)
     if type(found) is not dict or not {type(value) for value in found.values()} <= _VALUES:
         raise DamagedError(f"the values of a finding of {check:.60} are {values!r:.60}")
-    return Finding(check=unescaped(check), verdict=verdict, detail=unescaped(detail), values=found)
+    # Thousands have the same keys and words: each is one object, as the checks' names are.
+    own = {intern(name): intern(value) if type(value) is str else value for name, value in found.items()}
+    return Finding(check=intern(unescaped(check)), verdict=_VERDICTS[verdict], detail=unescaped(detail), values=own)
 
 
 def outcome_from(row: Row, parts: Parts) -> Outcome:
-    """The outcome, of the kind that its row names."""
+    """The outcome, of the kind that its row names; the patterns of its witness as the database has them."""
     findings = parts.findings
     match row["outcome"]:
         case "measured":
@@ -374,9 +414,11 @@ def outcome_from(row: Row, parts: Parts) -> Outcome:
         case "refused":
             return Refused(by=row["by"], reasons=_texts(row["reasons"]))
         case "crashed":
-            return Crashed(**_pick(row, ("stage", "error", "log", "attempt")), findings=findings)
+            told = _pick(row, ("stage", "error", "log", "attempt"))
+            return Crashed(**told, findings=findings, device_uuid=row["device_uuid"] or "")
         case "timed_out":
-            return TimedOut(**_pick(row, ("stage", "limit_s", "attempt")), findings=findings)
+            told = _pick(row, ("stage", "limit_s", "attempt"))
+            return TimedOut(**told, findings=findings, device_uuid=row["device_uuid"] or "")
         case "not_run":
             return NotRun(reason=row["reason"])
     raise ValueError(f"outcome {row['outcome']!r} is none that this program knows")
@@ -386,7 +428,7 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
     witness = Witness(
         state=row["witness_state"],
         reason=row["witness_reason"],
-        expected=_texts(row["witness_expected"]),
+        expected=_texts_once(row["witness_expected"]),
         launches=parts.launches,
         calls=row["witness_calls"],
     )
@@ -399,6 +441,7 @@ def _evidence_from(row: Row, findings: tuple[Finding, ...], parts: Parts) -> Evi
         peak_temporary_bytes=row["peak_temporary_bytes"],
         wall_s=row["wall_s"],
         attempt=row["attempt"],
+        **{name: row[name] or "" for name in _OMITTED},
     )
 
 

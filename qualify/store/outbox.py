@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, or_, select, update
 
 from qualify.facts.canary import Alert, AlertState, Letter, Served
-from qualify.store.clock import now_of
+from qualify.store.clock import has_come, now_of
 from qualify.store.tables import outbox
 
 _FIELDS = tuple(Alert.__dataclass_fields__)
@@ -45,7 +45,7 @@ def claim(connection: Connection, limit: int, lasts: timedelta, served: Served |
     mine = [or_(outbox.c.canary.in_(served.canaries), outbox.c.created_at <= now - served.orphaned)] if served else []
     due = (
         select(outbox)
-        .where(outbox.c.state == "pending", outbox.c.next_attempt_at <= now, *mine)
+        .where(outbox.c.state == "pending", has_come(outbox.c.next_attempt_at, now), *mine)
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)

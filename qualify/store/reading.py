@@ -40,7 +40,7 @@ def load_runs(connection: Connection, *where: ColumnElement[bool], limit: int | 
     ids = [row["id"] for row in rows]
     environments = _grouped(_where_in(connection, tables.run_environments, "run_id", ids), "run_id")
     parts = [*rows, *(part for some in environments.values() for part in some)]
-    stacks = _Stacks(connection, {part["stack_id"] for part in parts if part["stack_id"] is not None})
+    stacks = Stacks(connection, {part["stack_id"] for part in parts if part["stack_id"] is not None})
     ceilings = _load_ceilings(connection, ids)
     return [
         mapping.run_from(
@@ -50,7 +50,7 @@ def load_runs(connection: Connection, *where: ColumnElement[bool], limit: int | 
     ]
 
 
-class _Stacks:
+class Stacks:
     """The stacks of some runs, each read once."""
 
     def __init__(self, connection: Connection, ids: Iterable[int]) -> None:
@@ -69,6 +69,19 @@ class _Stacks:
         )
 
 
+def fingerprints_of(connection: Connection, run_id: str) -> set[str]:
+    """The fingerprints that are stored of the stacks of a run: its own and those of its environments."""
+    known, part = tables.stacks.c, tables.run_environments.c
+    own = select(known.fingerprint).join(runs, runs.c.stack_id == known.id).where(runs.c.id == run_id)
+    others = select(known.fingerprint).join(tables.run_environments, part.stack_id == known.id)
+    return {*connection.execute(own).scalars(), *connection.execute(others.where(part.run_id == run_id)).scalars()}
+
+
+def has_run(connection: Connection, run_id: str) -> bool:
+    """Whether there is a run of that full id."""
+    return connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is not None
+
+
 def load_seal(connection: Connection, run_id: str) -> Seal | None:
     """The seal of a run; None where it has none."""
     part = tables.seals.c
@@ -83,7 +96,7 @@ def _load_ceilings(connection: Connection, run_ids: Sequence[str]) -> dict[str, 
 
 
 def _rows(connection: Connection, wanted: Select[Any]) -> list[Row]:
-    """The rows as dictionaries, whose values are at hand several times faster than those of SQLAlchemy's mappings."""
+    """The rows as dictionaries, which are several times faster to read than SQLAlchemy's mappings."""
     result = connection.execute(wanted)
     names = tuple(result.keys())
     return [dict(zip(names, row, strict=True)) for row in result.all()]

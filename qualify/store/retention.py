@@ -13,13 +13,17 @@ from datetime import datetime
 
 from sqlalchemy import Column, Connection, delete, select, union
 
+from qualify.facts.deletion import Deletion
 from qualify.facts.run import Run
+from qualify.seal.sealed import own_digest
 from qualify.store import reading, tables, writers
+from qualify.store.clock import now_of
+from qualify.store.deletions import insert_deletion
 from qualify.store.tables import cases, metadata, outcomes, runs
 
 _OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
-_OF_RUNS = (cases, tables.run_environments, tables.matmul_ceilings, tables.ceilings, tables.seals)
-"""what belongs to a run and goes with it; the parts of its outcomes, and its outcomes, before"""
+_OF_RUNS = (cases, tables.run_environments, tables.matmul_ceilings, tables.ceilings, tables.seals, tables.comments)
+"""tables whose rows belong to a run and go with it, after the parts of its outcomes and its outcomes"""
 _NO_HOLD = {"CASCADE", "SET NULL"}
 
 
@@ -52,17 +56,24 @@ def old_runs(connection: Connection, before: datetime, keep_last: int) -> list[R
 
 
 def lock(connection: Connection, run_id: str) -> bool:
-    """Until the transaction ends, nobody else removes the run, begins to hold it or goes on with it; False: it is gone.
+    """Locks the run until the transaction ends: nobody else removes it, holds it or goes on with it. False: it is gone.
 
     SQLite needs no such lock: there is one writer at a time.
     """
     return connection.execute(select(runs.c.id).where(runs.c.id == run_id).with_for_update()).first() is not None
 
 
-def remove(connection: Connection, run_id: str) -> bool:
-    """Removes the run with all that belongs to it; False where it is held, or gone already."""
+def remove(connection: Connection, run_id: str, *, by: str, how: str, reason: str) -> bool:
+    """Removes the run with all that belongs to it, and notes who did so; False where it is held, or gone already.
+
+    Args:
+        by: who removes it.
+        how: the command, with its policy.
+    """
     if not lock(connection, run_id) or run_id in held(connection):
         return False
+    run = connection.execute(select(runs.c.matrix, runs.c.started_at).where(runs.c.id == run_id)).one()
+    seal = reading.load_seal(connection, run_id)
     keys = select(cases.c.key).where(cases.c.run_id == run_id)
     ids = select(outcomes.c.id).where(outcomes.c.case_key.in_(keys))
     for table in _OF_OUTCOMES:
@@ -70,6 +81,18 @@ def remove(connection: Connection, run_id: str) -> bool:
     connection.execute(delete(outcomes).where(outcomes.c.case_key.in_(keys)))
     for table in _OF_RUNS:
         connection.execute(delete(table).where(table.c.run_id == run_id))
+    noted = Deletion(
+        what="run",
+        name=run_id,
+        matrix=run.matrix,
+        started_at=run.started_at,
+        sha256=own_digest(seal) if seal else "",
+        by=by,
+        how=how,
+        reason=reason,
+        at=now_of(connection),
+    )
+    insert_deletion(connection, noted)
     connection.execute(delete(runs).where(runs.c.id == run_id))
     writers.remove(connection, run_id)
     return True

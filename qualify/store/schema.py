@@ -1,6 +1,6 @@
 """Brings a database to the schema of this program, by its migrations.
 
-Alembic is imported only where there is something to migrate: it would be a tenth of the time that a gate takes.
+Alembic is imported only to migrate: the import takes a tenth of a gate's time.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _check(database: Database, connection: Connection, *, create: bool) -> None:
     if found not in _revisions():  # as a whole: to Alembic the beginning of one, or nothing, would do
         happened = f"it is at schema revision {found or 'none'}, which this program ({head()}) does not know"
         raise store_error(
-            database.where, happened, "A newer qualify wrote it: upgrade with pip install -U attn-qualify."
+            database.where, happened, "A newer qualify wrote it: install that version here, or a newer one."
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -12,23 +12,30 @@ from typing import Self
 
 from sqlalchemy import ColumnElement, Connection, select
 
-from qualify.errors import NoVerdict, UsageError
+from qualify.errors import NoVerdict, StoreError, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.canary import Lease
 from qualify.facts.case import Case
+from qualify.facts.deletion import Deletion
+from qualify.facts.duel import Duel
 from qualify.facts.run import Record, Run, RunState, Writer
 from qualify.facts.seal import Seal
 from qualify.facts.selftest import SelfTest
 from qualify.facts.stack import Ceilings, Stack
-from qualify.store import clock, leases, reading, retention, transfer, writers, writing
+from qualify.store import archive, clock, duels, leases, moving, reading, retention, tables, transfer, writers, writing
+from qualify.store.archive import Archive, Attached, DuelArchive, Exported, Moved, RunArchive
 from qualify.store.baselines import insert_baseline, load_baselines
 from qualify.store.canaries import Canaries
 from qualify.store.database import Database, check_place, parse
+from qualify.store.deletions import gone, load_deletions, newer_deletion
+from qualify.store.failures import explained
+from qualify.store.fleets import Fleets
+from qualify.store.overview import Overview
+from qualify.store.people import People, said_of
 from qualify.store.records import Depth, latest_outcomes, load_records
 from qualify.store.schema import check_current, prepare
 from qualify.store.selftests import insert_selftest, load_selftest
 from qualify.store.tables import cases, outcomes, runs
-from qualify.store.transfer import Moved, RunArchive
 
 LATEST = "latest"
 _NAMED = 5
@@ -78,6 +85,12 @@ class Store:
         self._database.close()
 
     @property
+    def secret_address(self) -> str:
+        """The address with its password: for a pipe to a process of qualify's own, and for no message."""
+        database = self._database
+        return database.address if database.sqlite else database.url.render_as_string(hide_password=False)
+
+    @property
     def where(self) -> str:
         """The place as messages name it; without a password."""
         return self._database.where
@@ -86,13 +99,33 @@ class Store:
         """The revision of the schema. Raises StoreError where the database cannot be read or is at another one."""
         return check_current(self._database)
 
+    def mark(self) -> str | None:
+        """Equal to an earlier mark of this store only where nobody wrote in between; None where nobody can tell."""
+        with explained(self.where):
+            return self._database.changes.mark()
+
     @property
     def canaries(self) -> Canaries:
         """The state of the canary service."""
         return Canaries(self._database)
 
+    @property
+    def fleets(self) -> Fleets:
+        """The fleets, their cards and what these voted for."""
+        return Fleets(self._database)
+
+    @property
+    def overview(self) -> Overview:
+        """Lists of runs, stacks and the history of cases, without whole runs."""
+        return Overview(self._database)
+
+    @property
+    def people(self) -> People:
+        """Sign-offs, comments, what people do about holds, and the audit log."""
+        return People(self._database)
+
     def claim(self, run_id: str, writer: Writer, ttl_s: float, dead: Lease | None = None) -> None:
-        """Makes this store the run's only writer for a while, and until :meth:`release` as long as it is renewed.
+        """Makes this store the run's only writer for a while. :meth:`renew` prolongs that, and :meth:`release` ends it.
 
         Args:
             dead: the lease as :meth:`writer` gave it, of a process that is known to have ended.
@@ -171,7 +204,7 @@ class Store:
             writing.update_run(connection, run_id, {"state": state, "finished_at": finished_at})
 
     def resume(self, run_id: str, clock_skew_s: float | None = None) -> None:
-        """Puts an ended run back to running: its seal is of what was there, and goes.
+        """Puts an ended run back to running, and removes its seal, which covers only the earlier evidence.
 
         Args:
             clock_skew_s: of the machine that goes on; None = that which was noted.
@@ -187,20 +220,33 @@ class Store:
 
         A run that is dated in the future is the latest only where there is no other.
 
-        Raises NoVerdict where nothing is stored yet, UsageError where it means no run or several.
+        Raises NoVerdict where nothing is stored yet, UsageError where it means no run, several, or a deleted one.
         """
         with self._database.reading() as connection:
             ids = reading.run_ids(connection)
-        if not ids:
-            raise NoVerdict(f"no run in {self.where} yet: `qualify run` with a matrix makes one")
-        if run == LATEST:
+            return self._resolved(connection, "run", run, ids, "`qualify run` with a matrix")
+
+    def resolve_duel(self, duel: str) -> str:
+        """The same for a duel."""
+        with self._database.reading() as connection:
+            return self._resolved(connection, "duel", duel, duels.duel_ids(connection), "`qualify duel`")
+
+    def _resolved(self, connection: Connection, what: str, typed: str, ids: Sequence[str], maker: str) -> str:
+        """The id that was meant, of those that are stored, newest first."""
+        if typed == LATEST and ids:
             return ids[0]
-        if run in ids:
-            return run
-        matches = [known for known in ids if run and known.startswith(run)]
+        if typed in ids:
+            return typed
+        matches = [known for known in ids if typed and known.startswith(typed)]
         if len(matches) == 1:
             return matches[0]
-        raise UsageError(_several(run, matches) if matches else _unknown("run", run, ids, self.where))
+        if matches:
+            raise UsageError(_several(what, typed, matches))
+        if typed and typed != LATEST and (told := gone(connection, typed)):
+            raise UsageError(f"{self.where}: {told}")
+        if not ids:
+            raise NoVerdict(f"no {what} in {self.where} yet: {maker} makes one")
+        raise UsageError(_unknown(what, typed, ids, self.where))
 
     def run(self, run_id: str) -> Run:
         """The run of that full id."""
@@ -212,35 +258,38 @@ class Store:
         """All of a run with its seal, as one transaction sees it."""
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
-            found = transfer.load(connection, run_id)
+            found = archive.load(connection, run_id)
         assert found is not None
         return found
 
     def clock_skew_s(self) -> float:
-        """By how many seconds this machine's clock is ahead of the store's; of an SQLite file both are one clock."""
+        """By how many seconds this machine's clock is ahead of the store's. For an SQLite file both are one clock."""
         with self._database.reading() as connection:
             return clock.skew_s(connection)
 
-    def runs(self, matrix: str | None = None, limit: int = 50) -> list[Run]:
+    def runs(self, matrix: str | None = None, limit: int | None = 50) -> list[Run]:
         """The newest runs, of one matrix or of all, newest first; those that are dated in the future last."""
         return self._runs(*([] if matrix is None else [runs.c.matrix == matrix]), limit=limit)
 
     def latest(self, matrix: str) -> Run | None:
-        """The newest run of the matrix in whatever state; None where there is none."""
+        """The newest run of the matrix, finished or not; None where there is none."""
         return next(iter(self.runs(matrix, limit=1)), None)
 
     def unfinished(self) -> list[Run]:
         """The runs that are running or were interrupted, newest first: what --resume may go on with."""
         return self._runs(runs.c.state != "completed")
 
-    def records(self, run_id: str, depth: Depth = "whole") -> list[Record]:
+    def records(self, run_id: str, depth: Depth = "whole", like: Iterable[Record] = ()) -> list[Record]:
         """All cases of the run in the order of its plan, each with its last outcome, or with part of it.
 
         A case without any outcome has ``NotRun(reason="the run ended before its turn")``.
+
+        Args:
+            like: records of another run. Its cases stand for equal ones: both runs need little more memory than one.
         """
         with self._database.reading() as connection:
             self._check_run(connection, run_id)
-            return load_records(connection, run_id, depth=depth)
+            return load_records(connection, run_id, depth=depth, like=like)
 
     def done(self, run_id: str) -> set[str]:
         """The ids of the cases whose last outcome is something other than NotRun."""
@@ -286,6 +335,22 @@ class Store:
             found = load_baselines(connection, matrix=matrix, variant=variant, name=name, limit=1)
         return next(iter(found), None)
 
+    def add_duel(self, duel: Duel, seal: Seal | None = None) -> None:
+        """Adds a duel with everything that was timed; one that is stored already is a StoreError."""
+        with self._database.writing() as connection:
+            duels.insert_duel(connection, duel, seal)
+
+    def duels(self, matrix: str | None = None, limit: int | None = None) -> list[Duel]:
+        """The newest duels, of one matrix or of all, newest first; those that are dated in the future last."""
+        where = [] if matrix is None else [tables.duels.c.matrix == matrix]
+        with self._database.reading() as connection:
+            return duels.load_duels(connection, *where, limit=limit)
+
+    def duel_seal(self, duel_id: str) -> Seal | None:
+        """The seal of a duel; None where it has none."""
+        with self._database.reading() as connection:
+            return duels.load_duel_seal(connection, duel_id)
+
     def add_selftest(self, result: SelfTest) -> None:
         """Adds a result of the selftest."""
         with self._database.writing() as connection:
@@ -296,33 +361,64 @@ class Store:
         with self._database.reading() as connection:
             return load_selftest(connection, check_version)
 
-    def export_run(self, run_id: str, path: Path) -> Moved:
-        """Writes the run with all its outcomes into one file.
+    def duel(self, duel_id: str) -> DuelArchive:
+        """The duel of that full id, with its seal, as one transaction sees it."""
+        with self._database.reading() as connection:
+            found = archive.load_duel(connection, duel_id)
+            if found is None:
+                raise UsageError(_unknown("duel", duel_id, duels.duel_ids(connection), self.where))
+            return found
+
+    def export_run(self, run_id: str, path: Path, *, duels: Iterable[str] = (), people: bool = True) -> Moved:
+        """Writes the run with all its outcomes into one file, with duels beside it where some are named.
+
+        Args:
+            people: whether sign-offs of the run and comments on it go along, with the names of who gave them.
 
         Raises InfrastructureError where the file cannot be written.
         """
         evidence = self.evidence(run_id)
-        return _moved(evidence, transfer.write(evidence, path), new=False)
+        with self._database.reading() as connection:
+            signoffs, comments = said_of(connection, run_id) if people else ([], [])
+        beside = Attached(signoffs=tuple(signoffs), comments=tuple(comments), duels=tuple(map(self.duel, duels)))
+        return moving.moved(Exported(run=evidence, beside=beside), transfer.write(evidence, path, beside))
 
-    def import_run(self, path: Path) -> Moved:
-        """Adds the run of a file, where the store does not have it already.
+    def export_duels(self, duel_ids: Iterable[str], path: Path) -> Moved:
+        """Writes duels into one file. Raises InfrastructureError where it cannot be written."""
+        beside = Attached(duels=tuple(map(self.duel, duel_ids)))
+        return moving.moved(Exported(run=None, beside=beside), transfer.write(None, path, beside))
 
-        The seal of its origin comes with it; it is also added to a run that is there without one.
+    def import_run(self, path: Path, vouch: Callable[[Archive, str], None] | None = None) -> Moved:
+        """Adds the run and the duels of a file, where the store does not have them already.
 
-        Raises UsageError, and adds nothing, where the file is damaged, where its seal is of other content, or the store
-        has the run with other content.
+        The seal of their origin comes with them; it is also added to a run or a duel that is there without one.
+        Sign-offs and comments are added as imported ones.
+
+        Args:
+            vouch: gets a run or a duel with its sha256, and raises UsageError where it shall not be added.
+
+        Raises UsageError, and adds nothing, where the file is damaged, where a seal is of other content, or the store
+        has the run or a duel with other content.
         """
         given = transfer.read(path)
-        transfer.refuse_other_seal(path, given)
+        digests = moving.digests_of(path, given, vouch)
+        try:
+            new, said = self._add(path, given, digests)
+        except StoreError:
+            with self._database.reading() as connection:
+                if not any(archive.is_there(connection, one) for one in given.archives):
+                    raise
+            new, said = self._add(path, given, digests)  # another process was faster
+        return moving.moved(given, digests, new, said)
+
+    def _add(self, path: Path, given: Exported, digests: Sequence[str]) -> tuple[list[bool], tuple[int, int]]:
+        """Adds what the store does not have.
+
+        Returns for the run and each duel whether it is new, and how many sign-offs and comments are.
+        """
         with self._database.writing() as connection:
-            stored = transfer.load(connection, given.run.id)
-            if stored is None:
-                transfer.insert(connection, given)
-            elif stored.sha256 != given.sha256:
-                raise transfer.differs(path, self.where, stored, given)
-            elif given.seal and not stored.seal:
-                writing.set_seal(connection, given.run.id, given.seal)
-        return _moved(given, given.sha256, new=stored is None)
+            new = moving.add(connection, path, self.where, given, digests)
+            return new, moving.add_people(connection, path, given)
 
     def old_runs(self, before: datetime, keep_last: int) -> tuple[list[Run], list[Run]]:
         """The runs that ended before that moment, oldest first: those that may go, and those that something holds.
@@ -333,10 +429,30 @@ class Store:
             old, held = retention.old_runs(connection, before, keep_last), retention.held(connection)
         return [run for run in old if run.id not in held], [run for run in old if run.id in held]
 
-    def remove_run(self, run_id: str) -> bool:
-        """Removes a run with all its evidence; False where something holds it, or it has gone already."""
+    def remove_run(self, run_id: str, *, by: str, how: str, reason: str) -> bool:
+        """Removes a run with all its evidence; False where something holds it, or it has gone already.
+
+        Who removed it, how and why stays (:meth:`deletions`).
+        """
         with self._database.writing() as connection:
-            return retention.remove(connection, run_id)
+            return retention.remove(connection, run_id, by=by, how=how, reason=reason)
+
+    def deletions(self, limit: int | None = None) -> list[Deletion]:
+        """The newest deletions of runs and duels, newest first."""
+        with self._database.reading() as connection:
+            return load_deletions(connection, limit=limit)
+
+    def newer_deletion(self, run_id: str) -> Deletion | None:
+        """The newest run of the same matrix that began after this one and was deleted; None where there is none."""
+        with self._database.reading() as connection:
+            return newer_deletion(connection, run_id)
+
+    def gone(self, run_id: str) -> str:
+        """Why a run that something refers to is not stored, in words; empty where it is stored."""
+        with self._database.reading() as connection:
+            if connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first():
+                return ""
+            return gone(connection, run_id) or f"run {run_id} is not stored in {self.where}"
 
     @contextmanager
     def _writing(self, run_id: str) -> Iterator[Connection]:
@@ -346,7 +462,9 @@ class Store:
             yield connection
 
     def _check_run(self, connection: Connection, run_id: str) -> None:
-        if connection.execute(select(runs.c.id).where(runs.c.id == run_id)).first() is None:
+        if not reading.has_run(connection, run_id):
+            if run_id and (told := gone(connection, run_id)):
+                raise UsageError(f"{self.where}: {told}")
             raise UsageError(_unknown("run", run_id, reading.run_ids(connection), self.where))
 
     def _runs(self, *where: ColumnElement[bool], limit: int | None = None) -> list[Run]:
@@ -354,21 +472,15 @@ class Store:
             return reading.load_runs(connection, *where, limit=limit)
 
 
-def _moved(evidence: transfer.RunArchive, sha256: str, *, new: bool) -> Moved:
-    return Moved(
-        run=evidence.run.id, cases=len(evidence.cases), outcomes=len(evidence.outcomes), sha256=sha256, new=new
-    )
-
-
 def _case_ids(connection: Connection, run_id: str | None) -> list[str]:
-    """The cases that a mistyped id may mean: those of the run, or of the newest one."""
+    """The cases that a mistyped id may mean: those of the run, or of the newest run."""
     run_id = run_id or next(iter(reading.run_ids(connection)), "")
     return list(connection.execute(select(cases.c.case_id).where(cases.c.run_id == run_id)).scalars())
 
 
-def _several(run: str, matches: list[str]) -> str:
+def _several(what: str, typed: str, matches: list[str]) -> str:
     more = ", …" if len(matches) > _NAMED else ""
-    return f"run {run!r} may be any of {len(matches)}: {', '.join(matches[:_NAMED])}{more}. Type more of its id."
+    return f"{what} {typed!r} may be any of {len(matches)}: {', '.join(matches[:_NAMED])}{more}. Type more of its id."
 
 
 def _unknown(what: str, value: str, known: Sequence[str], where: str) -> str:

@@ -11,14 +11,22 @@
                                                                  ├─ launches
                                                                  └─ samples
 
+    duels ─┬─ duel_cells   duel_ratios   duel_blocks
+           └─ duel_seals
+
     runs ── baselines                selftests ─┬─ planted_faults
                                                 └─ correct_kernels
 
-    leases   schedules   watched_stacks   fires ─┬─ holds
-                                                 └─ outbox
+    leases   schedules   watched_stacks   nodes   rollouts   seats   fires ─┬─ holds ── hold_actions
+                                                                           └─ outbox
+
+    fleets ── fleet_cards
+    runs ─┬─ signoffs ── revocations             audit   deletions
+          └─ comments
 
 Evidence is append-only: a second outcome of a case is another attempt, and the one with the largest ``id``
-counts. So are baselines: the largest ``id`` of a matrix, a variant and a name is the current one. The tables of the
+counts. So are baselines: the largest ``id`` of a matrix, a variant and a name is the current one. Triggers of the
+database refuse to change or remove a row of APPEND_ONLY, which no program of ours tries. The tables of the
 canary service are its state: rows change there, under the epoch of a lease (leases.py). A run has a lease too
 (writers.py).
 """
@@ -39,14 +47,19 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from qualify.facts.canary import Advice, AlertKind, AlertState, FireState, Trigger
+from qualify.facts.canary import Advice, AlertKind, AlertState, FireState, RolloutState, Trigger
 from qualify.facts.case import Level, Phase
+from qualify.facts.deletion import Deletable
 from qualify.facts.devices import DeviceKind
 from qualify.facts.dtypes import Dtype
+from qualify.facts.duel import DuelVerdict, Way
+from qualify.facts.fleet import CardState, FleetState, ShareState
 from qualify.facts.outcome import OUTCOMES, Bound, FindingVerdict, Role, WitnessState
+from qualify.facts.people import AuditAction, HoldActionKind
+from qualify.facts.placement import Spread
 from qualify.facts.run import RunState, Verdict
 from qualify.facts.stack import ComponentKind
-from qualify.store.types import Flag, Json, Real, Repeated, Stored, UtcTime, Whole, Word, Words
+from qualify.store.types import Flag, Json, Real, Repeated, SharedWords, Stored, UtcTime, Whole, Word, Words
 
 metadata = MetaData(
     naming_convention={
@@ -77,6 +90,11 @@ def _real(name: str, *, nullable: bool = False) -> Column[float]:
 
 def _words(name: str, *, nullable: bool = False, primary_key: bool = False) -> Column[str]:
     return Column(name, Words(name), nullable=nullable, primary_key=primary_key)
+
+
+def _name(name: str, *, nullable: bool = False) -> Column[str]:
+    """Text from outside that many rows of a run repeat."""
+    return Column(name, SharedWords(name), nullable=nullable)
 
 
 def _word(name: str, *, nullable: bool = False) -> Column[str]:
@@ -164,11 +182,15 @@ runs = Table(
     Column("terms", Repeated("terms")),
     # NULL in runs of before it was measured.
     _real("clock_skew_s", nullable=True),
+    # NULL where no card was named.
+    _json("placement", nullable=True),
     _one_of("level", Level),
     _one_of("device", DeviceKind),
     _one_of("state", RunState),
     Index(None, "matrix", "started_at"),
     Index(None, "started_at"),
+    # Lists of runs, their search and their trend are read from it alone.
+    Index("ix_runs_listed", "started_at", "id", "matrix", "state", "stack_id"),
 )
 
 run_environments = Table(
@@ -213,16 +235,16 @@ cases = Table(
     _part_of("runs.id", "run_id"),
     _whole("position"),
     _words("case_id"),
-    _words("model"),
+    _name("model"),
     _word("phase"),
     _words("shape"),
     _word("dtype"),
-    _words("mask"),
-    _words("kernel"),
+    _name("mask"),
+    _name("kernel"),
     _whole("layers"),
     _whole("line"),
     _word("content_hash"),
-    _json("unclaimed"),
+    Column("unclaimed", Repeated("unclaimed"), nullable=False),
     _whole("heads_q"),
     _whole("heads_kv"),
     _whole("head_dim"),
@@ -275,7 +297,7 @@ outcomes = Table(
     _whole("peak_temporary_bytes", nullable=True),
     _real("wall_s", nullable=True),
     _word("witness_state", nullable=True),
-    _words("witness_reason", nullable=True),
+    _name("witness_reason", nullable=True),
     _json("witness_expected", nullable=True),
     _whole("witness_calls", nullable=True),
     # … with a timing
@@ -290,6 +312,11 @@ outcomes = Table(
     _real("roofline_us", nullable=True),
     _word("bound", nullable=True),
     _real("ceiling_share", nullable=True),
+    # measured, substituted; NULL in evidence of before they were taken
+    _word("output_digest", nullable=True),
+    _word("inputs_digest", nullable=True),
+    # measured, substituted, crashed, timed_out; NULL = the run's card
+    _words("device_uuid", nullable=True),
     Index(None, "case_key", "id"),
     _one_of("outcome", OUTCOMES),
     _one_of("by", ("plan", "library")),
@@ -316,11 +343,11 @@ statistics = Table(
     metadata,
     _part_of("outcomes.id", "outcome_id", primary_key=True),
     _whole("position", primary_key=True),
-    _words("inputs"),
+    _name("inputs"),
     _whole("seed"),
-    _words("reference"),
-    _words("declared_class"),
-    _words("measured_class"),
+    _name("reference"),
+    _name("declared_class"),
+    _name("measured_class"),
     _whole("rows"),
     _real("E"),
     _real("E_without_underflow"),
@@ -341,11 +368,11 @@ launches = Table(
     metadata,
     _part_of("outcomes.id", "outcome_id", primary_key=True),
     _whole("position", primary_key=True),
-    _words("name"),
+    _name("name"),
     _whole("count"),
     _word("role"),
-    _words("family"),
-    _words("generation"),
+    _name("family"),
+    _name("generation"),
     *(_whole(f"{what}_{axis}", nullable=True) for what in ("grid", "block") for axis in "xyz"),
     _whole("registers", nullable=True),
     _whole("shared_bytes", nullable=True),
@@ -379,6 +406,81 @@ baselines = Table(
     _words("name"),
     Index(None, "matrix", "variant", "id"),
     Index(None, "run_id"),
+)
+
+duels = Table(
+    "duels",
+    metadata,
+    _words("id", primary_key=True),
+    _words("matrix"),
+    _words("matrix_hash"),
+    _words("select"),
+    _words("a"),
+    _words("b"),
+    _flag("null"),
+    _words("device"),
+    _words("device_uuid"),
+    _part_of("stacks.id", "stack_a_id"),
+    _part_of("stacks.id", "stack_b_id"),
+    Column("started_at", UtcTime, nullable=False),
+    Column("finished_at", UtcTime, nullable=False),
+    _flag("complete"),
+    _whole("least_pairs"),
+    Index(None, "matrix", "started_at"),
+)
+
+duel_cells = Table(
+    "duel_cells",
+    metadata,
+    _part_of("duels.id", "duel_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("name"),
+    _words("a"),
+    _words("b"),
+    _word("phase"),
+    _word("verdict"),
+    _words("reason"),
+    _word("way", nullable=True),
+    _whole("thrown_away"),
+    _real("planted"),
+    _json("notes"),
+    _one_of("phase", Phase),
+    _one_of("verdict", DuelVerdict),
+    _one_of("way", Way),
+    sqlite_with_rowid=False,
+)
+
+duel_ratios = Table(
+    "duel_ratios",
+    metadata,
+    _part_of("duels.id", "duel_id", primary_key=True),
+    _whole("position", primary_key=True),
+    _words("way", primary_key=True),
+    _word("verdict"),
+    *(_real(name) for name in ("change", "low", "high", "a_us", "b_us", "detectable", "margin")),
+    _whole("pairs"),
+    _whole("quads"),
+    _one_of("verdict", DuelVerdict),
+    sqlite_with_rowid=False,
+)
+
+# Every block of every pair of processes: [pair, confirming, thrown away, [[a, a, b, b], ...]] in µs of a launch.
+duel_blocks = Table(
+    "duel_blocks",
+    metadata,
+    _part_of("duels.id", "duel_id", primary_key=True),
+    _words("cell", primary_key=True),
+    _words("way", primary_key=True),
+    _json("pairs"),
+    sqlite_with_rowid=False,
+)
+
+duel_seals = Table(
+    "duel_seals",
+    metadata,
+    _part_of("duels.id", "duel_id", primary_key=True),
+    _json("envelope"),
+    _word("parts"),
 )
 
 selftests = Table(
@@ -485,12 +587,57 @@ fires = Table(
     _words("advice", nullable=True),
     _json("reasons"),
     _json("numerics_only"),
+    # Empty where it belongs to none; the wave is NULL until it begins.
+    _words("rollout"),
+    _whole("wave", nullable=True),
+    _words("duel_id", nullable=True),
     UniqueConstraint("lease", "canary", "scheduled_for"),
     Index(None, "state", "next_attempt_at"),
     _one_of("trigger", Trigger),
     _one_of("state", FireState),
     _one_of("verdict", Verdict),
     _one_of("advice", Advice),
+)
+
+# What each machine tells of itself under its own lease.
+nodes = Table(
+    "nodes",
+    metadata,
+    _words("lease", primary_key=True),
+    _words("service"),
+    _words("node"),
+    _json("canaries"),
+    _words("stack_key"),
+    _words("device"),
+)
+
+rollouts = Table(
+    "rollouts",
+    metadata,
+    _words("lease", primary_key=True),
+    _words("canary", primary_key=True),
+    _words("key", primary_key=True),
+    _words("trigger"),
+    _words("reason"),
+    _words("matrix"),
+    _json("waves"),
+    _whole("wave"),
+    _words("state"),
+    Column("opened_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    _one_of("trigger", Trigger),
+    _one_of("state", RolloutState),
+)
+
+# Who fires for a stack that many machines have: the first ones that come, as many as the card asks for.
+seats = Table(
+    "seats",
+    metadata,
+    _words("lease", primary_key=True),
+    _words("canary", primary_key=True),
+    _words("stack_key", primary_key=True),
+    _whole("seat", primary_key=True),
+    _words("node"),
 )
 
 holds = Table(
@@ -527,6 +674,156 @@ outbox = Table(
     _one_of("kind", AlertKind),
     _one_of("state", AlertState),
 )
+
+fleets = Table(
+    "fleets",
+    metadata,
+    _words("id", primary_key=True),
+    _words("matrix"),
+    _words("matrix_hash"),
+    _words("engine"),
+    _words("device"),
+    _words("spread"),
+    _real("least_coverage"),
+    _words("state"),
+    _whole("epoch"),
+    Column("created_at", UtcTime, nullable=False),
+    Column("finished_at", UtcTime),
+    _json("notes"),
+    Column("cells", Json("cells"), nullable=False, server_default="[]"),
+    Index(None, "created_at"),
+    _one_of("device", DeviceKind),
+    _one_of("spread", Spread),
+    _one_of("state", FleetState),
+)
+
+fleet_cards = Table(
+    "fleet_cards",
+    metadata,
+    _part_of("fleets.id", "fleet_id", primary_key=True),
+    _words("uuid", primary_key=True),
+    _whole("attempt", primary_key=True),
+    _words("node"),
+    _words("name"),
+    _words("state"),
+    _words("reason"),
+    # No foreign key: retention may remove the run, the history keeps its id.
+    _words("run_id", nullable=True),
+    _words("verdict", nullable=True),
+    _whole("epoch"),
+    Index(None, "run_id"),
+    _one_of("state", CardState),
+    _one_of("verdict", Verdict),
+)
+
+fleet_shares = Table(
+    "fleet_shares",
+    metadata,
+    _part_of("fleets.id", "fleet_id", primary_key=True),
+    _whole("number", primary_key=True),
+    _words("node"),
+    _json("cells"),
+    _words("state"),
+    _words("reason"),
+    # As in fleet_cards.
+    _words("run_id", nullable=True),
+    _words("verdict", nullable=True),
+    _whole("epoch"),
+    _one_of("state", ShareState),
+    _one_of("verdict", Verdict),
+)
+
+signoffs = Table(
+    "signoffs",
+    metadata,
+    _key("id"),
+    _part_of("runs.id", "run_id"),
+    _word("sha256"),
+    _flag("sealed"),
+    _word("verdict"),
+    _words("by"),
+    _words("role"),
+    _words("reason"),
+    Column("at", UtcTime, nullable=False),
+    # The imported file that it is from; empty = it was given here.
+    _words("origin"),
+    Index(None, "run_id"),
+    _one_of("verdict", Verdict),
+)
+
+revocations = Table(
+    "revocations",
+    metadata,
+    _part_of("signoffs.id", "signoff_id", primary_key=True),
+    _words("by"),
+    _words("reason"),
+    Column("at", UtcTime, nullable=False),
+)
+
+comments = Table(
+    "comments",
+    metadata,
+    _key("id"),
+    # NULL and a case: it is about the case in all runs, and stays when a run goes.
+    _part_of("runs.id", "run_id", nullable=True),
+    _words("case_id"),
+    _words("by"),
+    _words("text"),
+    Column("at", UtcTime, nullable=False),
+    _words("origin"),
+    Index(None, "run_id"),
+    Index(None, "case_id"),
+)
+
+hold_actions = Table(
+    "hold_actions",
+    metadata,
+    _key("id"),
+    _part_of("holds.id", "hold_id"),
+    _word("kind"),
+    _words("by"),
+    _words("reason"),
+    Column("at", UtcTime, nullable=False),
+    Index(None, "hold_id"),
+    _one_of("kind", HoldActionKind),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    _key("id"),
+    _words("who"),
+    _words("how"),
+    _words("address"),
+    _word("action"),
+    _words("subject"),
+    _flag("allowed"),
+    _words("detail"),
+    Column("at", UtcTime, nullable=False),
+    _one_of("action", AuditAction),
+)
+
+# No foreign key: the run is no longer there. Triggers of the database add a row where somebody deletes by hand.
+deletions = Table(
+    "deletions",
+    metadata,
+    _key("id"),
+    _word("what"),
+    _words("name"),
+    _words("matrix"),
+    Column("started_at", UtcTime, nullable=False),
+    _word("sha256"),
+    _words("by"),
+    _words("how"),
+    _words("reason"),
+    Column("at", UtcTime, nullable=False),
+    Index(None, "name"),
+    Index(None, "matrix", "started_at"),
+    _one_of("what", Deletable),
+)
+
+APPEND_ONLY = (signoffs, revocations, hold_actions, audit, deletions)
+"""tables whose rows nobody can change or remove: triggers of the database refuse it"""
 
 # What the database checks as a row is written is checked again as it is read: a file may have been changed meanwhile.
 for _table in metadata.tables.values():

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from sys import intern
 from typing import Any, overload
 
 from sqlalchemy import BigInteger, Boolean, DateTime, Dialect, Double, Text
@@ -23,7 +24,7 @@ _ESCAPED = re.compile("\x1a([0-9a-f]{4})")
 
 
 class Stored(TypeDecorator[Any]):
-    """A column's type that holds to it: SQLite keeps whatever value is written into a file.
+    """A column type that checks its values, because SQLite stores a value of any type in any column.
 
     What comes back as another type, as NULL where there can be none, or as a word that the column does not know, is a
     DamagedError. PostgreSQL sees to it by itself.
@@ -40,11 +41,11 @@ class Stored(TypeDecorator[Any]):
         self.words = words
 
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
-        """What makes a driver's value of the right type the one that was stored; None where it is that already."""
+        """The function that turns a driver's value of the right type into the stored one; None where they are equal."""
         return None
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
-        """What checks the driver's value, and makes it the one that was stored."""
+        """The function that checks a driver's value and turns it into the stored one."""
         convert = self.convert(dialect)
         if dialect.name != "sqlite":
             return convert
@@ -60,7 +61,7 @@ class Stored(TypeDecorator[Any]):
             return value if type(value) is kind else self._missing(value)
 
         def word(value: Any) -> Any:
-            return value if value in words or (value is None and nullable) else self._missing(value)
+            return intern(value) if value in words else None if value is None and nullable else self._missing(value)
 
         return word if words else converted if convert else plain
 
@@ -80,6 +81,10 @@ class Word(Stored):
     """Text of qualify's own: every database takes it as it is."""
 
     cache_ok = True
+
+    def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """What makes equal words of a closed list one object."""
+        return interned if self.words else None
 
 
 class Whole(Stored):
@@ -124,16 +129,19 @@ class Real(Stored):
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
         """What makes the driver's value a number again."""
-        checked = super().result_processor(dialect, coltype)
-        return checked if checked is None or dialect.name != "sqlite" else lambda value: checked(_text_to_nan(value))
+        if dialect.name != "sqlite":
+            return super().result_processor(dialect, coltype)
+
+        def number(value: Any) -> Any:
+            if type(value) is float:
+                return value
+            return math.nan if value == "NaN" else self._missing(value)
+
+        return number
 
 
 def _nan_to_text(value: float | None) -> float | str | None:
     return "NaN" if value is not None and math.isnan(value) else value
-
-
-def _text_to_nan(value: Any) -> Any:
-    return math.nan if value == "NaN" else value
 
 
 class Words(Stored):
@@ -153,6 +161,25 @@ class Words(Stored):
     def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
         """What makes the driver's text the one that was stored."""
         return unescaped
+
+
+class SharedWords(Words):
+    """The same for text that many rows share, such as a kernel's name: equal texts become one object."""
+
+    cache_ok = True
+
+    def convert(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+        """What makes the driver's text the one that was stored."""
+        return _unescaped_once
+
+
+def interned(value: str | None) -> str | None:
+    """The text, as the one object that stands for all equal ones."""
+    return None if value is None else intern(value)
+
+
+def _unescaped_once(value: str | None) -> str | None:
+    return interned(unescaped(value))
 
 
 def _escaped(value: str | None) -> str | None:
@@ -192,7 +219,7 @@ class Json(Stored):
 
 
 class Repeated(Json):
-    """The same, where most rows hold equal text: it is read once, and all of them share what it holds."""
+    """The same for a column whose rows mostly hold equal text: it is parsed once, and all rows share the result."""
 
     cache_ok = True
 

@@ -40,7 +40,7 @@ def find(connection: Connection, run_id: str) -> tuple[Lease, Writer] | None:
 
 
 def check(connection: Connection, run_id: str, mine: Lease | None) -> None:
-    """Refuses to write into a run that another process writes; holds the caller's lease until the transaction ends.
+    """Refuses a write into a run of another process; locks the caller's lease until the transaction ends.
 
     Args:
         mine: the caller's lease; None where it never claimed the run, and may write as long as nobody has.

@@ -39,24 +39,24 @@ def insert_run(connection: Connection, run: Run) -> None:
 
 
 def attach_stack(connection: Connection, run_id: str, stack: Stack) -> None:
-    """Says on which stack the run runs. A run that has one keeps it; another one is a UsageError."""
+    """Stores the stack of a run. A run keeps its first stack; another stack is a UsageError."""
     found = connection.execute(
         select(tables.stacks.c.fingerprint)
         .join(tables.runs, tables.runs.c.stack_id == tables.stacks.c.id)
         .where(tables.runs.c.id == run_id)
     ).one_or_none()
     if found is None:
-        values = {"stack_id": _stack_id(connection, stack), "device_uuid": stack.device.uuid}
+        values = {"stack_id": stack_key(connection, stack), "device_uuid": stack.device.uuid}
         update_run(connection, run_id, values)
     elif found.fingerprint != stack.fingerprint:
         raise UsageError(
-            f"run {run_id} cannot go on on another stack ({_differing(connection, run_id, '', stack)}): one run is "
+            f"run {run_id} cannot continue on another stack ({_differing(connection, run_id, '', stack)}): one run is "
             "evidence about one stack. Start a new run."
         )
 
 
 def attach_environments(connection: Connection, run_id: str, stacks: Mapping[str, Stack]) -> None:
-    """Says on which stacks the environments of a run run. What has a stack keeps it; another one is a UsageError."""
+    """Stores the stacks of a run's environments. Each keeps its first stack; another stack is a UsageError."""
     part, known = tables.run_environments.c, tables.stacks.c
     joined = tables.run_environments.outerjoin(tables.stacks, part.stack_id == known.id)
     fingerprint = type_coerce(known.fingerprint, Words("fingerprint", nullable=True)).label("fingerprint")
@@ -66,7 +66,7 @@ def attach_environments(connection: Connection, run_id: str, stacks: Mapping[str
         if name not in found:
             raise UsageError(f"run {run_id} has no environment {name}. It has: {', '.join(sorted(found)) or 'none'}.")
         if found[name] is None:
-            values = {"stack_id": _stack_id(connection, stack), "device_uuid": stack.device.uuid}
+            values = {"stack_id": stack_key(connection, stack), "device_uuid": stack.device.uuid}
             changing = update(tables.run_environments).where(part.run_id == run_id, part.name == name)
             connection.execute(changing.values(values))
         elif found[name] != stack.fingerprint:
@@ -78,13 +78,13 @@ def attach_environments(connection: Connection, run_id: str, stacks: Mapping[str
 
 
 def _differing(connection: Connection, run_id: str, environment: str, stack: Stack) -> str:
-    """What differs between the stack that a run has and another one."""
+    """The differences between a run's stack and another one, in words."""
     (run,) = load_runs(connection, tables.runs.c.id == run_id)
     return stack_words(run.stack_of(environment), stack)
 
 
 def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> None:
-    """Adds the run's ceilings; the ones measured first stay, because its timings were judged by them."""
+    """Adds the run's ceilings. Ceilings that are there stay, because its timings were judged by them."""
     known = select(tables.ceilings.c.run_id).where(tables.ceilings.c.run_id == run_id)
     if connection.execute(known).first() is None:
         connection.execute(insert(tables.ceilings), mapping.ceilings_row(ceilings, run_id))
@@ -92,7 +92,7 @@ def attach_ceilings(connection: Connection, run_id: str, ceilings: Ceilings) -> 
 
 
 def set_seal(connection: Connection, run_id: str, seal: Seal | None) -> None:
-    """Makes this the run's seal, in place of the one of before; None takes it away."""
+    """Replaces the run's seal; None removes it."""
     connection.execute(delete(tables.seals).where(tables.seals.c.run_id == run_id))
     if seal:
         row = {"run_id": run_id, "envelope": dict(seal.envelope), "parts": seal.parts}
@@ -124,8 +124,8 @@ def insert_records(connection: Connection, run_id: str, records: Sequence[Record
         insert_rows(connection, table, parts)
 
 
-def _stack_id(connection: Connection, stack: Stack) -> int:
-    """The id of the stack, which is added where no run has seen it before."""
+def stack_key(connection: Connection, stack: Stack) -> int:
+    """The id of the stack; a stack that is not stored yet is added."""
     known = select(tables.stacks.c.id).where(tables.stacks.c.fingerprint == stack.fingerprint)
     found: int | None = connection.execute(known).scalar_one_or_none()
     if found is None:
@@ -134,7 +134,7 @@ def _stack_id(connection: Connection, stack: Stack) -> int:
 
 
 def _added_stack_id(connection: Connection, stack: Stack) -> int | None:
-    """The id of the stack, added; None where another run on it was faster."""
+    """Adds the stack and returns its id; None where another process has added it meanwhile."""
     try:
         with connection.begin_nested():
             return _insert_stack(connection, stack)

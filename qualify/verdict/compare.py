@@ -4,11 +4,14 @@ What may be called what:
 
 * A verdict that became FAIL is a regression; evidence that is gone is insufficient data.
 * Another attention kernel, or the same one in another grid, is suspicious; one of an older generation is a regression.
+  The same one with other registers or shared memory is a note: another compiler, or another build, made it.
 * Another measured accuracy class is a regression where it is looser. Error statistics that came nearer to their limit
   by a quarter of it are suspicious.
 * Two runs one after the other cannot prove that a kernel became slower: the card drifts between them. A longer time is
   suspicious, at most, and only on one card, beyond the minimum effect, against the ceilings measured in the same
   session, and where the middle halves of the samples do not overlap.
+* Other bits for equal inputs are no reason to worry where the stack, the code or the kernel changed: the numbers say
+  how far they lie apart. On the same stack they are suspicious, unless the kernel's card claims no determinism.
 """
 
 from __future__ import annotations
@@ -22,11 +25,10 @@ from qualify.facts.accuracy import E_LIMIT, G_LIMIT, ORDER, R_LIMIT
 from qualify.facts.comparison import BUCKETS, Bucket, Change, Comparison, StackChange
 from qualify.facts.differing import stack_changes
 from qualify.facts.environment import in_environment
-from qualify.facts.outcome import Evidence, Launch, Statistics, Timing, evidence_of
+from qualify.facts.outcome import Evidence, Statistics, Timing, evidence_of
 from qualify.facts.run import Judgement, Record, Run
+from qualify.verdict.dispatch import kernel_change, weight_us
 
-GENERATIONS = ("ampere", "hopper", "blackwell")
-"""older first"""
 LIMITS: Mapping[str, float] = {"E": E_LIMIT, "R": R_LIMIT, "G": G_LIMIT, "beta": 1.0}
 """of each statistic; β counts as a share of its own limit"""
 NEARER = 0.25
@@ -55,11 +57,12 @@ def compare(before: Side, after: Side) -> Comparison:
     old, new = _by_id(before), _by_id(after)
     both = [(old[name][0], new[name][0]) for name in new if name in old]
     verdicts = _ordered(_verdicts(old, new))
-    kernels = _ordered(_each(both, _kernel))
+    kernels = _ordered(_each(both, kernel_change))
     numbers = _ordered(_each(both, _numbers)) if _same_checks(before, after) else ()
     times = compare_times(before.run, after.run, both)
+    bits = _ordered(_each(both, _bits_of(before.run, after.run)))
     worst: dict[str, Bucket] = dict.fromkeys([*old, *new], "none")
-    for change in (*verdicts, *kernels, *numbers, *times):
+    for change in (*verdicts, *kernels, *numbers, *times, *bits):
         worst[change.id] = min(worst[change.id], change.bucket, key=BUCKETS.index)
     return Comparison(
         before=before.run,
@@ -69,6 +72,7 @@ def compare(before: Side, after: Side) -> Comparison:
         kernels=kernels,
         numbers=numbers,
         times=times,
+        bits=bits,
         cases={bucket: list(worst.values()).count(bucket) for bucket in BUCKETS},
         caveats=tuple(_caveats(before, after)),
     )
@@ -97,7 +101,7 @@ def _ordered(changes: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def _each(both: Iterable[tuple[Record, Record]], look: Look) -> Iterator[Change]:
-    """What ``look`` sees in the cases that ran to their end on both sides."""
+    """The changes that ``look`` finds in the cases that ran to their end on both sides."""
     for old, new in both:
         one, other = evidence_of(old.outcome), evidence_of(new.outcome)
         if one is not None and other is not None and (change := look(new, one, other)) is not None:
@@ -135,13 +139,6 @@ def _caveats(before: Side, after: Side) -> Iterator[str]:
         yield "one of the runs did not complete"
 
 
-def _weight(record: Record) -> float:
-    """µs of the case over all layers; 0.0 where it was not timed."""
-    evidence = evidence_of(record.outcome)
-    timing = evidence.timing if evidence else None
-    return timing.latency_us * record.case.layers if timing and math.isfinite(timing.latency_us) else 0.0
-
-
 def _verdicts(
     old: Mapping[str, tuple[Record, Judgement]], new: Mapping[str, tuple[Record, Judgement]]
 ) -> Iterator[Change]:
@@ -158,7 +155,7 @@ def _verdicts(
             before=one,
             after=other,
             detail=f"{word}: {reason}" if reason else word,
-            impact_us=max(_weight(side[0]) for side in (before, after) if side),
+            impact_us=max(weight_us(side[0]) for side in (before, after) if side),
         )
 
 
@@ -185,59 +182,6 @@ def _verdict_bucket(before: str, after: str) -> tuple[Bucket, str]:
     return "none", "changed"
 
 
-def _attention(evidence: Evidence) -> list[Launch]:
-    return [launch for launch in evidence.witness.launches if launch.role == "attention"]
-
-
-def _kernel(record: Record, before: Evidence, after: Evidence) -> Change | None:
-    """Dispatch drift: other attention kernels, or the same ones launched differently."""
-    one, other = _attention(before), _attention(after)
-    names = tuple(tuple(launch.name for launch in side) for side in (one, other))
-    if names[0] != names[1]:
-        bucket, detail = _drift(one, other, before, after)
-        return Change(
-            id=record.case.id,
-            bucket=bucket,
-            before=names[0],
-            after=names[1],
-            detail=detail,
-            impact_us=_weight(record),
-        )
-    shapes = [tuple(_launched(launch) for launch in side) for side in (one, other)]
-    if shapes[0] == shapes[1]:
-        return None
-    return Change(
-        id=record.case.id,
-        bucket="suspicious",
-        before=shapes[0],
-        after=shapes[1],
-        detail="the same kernel is launched in another grid",
-        impact_us=_weight(record),
-    )
-
-
-def _launched(launch: Launch) -> str:
-    def text(size: tuple[int, int, int] | None) -> str:
-        return "unknown" if size is None else "x".join(map(str, size))
-
-    return f"{launch.count} x grid {text(launch.grid)} block {text(launch.block)}"
-
-
-def _drift(one: Sequence[Launch], other: Sequence[Launch], before: Evidence, after: Evidence) -> tuple[Bucket, str]:
-    if "unproven" in (before.witness.state, after.witness.state):
-        return "insufficient data", "other kernels were seen, and one of the traces proves nothing"
-    ages = [
-        max((GENERATIONS.index(launch.generation) for launch in side if launch.generation in GENERATIONS), default=-1)
-        for side in (one, other)
-    ]
-    if 0 <= ages[1] < ages[0]:
-        return "regression", f"fell back from {GENERATIONS[ages[0]]} to {GENERATIONS[ages[1]]}"
-    families = [sorted({launch.family or launch.name for launch in side}) for side in (one, other)]
-    if families[0] != families[1]:
-        return "suspicious", "another kernel serves the shape"
-    return "suspicious", "another instance of the same kernel family serves the shape"
-
-
 def _numbers(record: Record, before: Evidence, after: Evidence) -> Change | None:
     """The pair of statistics of equal inputs that changed most."""
     old = {(item.inputs, item.seed): item for item in before.statistics}
@@ -259,7 +203,7 @@ def _number_change(record: Record, bucket: Bucket, one: Statistics, other: Stati
         before=_shown(one),
         after=_shown(other),
         detail=detail,
-        impact_us=_weight(record),
+        impact_us=weight_us(record),
     )
 
 
@@ -306,14 +250,53 @@ def _share(item: Statistics, name: str) -> float:
 
 
 def _difference(before: float, after: float) -> float:
-    """How much nearer to the limit; NaN is as far beyond it as can be."""
+    """By how much the value came nearer to its limit; NaN counts as infinitely far beyond."""
     one, other = (math.inf if math.isnan(value) else value for value in (before, after))
     return 0.0 if one == other else other - one
+
+
+def _bits_of(before: Run, after: Run) -> Look:
+    """What tells other outputs of equal inputs."""
+    same = before.stack is not None and after.stack is not None and before.stack.agrees_with(after.stack)
+
+    def bits(record: Record, one: Evidence, other: Evidence) -> Change | None:
+        known = one.output_digest and other.output_digest and one.inputs_digest == other.inputs_digest
+        if not known or one.output_digest == other.output_digest:
+            return None
+        kernel = record.case.kernel
+        bucket, detail = _bits_bucket(same and _code_of(before, kernel) == _code_of(after, kernel), after, kernel)
+        return Change(
+            id=record.case.id,
+            bucket=bucket,
+            before=one.output_digest,
+            after=other.output_digest,
+            detail=detail,
+            impact_us=0.0,
+        )
+
+    return bits
+
+
+def _bits_bucket(same: bool, run: Run, kernel: str) -> tuple[Bucket, str]:
+    if not same:
+        return "none", "equal inputs give other bits, on another stack or by other code"
+    if (run.terms or {}).get(kernel, {}).get("claims.deterministic") == "false":
+        return "none", "equal inputs give other bits, and the kernel's card claims no determinism"
+    return (
+        "suspicious",
+        "equal inputs give other bits on the same stack: a faulty card, or a kernel without determinism",
+    )
+
+
+def _code_of(run: Run, kernel: str) -> object:
+    return (run.code or {}).get(kernel)
 
 
 def _time(record: Record, before: Evidence, after: Evidence) -> Change | None:
     """A time that changed by more than the minimum effect."""
     one, other = before.timing, after.timing
+    if before.device_uuid != after.device_uuid:
+        return None  # cards shared one of the runs: equal cards differ
     if one is None or other is None or not (_positive(one.latency_us) and _positive(other.latency_us)):
         return None
     ratio = other.latency_us / one.latency_us

@@ -1,8 +1,7 @@
 """Does stored evidence contradict itself? A verdict is computed from the stored numbers, never believed.
 
-Each rule follows from how a judge makes evidence, so honest evidence keeps them all. Somebody who edits a row and not
-all that follows from it breaks one. Somebody who edits everything that belongs together breaks none: only a seal
-notices that (qualify.seal).
+Each rule follows from how a judge makes evidence, so honest evidence keeps them all. Whoever edits a row and not the
+rows that follow from it breaks a rule. Whoever edits all of them breaks none: only a seal notices that (qualify.seal).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from statistics import median
 
 from qualify.facts.accuracy import E_LIMIT, G_LIMIT, R_LIMIT
@@ -22,10 +22,11 @@ LSE = "lse"
 LSE_REL = "lse_rel"
 COPIED = ("E", "R", "G", "G_limit", "beta", "beta_limit", "measured_class")
 """what a finding of the budget repeats of its statistics"""
+_copied = attrgetter(*COPIED)
 
 
 def contradictions(outcome: Outcome) -> list[str]:
-    """What in an outcome cannot be true together, with the values; empty where nothing is."""
+    """The contradictions in an outcome, with their values; empty where there is none."""
     evidence = evidence_of(outcome)
     if evidence is None:
         return []
@@ -44,7 +45,7 @@ def contradictions_of(run: Run, records: Iterable[Record]) -> list[str]:
 
 
 def matrix_contradiction(run: Run) -> str:
-    """Why the matrix that is stored with a run is not the one that it was made with; empty where it is."""
+    """Why the stored matrix is not the one that the run was made with; empty where it is."""
     content = hashlib.sha256(f"{run.matrix_source}{run.traffic_source}".encode(errors="surrogatepass")).hexdigest()
     if content == run.matrix_hash:
         return ""
@@ -62,7 +63,7 @@ def _of_findings(evidence: Evidence) -> Iterator[str]:
 
 
 def _beyond(finding: Finding) -> list[str]:
-    """Which of a finding's own numbers are beyond the limits beside them."""
+    """The numbers of a finding that are beyond the limits which stand beside them."""
     if finding.check == LSE and LSE_REL in finding.values:
         return _over([(LSE_REL, finding.values[LSE_REL], finding.values.get("limit"))])
     if finding.check == BUDGET and "E" in finding.values:
@@ -71,7 +72,7 @@ def _beyond(finding: Finding) -> list[str]:
 
 
 def _of_statistics(evidence: Evidence) -> Iterator[str]:
-    """Statistics beyond their limits that no failing finding tells, and findings that say other numbers."""
+    """Statistics beyond their limits without a failing finding, and findings with other numbers than the statistics."""
     findings = {str(it.values.get("inputs")): it for it in evidence.findings if it.check == BUDGET and "E" in it.values}
     of_lse = {str(it.values.get("inputs")): it for it in evidence.findings if it.check == LSE and LSE_REL in it.values}
     for one in evidence.statistics:
@@ -80,22 +81,22 @@ def _of_statistics(evidence: Evidence) -> Iterator[str]:
         if finding is None:
             yield f"there are {what.removeprefix('the ')}, and no finding about them"
             continue
-        numbers = {name: getattr(one, name) for name in COPIED}
+        numbers: dict[str, Value] = dict(zip(COPIED, _copied(one), strict=True))
         if not G_LIMIT <= one.G_limit <= R_LIMIT:
             yield f"{what} have G_limit {one.G_limit:.3g}, and limits of G lie between {G_LIMIT:g} and {R_LIMIT:g}"
         if finding.verdict != "fail":
             yield from (f"{BUDGET} says {finding.verdict}, and {what} have {text}" for text in _over(_limits(numbers)))
-        for name in COPIED:
-            said = finding.values.get(name, numbers[name])
-            if not _equal(said, numbers[name]):
-                yield f"{BUDGET} says {name} {said}, and {what} have {numbers[name]}"
+        for name, number in numbers.items():
+            said = finding.values.get(name, number)
+            if not _equal(said, number):
+                yield f"{BUDGET} says {name} {said}, and {what} have {number}"
         said = of_lse[one.inputs].values[LSE_REL] if one.inputs in of_lse else one.lse_rel
         if not _equal(said, one.lse_rel):
             yield f"{LSE} says {LSE_REL} {said}, and {what} have {one.lse_rel}"
 
 
 def _of_witness(witness: Witness, *, substituted: bool) -> Iterator[str]:
-    """A state that is not that of the outcome, or that the launches do not bear out."""
+    """A witness state that contradicts the outcome or the launches."""
     if substituted != (witness.state == "substituted"):
         yield f"the outcome is {'substituted' if substituted else 'measured'}, and the witness says {witness.state}"
     if witness.state != "proven":
@@ -121,8 +122,13 @@ def _of_timing(timing: Timing) -> Iterator[str]:
 
 def _limits(numbers: Mapping[str, Value]) -> list[tuple[str, Value, Value]]:
     """Each number of an error budget with its limit."""
-    limits = {"E": E_LIMIT, "R": R_LIMIT, "G": numbers.get("G_limit"), "beta": numbers.get("beta_limit")}
-    return [(name, numbers.get(name), limit) for name, limit in limits.items()]
+    known = numbers.get
+    return [
+        ("E", known("E"), E_LIMIT),
+        ("R", known("R"), R_LIMIT),
+        ("G", known("G"), known("G_limit")),
+        ("beta", known("beta"), known("beta_limit")),
+    ]
 
 
 def _over(limited: Sequence[tuple[str, Value, Value]]) -> list[str]:
@@ -136,6 +142,6 @@ def _over(limited: Sequence[tuple[str, Value, Value]]) -> list[str]:
 
 def _equal(said: Value, stored: Value) -> bool:
     """Whether two values are the same one; NaN is NaN."""
-    if isinstance(said, float) and isinstance(stored, float) and math.isnan(said):
-        return math.isnan(stored)
-    return said == stored
+    if said == stored:
+        return True
+    return isinstance(said, float) and isinstance(stored, float) and math.isnan(said) and math.isnan(stored)

@@ -10,6 +10,7 @@ from qualify.cards.policy import Drift
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
 from qualify.facts.outcome import OUTCOMES, Refused
+from qualify.facts.performance import Performance
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Verdict
 from qualify.facts.weaker import Weaker
 from qualify.plan.host import lacks_gpu
@@ -56,12 +57,12 @@ def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
 
 
 def _refused_on_cpu(records: Sequence[Record]) -> bool:
-    """Whether a kernel was left out because it needs a GPU; a refusal says so also where its card is not here today."""
+    """Whether a kernel was left out because it needs a GPU; a refusal tells, also where its card is missing."""
     return any(isinstance(record.outcome, Refused) and lacks_gpu(record.outcome.reasons) for record in records)
 
 
 def without_verdict(conclusion: Conclusion) -> Conclusion:
-    """The conclusion where something forbids to qualify: a failure stays one, everything else is no verdict."""
+    """The conclusion where something forbids a PASS: a failure stays a failure, everything else becomes no verdict."""
     if conclusion.verdict != "PASS":
         return conclusion
     return replace(conclusion, verdict="INCONCLUSIVE", exit_code=NO_VERDICT)
@@ -70,7 +71,7 @@ def without_verdict(conclusion: Conclusion) -> Conclusion:
 def forbid_drift(
     conclusion: Conclusion, comparison: Comparison, drift: Drift
 ) -> tuple[Conclusion, tuple[tuple[Topic, Change], ...]]:
-    """The conclusion under what the matrix forbids to change against the baseline, and the changes that it forbids.
+    """The conclusion under the changes that the matrix forbids against the baseline, and those forbidden changes.
 
     A change that the policy forbids and that cannot be decided is no verdict.
     """
@@ -95,7 +96,7 @@ def forbid_drift(
 
 
 def forbid_weaker(conclusion: Conclusion, weaker: Weaker) -> Conclusion:
-    """The conclusion where less is asked than in the baseline, and the policy forbids it: not qualified.
+    """The conclusion where requirements are weaker than the baseline's and the policy forbids that: not qualified.
 
     Evidence of a lower level alone is no verdict: more of it may say better.
     """
@@ -110,6 +111,13 @@ def forbid_slower(conclusion: Conclusion, slower: Slowdown | None, untimed: str)
     if slower:
         return replace(conclusion, verdict="FAIL", exit_code=NOT_QUALIFIED)
     return without_verdict(conclusion) if untimed else conclusion
+
+
+def forbid_regression(conclusion: Conclusion, performance: Performance) -> Conclusion:
+    """The conclusion under the budgets of time: beyond one it is not qualified, and where one is open no verdict."""
+    if performance.verdict == "FAIL":
+        return replace(conclusion, verdict="FAIL", exit_code=NOT_QUALIFIED)
+    return without_verdict(conclusion) if performance.verdict == "INCONCLUSIVE" else conclusion
 
 
 def _cells(records: Sequence[Record], judgements: Sequence[Judgement], rules: Rules) -> tuple[CellJudgement, ...]:

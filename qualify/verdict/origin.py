@@ -1,4 +1,4 @@
-"""Where evidence is from: what may stand for a case again, and what it says about its age.
+"""Where evidence is from: which outcome may be taken over, and how old it is.
 
 A run may take over what an earlier run measured of the same call. The outcome is then stored again, with a note that
 names the run that measured it and when: whoever asks for an age asks the note.
@@ -57,23 +57,23 @@ def taken_over(outcome: Measured, run: Run) -> Measured:
 
 
 def origins_of(records: Iterable[Record]) -> dict[str, datetime]:
-    """When the runs began from which a run took something over, by their ids."""
+    """By id, when the runs began whose outcomes a run took over."""
     origins = (origin_of(record.outcome) for record in records)
     return {origin.run: origin.began_at for origin in origins if origin}
 
 
 def oldest(run: Run, records: Iterable[Record]) -> datetime:
-    """When the oldest evidence of a run was begun to be gathered."""
+    """When the oldest evidence of a run began."""
     return min([run.started_at, *origins_of(records).values()])
 
 
 def newest(run: Run, records: Iterable[Record]) -> datetime:
-    """The latest moment that a run and the evidence in it are dated with."""
+    """The latest date in a run and its evidence."""
     return max([run.started_at, run.finished_at or run.started_at, *origins_of(records).values()])
 
 
 def is_settled(outcome: Outcome) -> bool:
-    """Whether asking again would only repeat a pass: it ran at its first attempt, proven, and no check objects."""
+    """Whether a repetition would only repeat a pass: the first attempt was proven, and no check failed."""
     evidence = evidence_of(outcome)
     if not isinstance(outcome, Measured) or evidence is None or evidence.attempt > 1:
         return False
@@ -86,5 +86,5 @@ def weaker(level: Level, wanted: Level) -> bool:
 
 
 def made_under(policy: Policy) -> tuple[object, ...]:
-    """The part of the policy that evidence depends on; the rest is judged anew."""
+    """The part of the policy that evidence depends on. The gate applies the rest anew."""
     return policy.reference, policy.claims, policy.timeout_s, policy.compile_timeout_s

@@ -18,6 +18,7 @@ from qualify.facts.outcome import (
     findings_of,
 )
 from qualify.facts.run import CellJudgement, Judgement, Record, Verdict
+from qualify.facts.stages import ending
 from qualify.plan.selectors import selects
 from qualify.verdict.consistency import contradictions
 from qualify.verdict.waivers import Waivers
@@ -36,7 +37,7 @@ class Rules:
     partial: bool
     """the run was narrowed by --select or --kernel"""
     waivers: Waivers = field(default_factory=Waivers)
-    """failures that somebody answers for"""
+    """accepted failures, each with an owner and an expiry date"""
     demonstration: bool = False
     """the run was on a CPU, and kernels of the matrix need a GPU"""
 
@@ -68,10 +69,8 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
         case Refused():
             verdict = "FAIL"
             reasons = [f"the card claims it and the library refuses: {reason}" for reason in outcome.reasons]
-        case Crashed():
-            verdict, reasons = "FAIL", [f"crashed in {outcome.stage}: {outcome.error}"]
-        case TimedOut():
-            verdict, reasons = "FAIL", [f"no sign of life for {outcome.limit_s:g} s in {outcome.stage}"]
+        case Crashed() | TimedOut():
+            verdict, reasons = "FAIL", [ending(outcome)]
         case NotRun():
             verdict, reasons = "INCONCLUSIVE", [outcome.reason]
         case Substituted():
@@ -103,14 +102,14 @@ def causes_of(record: Record, judgement: Judgement) -> frozenset[str]:
 
 
 def _seen_beyond(outcome: Outcome) -> list[str]:
-    """What happened to a case that nobody claims, in words; the verdict does not depend on it."""
+    """What happened to a case that no card claims, in words; the verdict does not depend on it."""
     match outcome:
         case Refused():
             return [f"the library refuses: {reason}" for reason in outcome.reasons]
         case Crashed():
-            return [f"it crashed in {outcome.stage}: {outcome.error}"]
+            return [f"it {ending(outcome)}"]
         case TimedOut():
-            return [f"it gave no sign of life for {outcome.limit_s:g} s in {outcome.stage}"]
+            return [f"it gave {ending(outcome)}"]
         case Substituted():
             return [f"it was substituted: {outcome.evidence.witness.reason}"]
         case Measured():
@@ -186,7 +185,7 @@ def judge_cell(cell: str, records: Sequence[Record], judgements: Sequence[Judgem
 def _serving(pairs: Pairs, expectation: Expectation | None) -> Pairs:
     """The cases that may prove a shape: those of this interpreter, where it has any, and the one that is expected.
 
-    A kernel that only another environment has serves nobody here; a matrix that means it names it: KERNEL@NAME.
+    A kernel that only another environment has serves nothing here. A matrix that wants it names it: KERNEL@NAME.
     """
     expected = expectation.kernel if expectation else ""
     here = [(record, it) for record, it in pairs if not record.case.environment or record.case.kernel == expected]

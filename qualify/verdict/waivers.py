@@ -1,4 +1,4 @@
-"""Waivers applied: which failures somebody answers for today, on this stack, and what became of each waiver."""
+"""Waivers applied: which failures are accepted today, on this stack, and what became of each waiver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Waivers:
     """what the evidence ran on"""
 
     def why_not(self, waiver: Waiver) -> WaiverState | None:
-        """Why the waiver is not in force; None where it is. One for another stack is that, even past its end."""
+        """Why the waiver is not in force; None where it is. Another stack is named before an expiry date."""
         if self.stack is not None and not fits(waiver.stack, self.stack):
             return "elsewhere"
         if self.today > waiver.expires:
@@ -66,7 +66,7 @@ def _meets(version: str, wanted: str) -> bool:
 def waive(
     records: Sequence[Record], judged: Sequence[Judgement], causes: Sequence[frozenset[str]], waivers: Waivers
 ) -> tuple[tuple[Judgement, ...], tuple[WaiverUse, ...]]:
-    """Turn FAIL into WAIVED where waivers in force cover every cause; say of each waiver what it did.
+    """Turn FAIL into WAIVED where waivers in force cover every cause, and tell what each waiver did.
 
     Args:
         causes: of each judgement, the checks and outcomes that made it FAIL; empty for every other verdict.

@@ -1,7 +1,7 @@
-"""What a run asks less than an earlier one of the same matrix: by its effect on cases and shapes, not by its text.
+"""Requirements that are weaker than in an earlier run of the matrix: by effect on cases and shapes, not by text.
 
 A glob that is written differently and selects the same shapes is no change, and neither is an exclusion of cases that
-the earlier run did not have. Whether less was meant is nobody's guess: whoever means it accepts a new baseline.
+the earlier run did not have. Whoever wants weaker requirements accepts a new baseline.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from qualify.cards.matrix import Expectation, MatrixCard
-from qualify.cards.policy import Policy
+from qualify.cards.policy import PerformancePolicy, Policy
 from qualify.cards.terms import ADDED, looser, values
 from qualify.facts.case import Case, Level
 from qualify.facts.outcome import Refused, evidence_of
@@ -32,7 +32,7 @@ AXES: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("mask", lambda case: case.mask),
     ("shape", lambda case: case.shape),
 )
-"""what may be gone as a whole; the first that is gone explains a case"""
+"""what may be missing as a whole; the first missing one explains a case"""
 WORDS: tuple[tuple[str, Callable[[Policy], str], tuple[str, ...]], ...] = (
     ("reference", lambda policy: policy.reference, ("fp64", "fp32")),
     ("fallback", lambda policy: policy.fallback, ("forbid", "record")),
@@ -44,6 +44,8 @@ WORDS: tuple[tuple[str, Callable[[Policy], str], tuple[str, ...]], ...] = (
     ("waivers.stars", lambda policy: policy.waivers.stars, ("forbid", "allow")),
 )
 """keys of the policy whose value is a word, the strictest first"""
+EVIDENCE = ("duel", "either", "history")
+"""what may judge a budget of time, the most exact first"""
 LIMITS: tuple[tuple[str, Callable[[Policy], float | None]], ...] = (
     ("timeout_s", lambda policy: policy.timeout_s),
     ("compile_timeout_s", lambda policy: policy.compile_timeout_s),
@@ -51,7 +53,7 @@ LIMITS: tuple[tuple[str, Callable[[Policy], float | None]], ...] = (
     ("waivers.max_cases", lambda policy: policy.waivers.max_cases),
     ("waivers.max_waivers", lambda policy: policy.waivers.max_waivers),
 )
-"""keys of the policy that ask less where they are larger, or left out"""
+"""keys of the policy that are weaker where they are larger, or left out"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +70,7 @@ class Demand:
 
 
 def asked_less(before: Demand, after: Demand) -> tuple[Less, ...]:
-    """Everything that the later one asks less; nothing about the cases that a narrowed run left out."""
+    """Every weaker requirement of the later run. Cases that a narrowed run left out are not compared."""
     cases = () if after.run.narrowed else _cases(before, after)
     return (
         *cases,
@@ -87,7 +89,7 @@ def is_asked(record: Record) -> bool:
 
 
 def _cases(before: Demand, after: Demand) -> Iterator[Less]:
-    """Cases that are gone or refused, those with one cause together."""
+    """Cases that are missing or refused now, grouped by cause."""
     today = {record.case.id: record for record in after.records}
     lost = [it.case for it in before.records if is_asked(it) and not _still(today.get(it.case.id))]
     cause = _Cause(before, after, today)
@@ -132,7 +134,7 @@ class _Cause:
 
 
 def _expectations(before: Demand, after: Demand) -> Iterator[Less]:
-    """Shapes that both have and whose expected kernel is another one, may fall back, or is nobody."""
+    """Shapes of both runs whose expected kernel changed, may fall back, or is no longer named."""
     today = {record.case.cell for record in after.records}
     shapes = dict.fromkeys(it.case.cell for it in before.records if is_asked(it) and it.case.cell in today)
     groups: dict[tuple[str, str, str], list[str]] = {}
@@ -181,12 +183,27 @@ def _policy(before: Policy, after: Policy) -> Iterator[Less]:
     owners = before.waivers.owners, after.waivers.owners
     if owners[0] and (not owners[1] or set(owners[1]) - set(owners[0])):
         pairs.append(("waivers.owners", ", ".join(owners[0]), ", ".join(owners[1]) or ANYBODY))
+    pairs += _performance(before.performance, after.performance)
     for name, then_text, now_text in pairs:
         yield Less(kind="policy", what=f"policy.{name}", then=then_text, now=now_text)
 
 
+def _performance(before: PerformancePolicy, after: PerformancePolicy) -> Iterator[tuple[str, str, str]]:
+    """Budgets of time that are larger, or gone, or judged by less; and a duel that is no longer required."""
+    if (before.require, after.require) == ("duel", "nothing"):
+        yield "performance.require", before.require, after.require
+    if EVIDENCE.index(after.evidence) > EVIDENCE.index(before.evidence):
+        yield "performance.evidence", before.evidence, after.evidence
+    now = {(budget.phase, budget.of): budget.percent for budget in after.budgets}
+    for budget in before.budgets:
+        percent = now.get((budget.phase, budget.of))
+        if percent is None or percent > budget.percent:
+            name = f"performance.budgets of {budget.of}, {budget.phase or 'all phases'}"
+            yield name, f"{budget.percent:g} %", NO_LIMIT if percent is None else f"{percent:g} %"
+
+
 def _cards(before: Demand, after: Demand) -> Iterator[Less]:
-    """What the cards of kernels that both have promise less, or prove by more names."""
+    """For kernels of both runs: promises that their cards dropped, and launch names that their cards added."""
     then, now = before.run.terms or {}, after.run.terms or {}
     for kernel in filter(now.__contains__, then):
         for key in sorted(then[kernel].keys() & now[kernel].keys()):
@@ -197,7 +214,7 @@ def _cards(before: Demand, after: Demand) -> Iterator[Less]:
 
 
 def _shown(key: str, then: str, now: str) -> str:
-    """The value of today; of a list to which something was added only that."""
+    """The value of now; of a list only what was added."""
     if key in ADDED:
         return f"also {_listed(values(now) - values(then))}"
     return _listed(values(now))

@@ -1,100 +1,222 @@
-"""The routes. Every page has a JSON twin, and none of them writes anything."""
+"""The routes that read. Every page has a JSON twin, and a table also CSV."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from qualify.errors import NoVerdict, QualifyError, StoreError, UsageError
+from qualify import __version__
+from qualify.errors import NotAllowed, NoVerdict, QualifyError, StoreError, UsageError
+from qualify.facts.overview import RunQuery
 from qualify.report.page import render_page
 from qualify.report.site import MessagePage
+from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
+from qualify.report.sitepages.people import login_page
+from qualify.report.sitepages.runs import runs_csv_page
+from qualify.web.access import Access, AccessRefused, Caller
+from qualify.web.actions import actions, login
+from qualify.web.body import BodyLimit
 from qualify.web.connections import RequestLimit
+from qualify.web.guard import READING, Guard, TooMany
 from qualify.web.headers import SafeHeaders
 from qualify.web.metrics import exposition
+from qualify.web.pages import HTML, JSON, Pages, packed
 from qualify.web.site import SHOWN, Site
 
-JSON = "application/json"
+SMALLEST = 1_000
+"""answers of at least so many bytes are compressed"""
+WORDS = {
+    400: "bad request",
+    401: "log in",
+    403: "not allowed",
+    404: "not found",
+    405: "method not allowed",
+    409: "not possible",
+    413: "too large",
+    415: "format not supported",
+    429: "too many requests",
+    503: "the store does not answer",
+}
+ERROR = {
+    "content": {
+        JSON: {"schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}}
+    }
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": words, **ERROR} for status, words in WORDS.items() if status != 405
+}
+Text = Annotated[str, Query(max_length=200)]
+Number = Annotated[int, Query(ge=0, le=10**9)]
 
 
-def create_app(site: Site, hosts: Sequence[str]) -> FastAPI:
+def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
     """The application.
 
     Args:
-        hosts: names under which it may be asked; ``*`` = any. A page of somebody else's, whose name was pointed at this
-            machine's loopback address, asks under its own name.
+        hosts: names under which it may be asked; ``*`` = any. Another site's page whose name was pointed at this
+            machine's loopback address asks under its own name, and is refused.
+        access: who may do what.
     """
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(title="qualify", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(BodyLimit)
+    app.add_middleware(GZipMiddleware, minimum_size=SMALLEST, compresslevel=5)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)
     app.add_middleware(RequestLimit)
     app.add_middleware(SafeHeaders)
-    _add_pages(app, site)
+    guard = Guard(site.store, access)
     _add_states(app, site)
-    for kind in (QualifyError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, _explain)
+    app.include_router(login(guard))
+    reading = APIRouter(dependencies=[Depends(guard.may("read"))], responses=ERRORS)
+    pages = Pages(reading, site)
+    _add_lists(pages, site)
+    _add_evidence(pages, site)
+    _add_canaries(pages, site, guard)
+    _add_people(pages, site, guard)
+    _add_machine(reading, app, site)
+    app.include_router(reading)
+    app.include_router(actions(site, guard, ERRORS))
+    for kind in (QualifyError, HTTPException, RequestValidationError, AccessRefused):
+        app.add_exception_handler(kind, partial(_explain, access))
     return app
 
 
-def _add_pages(app: FastAPI, site: Site) -> None:
-    page = partial(app.api_route, methods=["GET", "HEAD"])
+def _add_lists(pages: Pages, site: Site) -> None:
+    add = pages.add
 
-    @page("/")
-    def runs(limit: int = SHOWN) -> Response:
-        return HTMLResponse(site.runs(limit, twin=False))
+    @add("/", "home", twin="/home")
+    def home() -> PartsPage:
+        return site.home()
 
-    @page("/runs")
-    def runs_folder() -> Response:
-        return RedirectResponse("/")
+    @add("/runs", "runs", table=False)
+    def runs(q: Text = "", matrix: Text = "", stack: Text = "", offset: Number = 0, limit: Number = SHOWN) -> PartsPage:
+        return site.runs(RunQuery(text=q, matrix=matrix, stack=stack, offset=offset, limit=limit))[0]
 
-    @page("/runs.json")
-    def runs_twin(limit: int = SHOWN) -> Response:
-        return Response(site.runs(limit, twin=True), media_type=JSON)
+    @pages.csv("/runs.csv")
+    def runs_csv(
+        q: Text = "", matrix: Text = "", stack: Text = "", offset: Number = 0, limit: Number = SHOWN
+    ) -> PartsPage:
+        return runs_csv_page(*site.runs(RunQuery(text=q, matrix=matrix, stack=stack, offset=offset, limit=limit)))
 
-    @page("/runs/{run}/against/{before}.json")
-    def diff_twin(run: str, before: str) -> Response:
-        return Response(site.diff(run, before, twin=True), media_type=JSON)
+    add("/models", "models")(site.models)
+    add("/models/{name}", "model")(site.model)
+    add("/kernels", "kernels")(site.kernels)
+    add("/kernels/{name}", "kernel")(site.kernel)
+    add("/findings", "findings")(site.findings)
+    add("/waivers", "waivers")(site.waivers)
+    add("/duels", "duels")(site.duels)
+    add("/duels/{name}", "duel")(site.duel)
+    add("/stacks", "stacks")(site.stacks)
+    add("/stacks/{fingerprint}", "stack")(site.stack)
 
-    @page("/runs/{run}/against/{before}")
-    def diff(run: str, before: str) -> Response:
-        return HTMLResponse(site.diff(run, before, twin=False))
 
-    @page("/runs/{run}.json")
-    def report_twin(run: str) -> Response:
-        return Response(site.report(run, twin=True), media_type=JSON)
+def _add_evidence(pages: Pages, site: Site) -> None:
+    html, twin = pages.html, pages.twin
 
-    @page("/runs/{run}")
-    def report(run: str) -> Response:
-        return HTMLResponse(site.report(run, twin=False))
+    @html("/compare")
+    def compare(request: Request, after: Text = "", before: Text = "") -> Response:
+        if after and before:
+            other = before if before.partition(":")[0] == "baseline" else site.head(before).id
+            return RedirectResponse(f"/runs/{site.head(after).id}/against/{other}", 303)
+        made = site.kept(("/compare", after, before), lambda: render_parts(site.compare(after, before)))
+        return packed(request, made, HTML)
 
-    @page("/canaries")
-    def canaries() -> Response:
-        return HTMLResponse(site.canaries("", twin=False))
+    @twin("/compare.json")
+    def compare_twin(request: Request) -> Response:
+        """The newest runs, which may be compared."""
+        made = site.kept("/compare.json", lambda: parts_json("compare", site.compare("", "")))
+        return packed(request, made, JSON)
 
-    @page("/canaries.json")
-    def canaries_twin() -> Response:
-        return Response(site.canaries("", twin=True), media_type=JSON)
+    @twin("/runs/{run}/against/{before}.json")
+    def diff_twin(request: Request, run: str, before: str) -> Response:
+        """What changed between two runs."""
+        return packed(request, site.diff(run, before, twin=True), JSON)
 
-    @page("/canaries/{name}.json")
-    def canary_twin(name: str) -> Response:
-        return Response(site.canaries(name, twin=True), media_type=JSON)
+    @html("/runs/{run}/against/{before}")
+    def diff(request: Request, run: str, before: str) -> Response:
+        return packed(request, site.diff(run, before, twin=False), HTML)
 
-    @page("/canaries/{name}")
-    def canary(name: str) -> Response:
-        return HTMLResponse(site.canaries(name, twin=False))
+    @twin("/runs/{run}.json")
+    def report_twin(request: Request, run: str) -> Response:
+        """The report of a run."""
+        return packed(request, site.report(run, twin=True), JSON)
+
+    @html("/runs/{run}")
+    def report(request: Request, run: str) -> Response:
+        return packed(request, site.report(run, twin=False), HTML)
+
+    @twin("/fleets.json")
+    def fleets_twin(request: Request) -> Response:
+        """The newest fleets, with every card."""
+        return packed(request, site.kept("/fleets.json", lambda: site.fleets(twin=True)), JSON)
+
+    @html("/fleets")
+    def fleets(request: Request) -> Response:
+        return packed(request, site.kept("/fleets", lambda: site.fleets(twin=False)), HTML)
+
+    @twin("/selftest.json")
+    def selftest_twin(request: Request) -> Response:
+        """The newest result of the selftest."""
+        return packed(request, site.kept("/selftest.json", lambda: site.selftest(twin=True)), JSON)
+
+    @html("/selftest")
+    def selftest(request: Request) -> Response:
+        return packed(request, site.kept("/selftest", lambda: site.selftest(twin=False)), HTML)
+
+
+def _add_canaries(pages: Pages, site: Site, guard: Guard) -> None:
+    add, asking = pages.add, Depends(guard.may("read"))
+
+    @add("/canaries", "canaries")
+    def canaries() -> PartsPage:
+        return site.canaries("")
+
+    add("/canaries/{name}", "canaries")(site.canaries)
+    add("/holds", "holds")(site.holds)
+
+    @add("/holds/{number}", "hold", table=False)
+    def hold(number: int, caller: Caller = asking) -> PartsPage:
+        return site.hold(number, may_act="comment" in caller.rights)
+
+
+def _add_people(pages: Pages, site: Site, guard: Guard) -> None:
+    add, asking, signing = pages.add, Depends(guard.may("read")), Depends(guard.may("sign"))
+
+    @add("/runs/{run}/decision", "decision", table=False)
+    def decision(run: str, caller: Caller = asking) -> PartsPage:
+        roles = guard.access.card.roles_of(caller.person.name) if "sign" in caller.rights else ()
+        return site.decision(run, roles=roles, may_write="comment" in caller.rights)
+
+    @add("/cases/{case:path}", "case")
+    def case(case: str, caller: Caller = asking) -> PartsPage:
+        return site.case(case, may_write="comment" in caller.rights)
+
+    @add("/audit", "audit")
+    def audit(before: Number | None = None, _: Caller = signing) -> PartsPage:
+        return site.audit(before)
+
+
+def _add_machine(router: APIRouter, app: FastAPI, site: Site) -> None:
+    @router.get("/metrics", include_in_schema=False)
+    @router.head("/metrics", include_in_schema=False)
+    def metrics() -> Response:
+        return Response(exposition(site), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/openapi.json", include_in_schema=False)
+    def openapi() -> Response:
+        return JSONResponse(app.openapi())
 
 
 def _add_states(app: FastAPI, site: Site) -> None:
-    page = partial(app.api_route, methods=["GET", "HEAD"])
-
-    @page("/metrics")
-    def metrics() -> Response:
-        return Response(exposition(site), media_type=CONTENT_TYPE_LATEST)
+    page = partial(app.api_route, methods=["GET", "HEAD"], include_in_schema=False)
 
     @page("/healthz")
     async def healthz() -> Response:
@@ -110,29 +232,40 @@ def _add_states(app: FastAPI, site: Site) -> None:
             return JSONResponse({"ready": False, "reason": str(error)}, status_code=503)
 
 
-async def _explain(request: Request, error: Exception) -> Response:
-    """An error in words, as a page or, for a twin, as JSON."""
-    status, text = _status(error)
-    if request.url.path.endswith(".json"):
-        return JSONResponse({"error": text}, status_code=status)
-    page = MessagePage(title=f"{status}: {_WORDS.get(status, 'not answered')}", text=text)
-    return HTMLResponse(render_page("message.html", page), status_code=status)
+async def _explain(access: Access, request: Request, error: Exception) -> Response:
+    """An error in words: JSON for a twin and for a program, a page for a browser."""
+    status, text = _status(request, error)
+    headers = {"retry-after": str(error.wait_s)} if isinstance(error, TooMany) else {}
+    if status == 401:
+        headers["www-authenticate"] = 'Bearer realm="qualify"'
+    accepted, sent = request.headers.get("accept", ""), request.headers.get("content-type", "")
+    program = "text/html" not in accepted and (JSON in accepted or (request.method not in READING and JSON in sent))
+    if request.url.path.endswith(".json") or program:
+        return JSONResponse({"error": text}, status_code=status, headers=headers)
+    if status == 401:
+        page = login_page(with_token=access.has_tokens, why=text)
+        return HTMLResponse(render_parts(page), status_code=status, headers=headers)
+    message = MessagePage(title=f"{status}: {WORDS.get(status, 'not answered')}", text=text)
+    return HTMLResponse(render_page("message.html", message, frame=message), status_code=status, headers=headers)
 
 
-_WORDS = {400: "asked wrongly", 404: "not here", 405: "only to read", 503: "the store does not answer"}
-
-
-def _status(error: Exception) -> tuple[int, str]:
+def _status(request: Request, error: Exception) -> tuple[int, str]:
     match error:
+        case AccessRefused():
+            return error.status, error.text
+        case NotAllowed():
+            return 403, str(error)
+        case UsageError() if request.method not in READING and not str(error).startswith(("no run ", "run ")):
+            return 409, str(error)
         case UsageError() | NoVerdict():
             return 404, str(error)
         case QualifyError():
             return 503, str(error)
-        case HTTPException(status_code=404):
+        case HTTPException(status_code=404) if request.method in READING:
             return 404, "There is no such page."
         case HTTPException(status_code=405):
-            return 405, "This site is read only."
+            return 405, "This address does not take that method."
         case HTTPException():
             return error.status_code, str(error.detail)
         case _:
-            return 400, "The address is not understood: limit must be a number."
+            return 400, "The address is not understood: a number is missing, or a word is too long."

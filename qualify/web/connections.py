@@ -11,24 +11,24 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MOST = 256
 """connections that stay open at the same time; far below the 1,024 files that a process usually may open"""
 BACKLOG = 128
-"""connections that wait to be accepted; the loop accepts as many at once"""
+"""connections that wait to be accepted"""
 REQUEST_SECONDS = 10.0
-"""longest that a client may take for the lines of a request, from its connection or from the answer before"""
+"""longest time for a client to send the lines of a request, from its connection or the last answer on"""
 STALL_SECONDS = 30.0
-"""longest that a client may take no byte of an answer that waits for it"""
+"""longest time in which a client may read nothing of its answer"""
 BUSY = 64
 """requests that are answered at the same time; more are told to come back"""
 ALIVE = "/healthz"
-"""answered also by a busy server: whoever restarts the process on a wrong answer would make it worse"""
+"""also answered by a busy server: a restart for a missing answer would make things worse"""
 
 
 class Connection(H11Protocol):
-    """One connection. It ends when its client is late, and the one that waits longest ends when there are too many."""
+    """One connection. It ends when its client is late, or when it has waited longest and there are too many."""
 
     _deadline: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _since = 0.0
-    """when it began to wait for a request, in seconds of the loop's clock"""
+    """when it began to wait for a request; seconds of the event loop's clock"""
 
     @property
     def waits(self) -> bool:
@@ -36,7 +36,7 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client is there: its request is due, and the oldest connection makes room for it."""
+        """A client connected: wait for its request, and end the oldest connection where there are too many."""
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > MOST:
@@ -46,29 +46,29 @@ class Connection(H11Protocol):
             oldest.transport.abort()
 
     def handle_events(self) -> None:
-        """What came was read; a client that sends a request line by line gains no time by it."""
+        """Bytes arrived. A client that sends its request slowly gets no more time for it."""
         before = self.cycle
         super().handle_events()
         if self.cycle is not before and not self.waits:
             self._cancel(self._deadline)
 
     def on_response_complete(self) -> None:
-        """The next request is due, also where the body of this one has not ended."""
+        """The answer is sent: wait for the next request."""
         self._await_request()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client takes the answer slowly: watch that it takes it at all."""
+        """The client reads slowly: watch that it reads at all."""
         super().pause_writing()
         self._watch(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """The client took most of the answer."""
+        """The client has read most of the answer."""
         super().resume_writing()
         self._cancel(self._stalled)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is due any more."""
+        """The connection ended: stop both timers."""
         self._cancel(self._deadline)
         self._cancel(self._stalled)
         super().connection_lost(exc)
@@ -79,7 +79,7 @@ class Connection(H11Protocol):
         self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.close)
 
     def _watch(self, owed_bytes: int) -> None:
-        """End it if after a while the client is still owed as much."""
+        """End the connection where the client has read nothing meanwhile."""
 
         def check() -> None:
             left_bytes = self.transport.get_write_buffer_size()
@@ -97,7 +97,7 @@ class Connection(H11Protocol):
 
 
 class RequestLimit:
-    """Answers at most ``BUSY`` requests at the same time. A connection without a request is none."""
+    """Answers at most ``BUSY`` requests at the same time; idle connections do not count."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""What every answer says about itself: where it came from, what it may load, and that nobody keeps or frames it."""
+"""Security headers of every answer: what a page may load, and that nobody caches or frames it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from qualify.report.page import header_policy
 
 
 class SafeHeaders:
-    """Adds the headers to every answer, also to those that no route of ours gave."""
+    """Adds the headers to every answer, also to errors that no route made."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         headers = {
             "content-security-policy": header_policy(),
             "x-content-type-options": "nosniff",
-            "referrer-policy": "no-referrer",
+            # Not no-referrer: a browser would hide the origin of our own forms, too.
+            "referrer-policy": "same-origin",
             "cross-origin-opener-policy": "same-origin",
             "cross-origin-resource-policy": "same-origin",
             "permissions-policy": "camera=(), geolocation=(), microphone=()",

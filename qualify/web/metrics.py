@@ -12,20 +12,18 @@ from prometheus_client.registry import Collector
 from qualify import __version__
 from qualify.errors import StoreError
 from qualify.facts.canary import Advice, Fire
-from qualify.facts.clock import is_future
-from qualify.facts.run import VERDICTS, Run
+from qualify.facts.overview import RunHead
+from qualify.facts.run import VERDICTS
 from qualify.store.store import Store
-from qualify.verdict.origin import newest
+from qualify.web.fleet_metrics import fleet_metrics
 from qualify.web.site import Site
 
-NEWEST = 200
-"""runs that are looked at"""
 LOOKED_BACK = 10
 """runs of a matrix and device that are judged to find the last success"""
 DEPLOYED = timedelta(days=7)
-"""for which a service that stopped is still missed"""
+"""for so long a service that stopped counts as missing"""
 MISSED = timedelta(days=1)
-"""the same for one machine of it, which may have been replaced under another name"""
+"""the same for one machine, which may have been replaced by one of another name"""
 ADVICES: tuple[Advice, ...] = ("promote", "hold", "roll back")
 PAIR = ("matrix", "device")
 
@@ -44,15 +42,15 @@ class _Evidence(Collector):
         self._site = site
 
     def describe(self) -> list[Metric]:
-        """Nothing beforehand: registering must not read the store."""
+        """Describes nothing: registering must not read the store."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric; where the store fails, only that it does."""
+        """Every metric; only that the store is down where it cannot be read."""
         store = self._site.store
         yield InfoMetricFamily("qualify", "This program.", {"version": __version__})
         try:
-            found = [*_runs(self._site), *_canaries(store)]
+            found = [*_runs(self._site), *_canaries(store), *fleet_metrics(store)]
         except StoreError:
             found = []
         up = GaugeMetricFamily("qualify_store_up", "1 where the evidence store can be read.", bool(found))
@@ -60,12 +58,8 @@ class _Evidence(Collector):
 
 
 def _runs(site: Site) -> list[Metric]:
-    pairs: dict[tuple[str, str], list[Run]] = {}
-    now = site.store.canaries.now()
-    for run in site.store.runs(limit=NEWEST):
-        # One that is dated in the future would keep every alert about age silent until then.
-        if run.state == "completed" and run.stack and not is_future(newest(run, ()), now):
-            pairs.setdefault((run.matrix, run.stack.device.variant), []).append(run)
+    # None is dated in the future: such a run would keep every alert about age silent until then.
+    pairs = site.store.overview.latest(LOOKED_BACK)
     latest = {pair: (runs[0], site.verdicts.summary(runs[0])) for pair, runs in pairs.items()}
     last = _gauge("qualify_last_run_timestamp_seconds", "End of the newest completed run.", PAIR)
     success = _gauge("qualify_last_success_timestamp_seconds", "End of the newest run that qualified.", PAIR)
@@ -88,9 +82,9 @@ def _runs(site: Site) -> list[Metric]:
     return [last, success, qualified, cases, refused, shapes, coverage]
 
 
-def _first_good(site: Site, runs: Iterable[Run]) -> Run | None:
+def _first_good(site: Site, runs: Iterable[RunHead]) -> RunHead | None:
     """The newest run that qualified, among the last ones."""
-    return next((run for run in list(runs)[:LOOKED_BACK] if site.verdicts.summary(run).qualified), None)
+    return next((run for run in runs if site.verdicts.summary(run).qualified), None)
 
 
 def _canaries(store: Store) -> list[Metric]:
@@ -121,7 +115,7 @@ def _canaries(store: Store) -> list[Metric]:
 
 
 def _services(store: Store) -> list[Metric]:
-    """Of every service that runs, or did so lately. Without one, as where cron fires by hand, there is no sample."""
+    """Metrics of every service that runs, or ran lately; no sample where cron fires canaries without a service."""
     now, leases = store.canaries.now(), store.canaries.leases()
     leads = _gauge("qualify_canary_leader", "1 while somebody leads.", ("lease",))
     trouble = _gauge("qualify_canary_trouble", "1 where the leader complains, for example about a card.", ("lease",))
@@ -155,7 +149,7 @@ def _gauge(name: str, meaning: str, labels: tuple[str, ...]) -> GaugeMetricFamil
     return GaugeMetricFamily(name, meaning, labels=labels)
 
 
-def _ended(run: Run) -> float:
+def _ended(run: RunHead) -> float:
     return _when(run.finished_at or run.started_at)
 
 

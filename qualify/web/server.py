@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from qualify.errors import InfrastructureError, UsageError
+from qualify.web.access import Access
 from qualify.web.app import create_app
 from qualify.web.connections import BACKLOG, Connection
 from qualify.web.site import Site
@@ -26,31 +27,35 @@ class Address:
     port: int
     """0 = any free one"""
     exposed: bool
-    """others than this machine may be meant"""
+    """whether other machines may reach it"""
+    login: bool
+    """whether the access file has tokens, or a provider whose tokens are verified"""
     names: Sequence[str]
-    """host names under which it may be asked, besides loopback's"""
+    """host names that requests may use, besides loopback's"""
 
 
 def bind(address: Address) -> socket.socket:
     """The listening socket.
 
     Raises:
-        UsageError: others would reach it, and nobody said that they shall.
-        InfrastructureError: the address cannot be had.
+        UsageError: other machines would reach it, and --expose or a login is missing.
+        InfrastructureError: the address is taken or not allowed.
     """
     host = _resolved(address)
-    if not host.is_loopback and not address.exposed:
+    if not host.is_loopback and not address.login:
         raise UsageError(
-            f"--host {address.host}: others reach that address, and everybody who reaches it reads all evidence: there "
-            "is no login. Add --expose if that is meant, or put a proxy with a login before the loopback address."
+            f"--host {address.host}: other machines reach that address, and there is no login. Give --access FILE with "
+            "tokens or jwt (docs/service.md), or put a proxy with a login before the loopback address."
         )
+    if not host.is_loopback and not address.exposed:
+        raise UsageError(f"--host {address.host}: other machines reach that address. Add --expose if you want that.")
     family = socket.AF_INET6 if host.version == 6 else socket.AF_INET
     try:
         return socket.create_server((str(host), address.port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise InfrastructureError(
-            f"port {address.port} of {address.host} cannot be had: {error.strerror}. Something else probably listens "
-            f"there (ss -ltnp): choose another one with --port, or 0 for any."
+            f"port {address.port} of {address.host} cannot be opened: {error.strerror}. Something else probably "
+            f"listens there (ss -ltnp): choose another one with --port, or 0 for any."
         ) from error
 
 
@@ -62,14 +67,20 @@ def _resolved(address: Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address
         raise UsageError(f"--host {address.host}: give an IP address, for example 127.0.0.1") from None
 
 
-def serve(site: Site, listening: socket.socket, address: Address, say: Callable[[str], None]) -> None:
+def on_loopback(address: Address) -> bool:
+    """Whether only this machine reaches it."""
+    return bool(_resolved(address).is_loopback)
+
+
+def serve(site: Site, listening: socket.socket, address: Address, access: Access, say: Callable[[str], None]) -> None:
     """Answer until a signal: SIGTERM ends it quietly, Ctrl-C raises KeyboardInterrupt."""
-    exposed = not _resolved(address).is_loopback
+    exposed = not on_loopback(address)
     if exposed:
-        say(f"qualify web: warning: everybody who reaches {address.host} reads all evidence; there is no login")
+        say(f"qualify web: warning: {address.host} is served without TLS. Put a proxy with TLS before it")
+    site.verdicts.start()
     hosts = [*LOOPBACK, *address.names] if address.names or not exposed else ["*"]
     config = uvicorn.Config(
-        create_app(site, hosts),
+        create_app(site, hosts, access),
         http=Connection,
         ws="none",
         backlog=BACKLOG,

@@ -1,34 +1,66 @@
-"""What the routes show, read from the store: pages and their JSON twins."""
+"""What the routes show, read from the store: pages, whose JSON and CSV come from the same parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from threading import BoundedSemaphore
-from typing import Any
 
-from qualify.cards.load import LoadedKernel
-from qualify.errors import UsageError
+from qualify.cards.load import LoadedKernel, parse_matrix
+from qualify.errors import CardError, UsageError
 from qualify.facts import codec
-from qualify.facts.comparison import Comparison
+from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.overview import RunHead, RunQuery
 from qualify.facts.typed import PLAIN, Typed
-from qualify.judge.against import compare_with
-from qualify.judge.beside import beside_baseline
-from qualify.report.context import ReportContext, report_context
-from qualify.report.diff_page import diff_page
-from qualify.report.differences import SCHEMA as DIFF_SCHEMA
-from qualify.report.differences import to_data
-from qualify.report.document import to_json
-from qualify.report.page import render_html, render_page
-from qualify.report.site import RunsPage, canaries_data, canaries_page, runs_data, with_verdicts
+from qualify.judge.fleet import state_of
+from qualify.judge.judged import Judged, rules_of
+from qualify.judge.signing import why_not_signed
+from qualify.report.fleets import fleets_data, fleets_page
+from qualify.report.page import render_page
+from qualify.report.selftest import SCHEMA as SELFTEST_SCHEMA
+from qualify.report.selftest import page_of
+from qualify.report.selftest import to_data as selftest_data
+from qualify.report.site import MessagePage, SiteFrame
+from qualify.report.sitepages import canaries as canary_pages
+from qualify.report.sitepages import cases as case_pages
+from qualify.report.sitepages import duels as duel_pages
+from qualify.report.sitepages import home as home_page
+from qualify.report.sitepages import models as model_pages
+from qualify.report.sitepages import people as people_pages
+from qualify.report.sitepages import runs as run_pages
+from qualify.report.sitepages import stacks as stack_pages
+from qualify.report.sitepages.parts import PartsPage
 from qualify.store.store import Store
+from qualify.verdict.policy import judge_case
+from qualify.web.claims import about, claims_of
+from qualify.web.rendered import Packed, Rendered, pack
+from qualify.web.reports import Reports
 from qualify.web.verdicts import Verdicts
 
 SHOWN, MOST = 50, 800
 """runs on a page: at first, and at most"""
 FIRES = 200
-AT_ONCE = 2
-"""reports that are made at the same time; one of 5,000 cases takes seconds and 100 MB"""
+FLEETS = 5
+HISTORY = 50
+"""runs in the history of a case"""
+DUELS, DUELS_NOW = 200, 5
+"""duels in their list, and on the first page"""
+RUNS_OF_DUEL = 5
+LINES = 200
+"""lines of the audit log on a page"""
+FRESH_S = 1.0
+"""for which a page is believed while nobody writes into the store: waivers, days and clocks change it too"""
+MOST_BYTES = 32 << 20
+"""of pages in memory, beside reports and comparisons"""
+AT_ONCE = 16
+"""pages that are made at the same time"""
+MOST_PAIRS = 200
+"""matrices on device models that the first page shows"""
+Newest = Mapping[tuple[str, str], tuple[RunHead, ...]]
+"""the newest runs of each matrix on each device model, newest first"""
 
 
 class Site:
@@ -36,63 +68,271 @@ class Site:
 
     def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel], typed: Typed = PLAIN) -> None:
         self.store = store
-        self._typed = typed
-        self.verdicts = Verdicts(store, kernels)
         self._kernels = kernels
-        self._free = BoundedSemaphore(AT_ONCE)
+        self.verdicts = Verdicts(store, kernels)
+        self._reports = Reports(store, self.verdicts, kernels, typed)
+        self._lists = Rendered(most_bytes=MOST_BYTES, at_once=AT_ONCE, fresh_s=FRESH_S)
+        self._latest: tuple[str | None, float, Newest] = (None, 0.0, {})
 
-    def runs(self, limit: int, *, twin: bool) -> str:
-        """The newest runs."""
-        limit = max(1, min(limit, MOST))
-        found = self.store.runs(limit=limit + 1)
-        told = {run.id: self.verdicts.summary(run) for run in found[:limit]}
-        verdicts = {run_id: summary.verdict for run_id, summary in told.items()}
-        rows = with_verdicts(found[:limit], verdicts, [run_id for run_id, it in told.items() if it.demonstration])
-        if twin:
-            return _json("runs", {"runs": runs_data(rows)})
-        older = f"/?limit={limit * 4}" if len(found) > limit and limit < MOST else ""
-        return render_page("runs.html", RunsPage(title="Runs", twin="/runs.json", rows=rows, older=older))
+    def kept(self, key: Hashable, render: Callable[[], str]) -> Packed:
+        """A page that is rendered anew where somebody wrote into the store or a verdict is new, and each second.
 
-    def report(self, run: str, *, twin: bool) -> str:
+        Args:
+            key: which page it is; it holds everything that it depends on beside the store: filters, rights, format.
+        """
+        return self._lists.get(key, self._state, lambda: pack(render()))
+
+    def _state(self) -> Hashable | None:
+        """What every page shows; None where nobody can tell whether the store changes."""
+        mark = self.store.mark()
+        return None if mark is None else (mark, self.verdicts.changes)
+
+    def head(self, run: str) -> RunHead:
+        """The run given by its id, the beginning of one, or ``latest``. Raises UsageError, NoVerdict as the store."""
+        return self._reports.head(run)
+
+    def home(self) -> PartsPage:
+        """What needs attention now."""
+        latest, service = self._newest(), self.store.canaries
+        heads = [head for found in latest.values() for head in found]
+        summaries = self.verdicts.summaries(heads)
+        signed = self._signed([found[0] for found in latest.values()])
+        states = [
+            home_page.State(
+                newest=model_pages.Newest(
+                    head=found[0], summary=summaries.get(found[0].id), details=self.verdicts.details(found[0])
+                ),
+                before=tuple(summaries.get(head.id) for head in found),
+                signed=signed[found[0].id],
+            )
+            for found in latest.values()
+        ]
+        now, overdue = service.now(), service.owed()
+        told = home_page.ServiceState(
+            holds=self._holds(""),
+            dead=service.alerts("dead"),
+            leases=service.leases(),
+            overdue={canary: at for (_, canary), at in sorted(overdue.items()) if at < now},
+        )
+        return home_page.home_page(
+            states, told, now, self.store.overview.counts(), self.store.overview.duels(DUELS_NOW)
+        )
+
+    def runs(self, query: RunQuery) -> tuple[PartsPage, list[run_pages.RunRow]]:
+        """One page of the list of runs."""
+        overview = self.store.overview
+        query = replace(query, limit=max(1, min(query.limit, MOST)), offset=max(0, min(query.offset, 10**9)))
+        found = overview.runs(query)
+        rows = self._rows(found.heads)
+        trends = {}
+        if query.matrix:
+            pairs = {pair: heads for pair, heads in self._newest().items() if pair[0] == query.matrix}
+            known = self.verdicts.summaries([head for heads in pairs.values() for head in heads])
+            trends = {
+                f"Trend on {pair[1]}": run_pages.trend([known.get(it.id) for it in heads])
+                for pair, heads in pairs.items()
+            }
+        return run_pages.runs_page(query, found, rows, overview.matrices(), trends), rows
+
+    def compare(self, after: str, before: str) -> PartsPage:
+        """Which two runs to compare."""
+        return run_pages.compare_page(self._rows(self.store.overview.runs(RunQuery(limit=20)).heads), after, before)
+
+    def report(self, run: str, *, twin: bool) -> Packed:
         """The report of a run."""
-        with self._free:
-            context = self._context(self.store.resolve(run))
-            return to_json(context) if twin else render_html(context)
+        return self._lists.get(("report", run, twin), self._state, lambda: self._reports.report(run, twin=twin))
 
-    def diff(self, after: str, before: str, *, twin: bool) -> str:
+    def diff(self, after: str, before: str, *, twin: bool) -> Packed:
         """What changed between two runs."""
-        with self._free:
-            comparison = self._compared(self.store.resolve(after), before)
-            if twin:
-                return codec.to_json({"schema": DIFF_SCHEMA, **to_data(comparison)})
-            return render_page("diff.html", diff_page(comparison))
+        return self._lists.get(
+            ("diff", after, before, twin), self._state, lambda: self._reports.diff(after, before, twin=twin)
+        )
 
-    def canaries(self, name: str, *, twin: bool) -> str:
+    def decision(self, run: str, *, roles: Sequence[str], may_write: bool) -> PartsPage:
+        """Where people sign a run and comment."""
+        judged = self.judged(run)
+        head = self.head(judged.run.id)
+        return people_pages.decision_page(
+            people_pages.Decision(
+                judged=judged,
+                sha256=self.store.evidence(head.id).sha256,
+                comments=self.store.people.comments(run_id=head.id),
+                accepted=self.store.baseline(head.matrix, head.variant) is not None,
+                why_not=why_not_signed(judged),
+                roles=roles,
+                may_write=may_write,
+            )
+        )
+
+    def judged(self, run: str) -> Judged:
+        """A run with the gate's verdict, as a person signs it."""
+        return self.verdicts.judged(self.head(run))
+
+    def fleets(self, *, twin: bool) -> str:
+        """The newest fleets."""
+        found = [state_of(self.store, fleet) for fleet in self.store.fleets.fleets(FLEETS)]
+        if twin:
+            return codec.to_json({"schema": "qualify.fleets/1", **fleets_data(found)})
+        page = fleets_page(found)
+        return render_page("fleets.html", page, frame=page)
+
+    def models(self) -> PartsPage:
+        """Every model of the newest runs."""
+        return model_pages.names_page("models", self._details(), {})
+
+    def model(self, name: str) -> PartsPage:
+        """One model."""
+        return _there(model_pages.model_page(name, self._details()), "model", name, "/models")
+
+    def kernels(self) -> PartsPage:
+        """Every kernel, of cards and of the newest runs."""
+        notes = {name: about(kernel) for name, kernel in self._kernels.items()}
+        return model_pages.names_page("kernels", self._details(), notes)
+
+    def kernel(self, name: str) -> PartsPage:
+        """One kernel: claimed, measured, found."""
+        card = self._kernels.get(name)
+        return _there(
+            model_pages.kernel_page(name, claims_of(card) if card else (), self._details()), "kernel", name, "/kernels"
+        )
+
+    def findings(self) -> PartsPage:
+        """What is wrong now."""
+        return model_pages.findings_page(self._details())
+
+    def waivers(self) -> PartsPage:
+        """The waivers of the newest runs."""
+        return model_pages.waivers_page(self._details(), datetime.now(UTC).date())
+
+    def case(self, case_id: str, *, may_write: bool) -> PartsPage:
+        """One case with its history."""
+        found = self.store.overview.case_history(case_id, HISTORY)
+        comments = self.store.people.comments(case_id=case_id)
+        if not found and not comments:
+            raise UsageError(f"no run has a case {case_id!r}. Models and their cases: /models")
+        rules = None
+        if found:
+            newest = self.store.run(found[0].head.id)
+            try:
+                card = parse_matrix(newest.matrix_source, newest.matrix_path)
+                rules = rules_of(newest, card, self._kernels, (), datetime.now(UTC))
+            except CardError:  # of an older qualify, whose words are not known any more
+                rules = None
+        rows = [case_pages.CaseRow(found=it, judgement=judge_case(it.record, rules) if rules else None) for it in found]
+        return case_pages.case_page(case_id, rows, comments, may_write=may_write)
+
+    def duels(self) -> PartsPage:
+        """The newest duels."""
+        return duel_pages.duels_page(self.store.overview.duels(DUELS))
+
+    def duel(self, name: str) -> PartsPage:
+        """One duel, and the newest runs that its verdict is about."""
+        found = self.store.duel(self.store.resolve_duel(name))
+        query = RunQuery(matrix=found.duel.matrix, stack=found.duel.stack_b.fingerprint, limit=RUNS_OF_DUEL)
+        runs = self._rows(self.store.overview.runs(query).heads)
+        linked = self.store.overview.with_history([cell.b for cell in found.duel.cells])
+        return duel_pages.duel_page(found.duel, runs, linked, sealed=found.seal is not None)
+
+    def stacks(self) -> PartsPage:
+        """Every stack."""
+        return stack_pages.stacks_page(self.store.overview.stacks())
+
+    def stack(self, fingerprint: str) -> PartsPage:
+        """One stack."""
+        found = self.store.overview.runs(RunQuery(stack=fingerprint, limit=SHOWN))
+        stack = self.store.overview.stack(fingerprint)
+        if stack is None:
+            raise UsageError(f"no run is of the stack {fingerprint!r}. All stacks: /stacks")
+        return stack_pages.stack_page(stack, self._rows(found.heads))
+
+    def canaries(self, name: str) -> PartsPage:
         """What one canary did, or all."""
-        canaries = self.store.canaries
-        fires = canaries.fires(name or None, FIRES)
-        holds, leases = canaries.holds(name or None), canaries.leases()
+        service = self.store.canaries
+        fires, holds = service.fires(name or None, FIRES), self._holds(name)
         if name and not fires and not holds:
             raise UsageError(f"canary {name!r} has not fired here. What has: /canaries")
-        dead = [alert for alert in canaries.alerts("dead") if name in ("", alert.canary)]
-        page = canaries_page(name, fires, holds, dead, leases)
+        dead = [alert for alert in service.alerts("dead") if name in ("", alert.canary)]
+        return canary_pages.canaries_page(
+            name,
+            canary_pages.CanaryState(
+                fires=fires, holds=holds, dead=dead, leases=service.leases(), alerts=service.alert_counts()
+            ),
+        )
+
+    def holds(self) -> PartsPage:
+        """Every hold."""
+        return canary_pages.holds_page(self._holds("", released=True))
+
+    def hold(self, number: int, *, may_act: bool) -> PartsPage:
+        """One hold."""
+        row = next((it for it in self._holds("", released=True) if it.hold.id == number), None)
+        if row is None:
+            raise UsageError(f"there is no hold {number}. All holds: /holds")
+        return canary_pages.hold_page(row, may_act=may_act)
+
+    def has_hold(self, number: int) -> bool:
+        """Whether there is a hold of that number, open or not."""
+        return any(hold.id == number for hold in self.store.canaries.holds(released=True))
+
+    def selftest(self, *, twin: bool) -> str:
+        """The newest result of the selftest for these checks."""
+        result = self.store.selftest(CHECK_VERSION)
+        if result is None and twin:
+            return codec.to_json({"schema": SELFTEST_SCHEMA, "check_version": CHECK_VERSION, "faults": None})
+        if result is None:
+            text = f"Nobody has run the selftest of check version {CHECK_VERSION} here. Run it: qualify selftest"
+            page = MessagePage(title="Selftest", text=text, here="/selftest", twin="/selftest.json")
+            return render_page("message.html", page, frame=page)
         if twin:
-            return _json("canaries", canaries_data(page, leases, canaries.alert_counts()))
-        return render_page("canaries.html", page)
+            return codec.to_json({"schema": SELFTEST_SCHEMA, **selftest_data(result)})
+        return render_page("selftest.html", page_of(result), frame=SiteFrame(here="/selftest", twin="/selftest.json"))
 
-    def _context(self, run_id: str) -> ReportContext:
-        judged = self.verdicts.judged(run_id)
-        beside = beside_baseline(self.store, judged)
-        shown = (judged.selftest, judged.against, beside.slower, self._typed, beside.weaker)
-        # The verdict is the run's own, as in the list of runs: the baseline may be newer.
-        return report_context(judged.run, judged.records, judged.conclusion, *shown)
+    def audit(self, before: int | None) -> PartsPage:
+        """The audit log."""
+        entries = self.store.people.audit(LINES, before)
+        return people_pages.audit_page(entries, entries[-1].id if len(entries) == LINES else None)
 
-    def _compared(self, after: str, before: str) -> Comparison:
-        judged = self.verdicts.judged(after)
-        against = compare_with(self.store, judged, before, self._kernels, now=datetime.now(UTC)).against
-        assert against is not None, "it was just compared"
-        return against.comparison
+    def _newest(self) -> Newest:
+        """The newest runs of each matrix on each device model, the newest pair first."""
+        now, (mark, until, known) = self.store.mark(), self._latest
+        if now is None or now != mark or time.monotonic() >= until:
+            known = dict(list(self.store.overview.latest(run_pages.TREND).items())[:MOST_PAIRS])
+            until = time.monotonic() + FRESH_S if self.store.overview.has_future() else math.inf
+            self._latest = now, until, known
+        return known
+
+    def _details(self) -> list[model_pages.Newest]:
+        heads, around = [found[0] for found in self._newest().values()], self.verdicts.around()
+        return [
+            model_pages.Newest(
+                head=head, summary=self.verdicts.known(head, around), details=self.verdicts.details(head, around)
+            )
+            for head in heads
+        ]
+
+    def _rows(self, heads: Sequence[RunHead]) -> list[run_pages.RunRow]:
+        summaries, before, signed = (
+            self.verdicts.summaries(heads),
+            self.store.overview.before(heads),
+            self._signed(heads),
+        )
+        return [
+            run_pages.RunRow(
+                head=head, summary=summaries.get(head.id), before=before.get(head.id, ""), signed=signed[head.id]
+            )
+            for head in heads
+        ]
+
+    def _signed(self, heads: Sequence[RunHead]) -> Counter[str]:
+        found = self.store.people.signoffs([head.id for head in heads])
+        return Counter(it.run_id for it in found if it.revoked is None and not it.origin)
+
+    def _holds(self, name: str, *, released: bool = False) -> tuple[canary_pages.HoldRow, ...]:
+        holds = self.store.canaries.holds(name or None, released=released)
+        return canary_pages.hold_rows(holds, self.store.people.hold_actions([hold.id for hold in holds]))
 
 
-def _json(kind: str, data: dict[str, Any]) -> str:
-    return codec.to_json({"schema": f"qualify.{kind}/1", **data})
+def _there(page: PartsPage | None, what: str, name: str, everything: str) -> PartsPage:
+    if page is None:
+        raise UsageError(f"no newest run has the {what} {name!r}, or it is being judged still. All: {everything}")
+    return page

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cli_process import command, environment, write_cards, write_matrix
+from cli_process import Begun, environment, write_cards, write_matrix
 
 from qualify.facts.canary import Fire
 from qualify.store import Store
@@ -30,9 +29,9 @@ class Replica:
         self.name = name
         self.log = place.folder / f"{name}.log"
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command("canary", "serve", *place.served, "--cards", place.cards, "--db", place.address, "--node", name,
-                        "--lease-time", f"{LEASE_S}s", *options),
+            self.process = Begun(
+                "canary", "serve", *place.served, "--cards", place.cards, "--db", place.address, "--node", name,
+                "--lease-time", f"{LEASE_S}s", *options,
                 cwd=place.folder, env=given, stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qualify.canary.advice import advise
-from qualify.canary.messages import Seen
+from qualify.canary.messages import DuelSeen, Seen
 from qualify.facts.comparison import StackChange
 
 TORCH = StackChange(component="torch", kind="distribution", before="2.11.0", after="2.13.0")
@@ -60,14 +60,26 @@ def test_times_do_not_count_where_the_card_was_slowed_down() -> None:
 
 
 def test_a_fault_of_the_kernel_is_evidence_against_it() -> None:
-    """Xid 31 fails a run that passed; another Xid says only that the device is in doubt."""
+    """Xid 31 fails a run that passed; one that nobody listed says only that the device is in doubt."""
     faulted = advise(replace(GOOD, stack=(TORCH,)), xids=(31, 31))
     assert ("roll back", "FAIL") == (faulted.advice, faulted.verdict)
-    assert ["the driver reported Xid 31 during the run: a kernel faulted"] == list(faulted.reasons[:1])
-    other = advise(replace(GOOD, stack=(TORCH,)), xids=(94,))
-    assert ("hold", "PASS", ("the driver reported Xid 94 during the run",)) == (
+    words = "the driver reported Xid 31 (GPU memory page fault) during the run: a kernel faulted"
+    assert [words] == list(faulted.reasons[:1])
+    other = advise(replace(GOOD, stack=(TORCH,)), xids=(62,))
+    assert ("hold", "PASS", ("the driver reported Xid 62 during the run",)) == (
         other.advice, other.verdict, other.reasons
     )  # fmt: skip
+
+
+def test_a_fault_of_the_card_is_no_evidence_against_the_kernel() -> None:
+    """Whatever failed with it: nothing is decided, and there is nothing to roll back."""
+    failed = replace(GOOD, verdict="FAIL", failing=("a/b: crashed",), stack=(TORCH,))
+    counsel = advise(failed, xids=(45, 79, 79))
+    assert ("hold", "INCONCLUSIVE") == (counsel.advice, counsel.verdict)
+    assert (
+        "the driver reported Xid 79 (the GPU has fallen off the bus) during the run: the card is bad",
+        "nothing is said of the stack: run again on another card",
+    ) == counsel.reasons
 
 
 def test_reasons_name_what_changed() -> None:
@@ -84,3 +96,29 @@ def test_a_promotion_names_what_is_waived() -> None:
     """Owner, case and last day stand beside the advice."""
     reasons = advise(replace(GOOD, waived="a/b by jane until 2026-12-31 (w0)")).reasons
     assert ("nothing got worse against baseline run-1", "waived: a/b by jane until 2026-12-31 (w0)") == reasons
+
+
+SLOWER = "k prefill b1 (m, fp32, causal): +4.1 % [+3.2, +5.0], confirmed by duel-1"
+DUEL = DuelSeen(id="duel-1", against="older", cells=3, suspects=("a", "b"), acquitted=("a", "c"))
+
+
+@pytest.mark.parametrize(
+    ("duel", "advice", "reason"),
+    [
+        (DUEL, "promote", "duel-1 against older: 3 cells decided; 1 that looked slower are not"),
+        (replace(DUEL, slower=(SLOWER,)), "hold", SLOWER),
+        (replace(DUEL, slower=(SLOWER,), within=True), "promote", f"{SLOWER}, within the budgets of the matrix"),
+        (replace(DUEL, undecided=("x: AMBIGUOUS, 2 pairs",)), "hold", "duel-1 against older did not decide every cell"),
+        (replace(DUEL, undecided=("x: AMBIGUOUS, 2 pairs",), within=True), "hold", "x: AMBIGUOUS, 2 pairs"),
+        (
+            DuelSeen(suspects=("a", "b"), why_not="environment older is gone"),
+            "hold",
+            "2 cases look slower, and no duel could say whether they are: environment older is gone",
+        ),
+    ],
+)
+def test_a_duel_decides_what_two_runs_cannot(duel: DuelSeen, advice: str, reason: str) -> None:
+    """Confirmed beyond the budgets, open, or not fought: hold. What it calls the same is no reason to hold."""
+    counsel = advise(replace(GOOD, duel=duel))
+    assert advice == counsel.advice
+    assert reason in "\n".join(counsel.reasons)

@@ -7,9 +7,7 @@ import base64
 import hashlib
 import hmac
 import json
-import shutil
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -220,20 +218,9 @@ def test_bad_address(monkeypatch, address, why):
     assert address not in str(error)
 
 
-def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for that name, signed by itself, and its key."""
-    openssl = shutil.which("openssl") or pytest.skip("no openssl on the PATH")
-    paths = folder / f"{name}.pem", folder / f"{name}.key"
-    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-days", "1"]
-    outputs = ["-out", str(paths[0]), "-keyout", str(paths[1])]
-    subprocess.run([*command, *names, *outputs], check=True, capture_output=True)
-    return paths
-
-
 def test_certificate_is_checked_for_the_name(monkeypatch, tmp_path):
     """The connection goes to an address, and yet the certificate must be that of the name on the card."""
-    right, wrong = certificate(tmp_path, "localhost"), certificate(tmp_path, "other.example.com")
+    right, wrong = receivers.certificate(tmp_path, "localhost"), receivers.certificate(tmp_path, "other.example.com")
     for pair, why in ((right, None), (wrong, "certificate is not valid")):
         monkeypatch.setenv("SSL_CERT_FILE", str(pair[0]))
         with receivers.receiving(tls=pair) as receiver:

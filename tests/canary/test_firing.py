@@ -12,7 +12,8 @@ import pytest
 from test_advice import GOOD, TORCH
 
 from qualify.canary.firing import Ended, Firing
-from qualify.canary.messages import Failed, FromChild, Order, RunBegun, decode, encode
+from qualify.canary.log import plain_log
+from qualify.canary.messages import DuelSeen, Failed, FromChild, Order, RunBegun, decode, encode
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts.canary import Fire
 from qualify.facts.lines import WrongMessage
@@ -54,6 +55,8 @@ ORDER = Order(
     lease="canary",
     epoch=1,
     lease_s=30.0,
+    node="n",
+    fire=1,
 )
 
 
@@ -61,7 +64,7 @@ ORDER = Order(
     "message",
     [
         RunBegun(run="run-1"),
-        replace(GOOD, stack=(TORCH,), expired=("w0",)),
+        replace(GOOD, stack=(TORCH,), expired=("w0",), duel=DuelSeen(id="duel-1", suspects=("a/b",), slower=("b",))),
         Failed(message="no such \ndc80 card", exit_code=2),
     ],
 )
@@ -110,7 +113,7 @@ def test_what_is_printed_while_python_starts_is_no_message(tmp_path: Path) -> No
     """The child goes on, and its own word counts."""
     (tmp_path / "sitecustomize.py").write_text("print('{}', 3, 'hello', sep='\\n', flush=True)")
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "QUALIFY_DB": str(tmp_path / "none.db")}
-    firing = Firing(FIRE, ORDER, environment, 60.0, (), lambda: None)
+    firing = Firing(FIRE, ORDER, environment, 60.0, (), lambda: None, plain_log(print))
     ended: Ended | None = None
     while ended is None:
         time.sleep(0.05)

@@ -17,6 +17,7 @@ from cli_process import environment
 from sqlalchemy import create_engine, make_url, text
 
 from qualify.canary.alerts.postman import Pace, Postman
+from qualify.canary.log import plain_log
 from qualify.cards.load import load_canary
 from qualify.facts.canary import Due, FireResult, Letter
 from qualify.store import Store
@@ -83,7 +84,7 @@ def cards(folder: Path, url: str):
 def deliver(store: Store, loaded, pace: Pace = PACE, until_s: float = 10) -> list[str]:
     """Rounds until nothing is pending; returns what was said."""
     said: list[str] = []
-    postman = Postman(store.canaries, lambda: loaded, said.append, pace)
+    postman = Postman(store.canaries, lambda: loaded, plain_log(said.append), pace)
     end = time.monotonic() + until_s
     while store.canaries.alert_counts()["pending"] and time.monotonic() < end:
         postman.deliver()
@@ -96,7 +97,7 @@ def test_every_target_is_told_once(store, receiver, tmp_path):
     file(store, "oncall", "chat")
     loaded = cards(tmp_path, receiver.url)
     deliver(store, loaded)
-    assert 0 == Postman(store.canaries, lambda: loaded, print, PACE).deliver()
+    assert 0 == Postman(store.canaries, lambda: loaded, plain_log(print), PACE).deliver()
     assert {"pending": 0, "sent": 2, "dead": 0} == store.canaries.alert_counts()
     assert 2 == len(receiver.received)
 
@@ -155,7 +156,7 @@ def test_stalling_target_does_not_hold_up_others(store, receiver, tmp_path):
         path.write_text("canary: nightly\nmatrix: smoke\nalerts:\n" + "".join(targets))
         loaded = {"nightly": load_canary(path, ["smoke"])}
         began = time.monotonic()
-        Postman(store.canaries, lambda: loaded, print, replace(PACE, deadline_s=2)).deliver()
+        Postman(store.canaries, lambda: loaded, plain_log(print), replace(PACE, deadline_s=2)).deliver()
         assert time.monotonic() - began < 3
     assert {"pending": 1, "sent": 5, "dead": 0} == store.canaries.alert_counts()
 
@@ -165,7 +166,7 @@ def test_thread_survives_a_database_that_goes_away(new_postgres, receiver, tmp_p
     said: list[str] = []
     with Store.open(new_postgres) as store:
         loaded = cards(tmp_path, receiver.url)
-        postman = Postman(store.canaries, lambda: loaded, said.append, PACE)
+        postman = Postman(store.canaries, lambda: loaded, plain_log(said.append), PACE)
         postman.start()
         place = make_url(new_postgres)
         admin = create_engine(place.set(database="postgres"), isolation_level="AUTOCOMMIT")
@@ -197,12 +198,13 @@ KILLED = """
 import sys
 from pathlib import Path
 from qualify.canary.alerts import postman
+from qualify.canary.log import plain_log
 from qualify.cards.load import load_canary
 from qualify.store import Store
 postman.CLAIM_S = 0.5
 with Store.open(sys.argv[1]) as store:
     loaded = {"nightly": load_canary(Path(sys.argv[2]), ["smoke"])}
-    postman.Postman(store.canaries, lambda: loaded, print, postman.Pace(deadline_s=30.0)).deliver()
+    postman.Postman(store.canaries, lambda: loaded, plain_log(print), postman.Pace(deadline_s=30.0)).deliver()
 """
 
 
@@ -236,7 +238,7 @@ def test_services_of_other_canaries_leave_it(store, receiver, tmp_path):
     """On one store several services may serve different canaries: only one that knows the target takes the alert."""
     file(store, "oncall")
     patient = replace(PACE, orphaned_s=3600.0)
-    assert 0 == Postman(store.canaries, dict, print, patient).deliver()
+    assert 0 == Postman(store.canaries, dict, plain_log(print), patient).deliver()
     deliver(store, cards(tmp_path, receiver.url), patient)
     (alert,) = store.canaries.alerts("sent")
     assert 1 == alert.attempts

@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from cli_process import descendants
 from service_process import LEASE_S, Place, Replica, wait_for
-from test_service import SLOW, SPARE_S, alive, children
+from test_service import SLOW, SPARE_S, alive
 
 from qualify.facts.baseline import Baseline
 from qualify.facts.canary import Fire, own_lease
@@ -158,7 +159,7 @@ def test_a_stopped_leaders_fire_ends(postgres_place: Place) -> None:
     first = place.start("n")
     first.said("leads with epoch 1")
     fire = place.until(place.ask("slow"), "running")
-    family = children(first.process.pid)
+    family = descendants(first.process.pid)
     assert any(map(alive, family))
     first.tell(signal.SIGSTOP)
     wait_for(lambda: not any(map(alive, family)), "end of the stopped leader's fire", LEASE_S + SPARE_S, first)
@@ -167,6 +168,6 @@ def test_a_stopped_leaders_fire_ends(postgres_place: Place) -> None:
     ended = place.until(fire.id, "running", node="n2")
     assert (fire.run_id, "n2") == (ended.run_id, ended.node)
     first.tell(signal.SIGCONT)
-    wait_for(lambda: not children(first.process.pid), "no child of the woken leader", 20, first, second)
+    wait_for(lambda: not descendants(first.process.pid), "no child of the woken leader", 20, first, second)
     assert 2 == place.epoch()
     assert "hold" not in str(first)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_process import call, environment
+from cli_process import call, descendants, environment
 from service_process import LEASE_S, OwnPostgres, Place, wait_for
 from sqlalchemy import create_engine, text
 
@@ -21,12 +21,6 @@ SPARE_S = 5
 JUMPED = "SELECT pg_catalog.clock_timestamp() + (SELECT hours FROM jump.by) * interval '1 hour'"
 AWAY_S = 20
 """seconds without the database: ten leases"""
-
-
-def children(pid: int) -> list[int]:
-    """The processes below a process."""
-    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [*found, *(below for child in found for below in children(child))]
 
 
 def alive(pid: int) -> bool:
@@ -45,7 +39,7 @@ def test_the_leader_is_killed_in_mid_fire(sqlite_place: Place) -> None:
     first.said("leads with epoch 1")
     second = place.start("n2", "--node", "n")
     fire = place.until(place.ask("slow"), "running")
-    family = children(first.process.pid)
+    family = descendants(first.process.pid)
     assert family
     first.process.kill()
     killed = time.monotonic()
@@ -75,7 +69,7 @@ def test_two_leaders_are_forced(postgres_place: Place) -> None:
     first.tell(signal.SIGCONT)
     ended = place.until(fire.id, "completed")
     assert (2, 2) == (ended.epoch, ended.attempts)
-    wait_for(lambda: not children(first.process.pid), "end of the old leader's fire", 20, first, second)
+    wait_for(lambda: not descendants(first.process.pid), "end of the old leader's fire", 20, first, second)
     assert 2 == place.epoch()
     assert "hold" not in str(first)
 
@@ -115,7 +109,7 @@ def test_a_hung_kernel_is_killed_with_its_fire(sqlite_place: Place) -> None:
     ended = place.until(hung, "failed")
     assert ("hold", ("killed: it took longer than 6 s",), 1) == (ended.advice, ended.reasons, ended.attempts)
     place.until(good, "failed")
-    assert [] == children(replica.process.pid)
+    assert [] == descendants(replica.process.pid)
 
 
 def test_the_disk_is_full(sqlite_place: Place) -> None:
@@ -246,7 +240,7 @@ def test_a_stop_gives_everything_back(sqlite_place: Place) -> None:
     first = place.start("n")
     first.said("leads")
     fire = place.until(place.ask("slow"), "running")
-    family = children(first.process.pid)
+    family = descendants(first.process.pid)
     assert 0 == first.stop()
     assert not any(map(alive, family))
     stopped = place.fire(fire.id)

@@ -75,7 +75,7 @@ def test_wrong_times(write: Any, cron: str, words: str) -> None:
         (", secret_env: HOOK_KEY", "", "needs secret_file or secret_env: a webhook is signed"),
         ("HOOK_KEY", "s3cr3t-value", "secret_env: must match"),
         ("HOOK_KEY", "A, secret_file: b", "stands beside secret_file"),
-        ("hold,", "held,", "must be one of promote, hold, roll back, refused, failed"),
+        ("hold,", "held,", "must be one of promote, hold, roll back, refused, failed, released"),
         ("canary: mine", "canary: other", "the file is mine.yaml; call the file other.yaml"),
         ("matrix: smoke", "matrix: smoke\ntimeout: 6", "timeout:"),
     ],
@@ -113,3 +113,29 @@ def test_own_canaries_join_the_shipped_ones(write: Any, tmp_path: Path) -> None:
 def test_every_word_of_the_card_is_described() -> None:
     """The schema explains each key to an editor."""
     assert all(descriptions(CanaryCard).values())
+
+
+def test_a_duel_is_against_the_baseline_for_half_an_hour(write: Any) -> None:
+    """Unless the card says otherwise; the fire must have time for it."""
+    plan = load_canary(write(f"{TEXT}duel: {{}}\n", "mine.yaml"), ["smoke"]).card.duel
+    assert plan is not None
+    assert ("slower", "baseline", "30m", 5) == (plan.when, plan.against, plan.deadline, plan.pairs)
+    told = refused(write, f"{TEXT}timeout: 20m\nduel: {{deadline: 20m}}\n")
+    assert ["mine.yaml:7:18: duel.deadline: is 20m; it must be shorter than the timeout of the fire, 20m"] == told
+
+
+def test_a_fleet_covers_every_card_of_its_cluster(write: Any) -> None:
+    """Unless the card asks for less; the section of one machine has no meaning beside it."""
+    plan = load_canary(write(f"{TEXT}fleet: {{}}\n", "mine.yaml"), ["smoke"]).card.fleet
+    assert plan is not None
+    assert ("ray", "auto", "cuda:all", 1.0, "10m", None) == (
+        plan.engine, plan.address, plan.device, plan.coverage, plan.start, plan.deadline
+    )  # fmt: skip
+    beside = "has no meaning beside fleet, which runs on all cards of its cluster"
+    assert [f"mine.yaml:6:1: device: {beside}"] == [
+        line.replace(":9:", ":1:") for line in refused(write, f"{TEXT}device: cpu\nfleet: {{}}\n")
+    ]
+    assert "must be cuda:all, or cpu:N" in refused(write, f"{TEXT}fleet: {{device: cuda}}\n")[0]
+    webhook = 'kind: webhook, url: "https://example.com/hook", secret_env: HOOK_KEY'
+    command = TEXT.replace(webhook, "kind: command, command: [/bin/true]")
+    assert "acts on one node" in refused(write, f"{command}fleet: {{}}\n")[0]

@@ -141,6 +141,7 @@ def test_model_schema_refuses_a_wrong_model(model: Any) -> None:
 def test_unknown_kind() -> None:
     """Another word than the kinds of card is a usage error with the near one."""
     with pytest.raises(
-        UsageError, match=r"perhaps you meant kernel\. There are: kernel, matrix, model, waivers, traffic, canary"
+        UsageError,
+        match=r"perhaps you meant kernel\. There are: kernel, matrix, model, waivers, traffic, canary, access",
     ):
         schema("kernels")

@@ -101,7 +101,7 @@ def test_call_needs_an_entry_and_no_distribution(write: Any, kernel: Any) -> Non
         ({"claims.page_size.max": 8}, "claims.page_size.max: leaves no page_size"),
         ({"claims.layouts": ["packed"]}, "claims.page_size: is claimed although layouts has no paged"),
         ({"claims.elements": {"max": 1000}}, "claims.elements.max: must be at least 2147483648, but is 1000"),
-        ({"claims.features": ["gqa", "empty_batch"]}, "claims.features: has empty_batch and not empty"),
+        ({"claims.features": ["gqa", "empty_batch"]}, "claims.features: has empty_batch without empty"),
         ({"claims.lse": {"rel": 0}}, "claims.lse.rel: must be more than 0, but is 0"),
         ({"claims.deterministic": "yes"}, "YAML 1.2 reads yes, no, on and off as text"),
         ({"claims.deterministic": None}, "claims.deterministic: must be true or false, but is empty"),

@@ -170,7 +170,12 @@ def test_explicit_geometry_becomes_a_model(write: Any) -> None:
         ({"policy": {"forbid_weaker": "no"}}, "policy.forbid_weaker: must be true or false"),
         ({"policy": {"waivers": {"max_days": 91}}}, "policy.waivers.max_days: must be at most 90"),
         ({"policy": {"waivers": {"stars": "no"}}}, "policy.waivers.stars: must be one of allow, forbid"),
-        ({"policy": {"performance": {}}}, "policy.performance: unknown key"),
+        ({"policy": {"speed": {}}}, "policy.speed: unknown key"),
+        ({"policy": {"performance": {"require": "run"}}}, "policy.performance.require: must be one of nothing, duel"),
+        (
+            {"policy": {"performance": {"budgets": [{"of": "p98", "percent": 3}]}}},
+            "policy.performance.budgets[0].of: must be one of cell, mean, p50, p95, p99",
+        ),
         ({"traffic": ""}, "traffic: must not be empty"),
         ({"waivers": ""}, "waivers: must not be empty"),
         ({"matrix": "a b"}, "matrix: must match"),

@@ -144,7 +144,7 @@ def test_unreadable_content(write: Any, content: object, expected: str) -> None:
         ('{"a": 1', "the file ends too early"),
         ('{"a": "b', "m.json:1:7: is not valid JSON: Unterminated string starting at; its closing quote is"),
         ("{} {}", "m.json:1:4: is not valid JSON: Extra data; the file holds more than one value, so keep one"),
-        ("a: 1", "Expecting value; this looks like YAML, but JSON is asked for"),
+        ("a: 1", "Expecting value; this looks like YAML, and it must be JSON"),
         ("\n---\na: 1", "m.json:2:1: is not valid JSON: "),
         ('{"' + "k" * 1025 + '": 1}', "m.json:1:1029: ends a key of more than 1024 characters; shorten it"),
         ('{"a": }', "m.json:1:7: is not valid JSON: Expecting value"),

@@ -66,7 +66,7 @@ def test_an_empty_list_is_a_file(write: Any) -> None:
         ("checks: lse", "checks: surounding", 'but is "surounding"; perhaps you meant surroundings'),
         ("checks: lse", "checks: []", ":5:13: waivers[0].checks: must hold at least 1 value"),
         ("checks: lse", 'checks: "*"', ":5:13: waivers[0].checks: must be one of"),
-        ("    owner: jane@example.com\n", "", ":3:5: waivers[0].owner: is missing (who answers for it); add it"),
+        ("    owner: jane@example.com\n", "", ":3:5: waivers[0].owner: is missing (who is responsible for it); add it"),
         ("link: Dao-AILab/flash-attention#1", "link: ask jane", ":8:11: waivers[0].link: must be a URL"),
         ("created: 2026-11-01\n", "created: 2026-11-31\n", ":9:14: waivers[0].created: must be a day that exists"),
         ("created: 2026-11-01\n", "created: yesterday\n", ":9:14: waivers[0].created: must be a day like 2026-12-31"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import make_evidence, make_record
+from builders import make_evidence, make_finding, make_record
 
 from qualify.cli.progress import Show
-from qualify.facts.outcome import Measured
+from qualify.facts.outcome import Measured, Outcome
+from qualify.facts.stages import doing
 from qualify.fleet.local import Progress
 
 
@@ -21,3 +22,46 @@ def test_what_was_compiled_ahead_is_no_first_call_of_the_run(capsys: pytest.Capt
         for number, record in enumerate((first, second), 1):
             show(Progress(done=number, total=2, case_id=record.case.id, stage="done", record=record))
     assert "4.0 s of it in first calls" in capsys.readouterr().err
+
+
+def steps_of(show: Show, *outcomes: Outcome, total: int = 10) -> None:
+    """One case after the other, each announced by a stage."""
+    for number, outcome in enumerate(outcomes, 1):
+        record = make_record(outcome, kernel=f"kernel-{number}")
+        show(
+            Progress(done=number - 1, total=total, case_id=record.case.id, stage="checks:page_permutation", record=None)
+        )
+        show(Progress(done=number, total=total, case_id=record.case.id, stage="done", record=record))
+
+
+def test_stages_are_words_and_not_internal_names() -> None:
+    """Whatever a process announces, the screen says it in words."""
+    assert "loading torch-cpu-math" == doing("load:torch-cpu-math")
+    assert "checking: page permutation" == doing("checks:page_permutation")
+    assert all(" " in doing(stage) for stage in ("start", "ceilings", "fingerprint", "witness", "prepare"))
+
+
+def test_counts_and_the_time_that_is_left(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a few calls a line says how many were right, how many were not, and about how long the rest takes."""
+    monkeypatch.setattr("qualify.cli.progress.PLAIN_SECONDS", -1.0)
+    right = Measured(evidence=make_evidence())
+    wrong = Measured(evidence=make_evidence(make_finding("fail", "is off")))
+    with Show() as show:
+        steps_of(show, right, right, wrong, right)
+    last = capsys.readouterr().err.splitlines()[-2]
+    assert last.startswith("4/10  3 passed  1 failed  about 0 s left  ")
+    assert last.endswith(" done")
+
+
+def test_quiet_says_nothing_and_verbose_names_every_case(capsys: pytest.CaptureFixture[str]) -> None:
+    """A failure is in the result, so quiet leaves it out of the log too."""
+    right = Measured(evidence=make_evidence())
+    wrong = Measured(evidence=make_evidence(make_finding("fail", "is off")))
+    with Show("quiet") as show:
+        steps_of(show, right, wrong)
+    assert "" == capsys.readouterr().err
+    with Show("verbose") as show:
+        steps_of(show, right, wrong)
+    told = capsys.readouterr().err
+    assert "kernel-1: no check failed, " in told
+    assert "kernel-2: failed census: is off" in told

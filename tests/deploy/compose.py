@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cli_process import environment
+from cli_process import Begun, Ended, call, environment
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,10 @@ class Machine:
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def words(self, service: str, given: list[str]) -> list[str]:
-        """A command of the service as this machine runs it; qualify is what the images' entry point names."""
+        """A command of the service as this machine runs it: Python, or the arguments of qualify.
+
+        Without ``CMD`` they are those of what the images' entry point names.
+        """
         words = [self._here(word) for word in given]
         if words[0] == "CMD":
             words = words[1:]
@@ -37,24 +40,27 @@ class Machine:
                 return [sys.executable, *words[1:]]
             assert words[0] == "qualify", f"{service}: {words[0]} is not in the image"
             words = words[1:]
-        return [sys.executable, "-m", "qualify", *words]
+        return words
 
     def environment(self, service: str) -> dict[str, str]:
         """That of the compose file."""
         given = {name: self._here(value) for name, value in SERVICES[service]["environment"].items()}
         return environment(**given, HOOK_KEY=os.environ.get("HOOK_KEY", ""))
 
-    def call(self, service: str, given: list[str]) -> subprocess.CompletedProcess[str]:
+    def call(self, service: str, given: list[str]) -> Ended:
         """One command of the service, to its end."""
-        command, env = self.words(service, given), self.environment(service)
-        return subprocess.run(command, env=env, cwd=self.folder, capture_output=True, text=True, check=False)
+        words, env = self.words(service, given), self.environment(service)
+        if words[0] != sys.executable:
+            return call(*words, cwd=self.folder, env=env)
+        done = subprocess.run(words, env=env, cwd=self.folder, capture_output=True, text=True, check=False)
+        return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def start(self, service: str) -> None:
         """The service's own command."""
         log = (self.folder / f"{service}.log").open("w")
         with log:
-            self.processes[service] = subprocess.Popen(
-                self.words(service, SERVICES[service]["command"]),
+            self.processes[service] = Begun(
+                *self.words(service, SERVICES[service]["command"]),
                 env=self.environment(service),
                 cwd=self.folder,
                 stdout=log,
@@ -64,7 +70,7 @@ class Machine:
 
     def healthy(self, service: str) -> bool:
         """What the service's health check says."""
-        return 0 == self.call(service, SERVICES[service]["healthcheck"]["test"]).returncode
+        return 0 == self.call(service, SERVICES[service]["healthcheck"]["test"]).code
 
     def log(self, service: str) -> str:
         """What it said."""

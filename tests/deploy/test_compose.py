@@ -18,6 +18,8 @@ from cli_process import write_cards, write_matrix
 from compose import COMPOSE, ROOT, SERVICES, Machine
 from sqlalchemy import make_url
 
+from qualify.cards.tokens import make_token
+
 KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("qualify")]
 EXACT = re.compile(r"[\w./-]+:v?\d+\.\d+(\.\d+)?(-[\w.-]+)?")
@@ -85,6 +87,15 @@ def test_dockerfile_copies_what_the_wheel_needs():
     assert EXACT.fullmatch(re.match(r"(?:#.*\n)*FROM (\S+) AS base", text)[1])
 
 
+def test_both_images_can_sign_and_check_seals():
+    """Nodes seal runs in the worker's image, and the site says who did; the Ray job names its own image."""
+    text = (ROOT / "deploy/Dockerfile").read_text()
+    usual = re.search(r"^ARG EXTRAS=(.*)$", text, re.MULTILINE)[1]
+    installed = [found.replace("${EXTRAS}", usual).split(",") for found in re.findall(r'"\.\[(.*)\]"', text)]
+    assert [["service", "sign"], ["run", "service", "sign"]] == installed
+    assert f"EXTRAS={usual},fleet " in (ROOT / "deploy/ray/rayjob.yaml").read_text()
+
+
 def free_port() -> int:
     """A port that nobody has."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -98,6 +109,10 @@ def machine(new_postgres, tmp_path, monkeypatch):
     for folder in ("secrets", "home"):
         (tmp_path / folder).mkdir()
     (tmp_path / "secrets" / "postgres_password").write_text("not asked for here\n")
+    token, number, hashed = make_token()
+    (tmp_path / "secrets" / "metrics_token").write_text(token)
+    entry = {"id": number, "name": "prometheus", "hash": hashed, "rights": ["read"], "expires": "2099-01-01"}
+    (tmp_path / "secrets" / "access").write_text(json.dumps({"access": "site", "tokens": [entry]}))
     cards = write_cards(tmp_path / "cards", "correct")
     write_matrix(cards / "m-tiny.yaml", "correct")
     place = make_url(new_postgres)
@@ -111,6 +126,7 @@ def machine(new_postgres, tmp_path, monkeypatch):
     }
     machine = Machine(tmp_path / "home", places)
     machine.url = f"http://127.0.0.1:{port}"
+    machine.token = token
     yield machine
     machine.stop()
 
@@ -124,10 +140,11 @@ def until(condition: Callable[[], Any], machine: Machine, timeout_s: float = 60)
     return found
 
 
-def get(url: str) -> str:
+def get(url: str, token: str = "") -> str:
     """A page; empty while nobody answers."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
             return answer.read().decode()
     except OSError:
         return ""
@@ -141,11 +158,11 @@ def test_the_whole_flow(machine, tmp_path):
         card = f"canary: t-tiny\nmatrix: ./m-tiny.yaml\nlevel: smoke\ndevice: cpu\nalerts: [{{{target}}}]\n"
         (tmp_path / "cards" / "t-tiny.yaml").write_text(card)
         migrated = machine.call("migrate", SERVICES["migrate"]["command"])
-        assert 0 == migrated.returncode, migrated.stderr
+        assert 0 == migrated.code, migrated.err
         machine.start("web")
         machine.start("canary")
         until(lambda: machine.healthy("web"), machine)
-        until(lambda: 'qualify_canary_leader{lease="cpu"} 1.0' in get(f"{machine.url}/metrics"), machine)
+        until(lambda: 'qualify_canary_leader{lease="cpu"} 1.0' in get(f"{machine.url}/metrics", machine.token), machine)
         assert machine.healthy("canary")
         by_hand = [
             "CMD",
@@ -153,15 +170,18 @@ def test_the_whole_flow(machine, tmp_path):
             *["canary", "fire", "t-tiny", "--no-wait", "--lease", "cpu", "--cards", "/etc/qualify/cards"],
         ]
         asked = machine.call("canary", by_hand)
-        assert 0 == asked.returncode, asked.stderr
+        assert 0 == asked.code, asked.err
         got = until(lambda: receiver.received, machine)
-        data = json.loads(until(lambda: get(f"{machine.url}/canaries/t-tiny.json"), machine))
+        data = json.loads(until(lambda: get(f"{machine.url}/canaries/t-tiny.json", machine.token), machine))
         (fire,) = data["fires"]
         assert ("completed", "hold", "compose-cpu") == (fire["state"], fire["advice"], fire["node"])
         assert fire["run_id"] == json.loads(got[0].body)["data"]["run"]
         assert "nobody accepted a baseline" in data["holds"][0]["reason"]
-        assert fire["run_id"] in get(f"{machine.url}/runs/{fire['run_id']}")
-        metrics = until(lambda: 'alerts{state="sent"} 1.0' in (text := get(f"{machine.url}/metrics")) and text, machine)
+        assert fire["run_id"] in get(f"{machine.url}/runs/{fire['run_id']}", machine.token)
+        metrics = until(
+            lambda: 'alerts{state="sent"} 1.0' in (text := get(f"{machine.url}/metrics", machine.token)) and text,
+            machine,
+        )
         assert 'qualify_canary_advice{advice="hold",canary="t-tiny"} 1.0' in metrics
         assert 'matrix="m-tiny",verdict="PASS"} 1.0' in metrics
         scraped(machine)
@@ -177,6 +197,7 @@ def scraped(machine: Machine) -> None:
     folder, port = machine.folder / "prometheus", free_port()
     shutil.copytree(ROOT / "deploy" / "prometheus", folder)
     text = (folder / "prometheus.yml").read_text().replace("web:8321", machine.url.removeprefix("http://"))
+    text = text.replace("/run/secrets/", f"{machine.folder.parent / 'secrets'}/")
     (folder / "prometheus.yml").write_text(text.replace("30s", "1s").replace("25s", "1s"))
     given = [
         word for word in SERVICES["prometheus"]["command"] if not word.startswith(("--config", "--storage.tsdb.path"))

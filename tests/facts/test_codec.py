@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from qualify.facts.case import Case, Workload
-from qualify.facts.codec import from_data, strict, to_data
+from qualify.facts.codec import from_data, strict, to_data, to_pieces
 from qualify.facts.outcome import (
     OUTCOMES,
     Crashed,
@@ -135,6 +136,22 @@ def test_strict_replaces_what_json_does_not_know() -> None:
     data = {"a": [1.5, math.nan, {"b": math.inf}], "c": (-math.inf, "inf", True), "d": None}
     assert {"a": [1.5, None, {"b": None}], "c": [None, "inf", True], "d": None} == strict(data)
     json.dumps(strict(data), allow_nan=False)
+
+
+def test_an_iterator_is_written_piece_by_piece() -> None:
+    """What it gives is never in memory together: its last items are made after the first were written."""
+    made: list[int] = []
+
+    def items() -> Iterator[dict[str, float]]:
+        for number in range(1000):
+            made.append(number)
+            yield {"n": math.nan if number == 1 else float(number)}
+
+    pieces = to_pieces({"a": items(), "b": iter(()), "c": [1, 2]})
+    text = next(pieces) + next(pieces)
+    assert 0 < len(made) < 1000
+    data = json.loads(text + "".join(pieces))
+    assert {"a": [{"n": None if number == 1 else number} for number in range(1000)], "b": [], "c": [1, 2]} == data
 
 
 def test_strict_writes_half_a_character_out() -> None:

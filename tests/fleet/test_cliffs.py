@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 from cli_process import call, environment
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from qualify.facts.cliffs import Segment
 from qualify.fleet.cliffs import segments, trace_cliffs
+from qualify.report.cliffs import read_maps
 
 DISPATCHER = '''
 import torch
@@ -87,6 +89,11 @@ def test_the_cliffs_of_a_dispatching_kernel(tmp_path: Path) -> None:
     maps = {item["axis"]: item["segments"] for item in ended.data["maps"]}
     keys = [(part["first"], part["last"], part["exact"]) for part in maps["seqlen"]]
     assert [(1, 300, True), (301, 1024, True)] == keys
+    assert {"seqlen": "tokens of the prompt", "head_dim": "elements of a head"}.items() <= {
+        item["axis"]: item["unit"] for item in ended.data["maps"]
+    }.items()
+    file = read_maps(tmp_path / "out" / "cliffs-dispatcher.json")
+    assert ("dispatcher", f"torch {metadata.version('torch')}") == (file.maps.kernel, file.maps.library)
     assert "flash" in maps["seqlen"][0]["launched"]
     assert "flash" not in maps["seqlen"][1]["launched"]
     dims = [(part["first"], part["last"], "flash" in part["launched"]) for part in maps["head_dim"]]

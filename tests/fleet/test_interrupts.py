@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import call, command, environment, write_cards, write_matrix
+from cli_process import Begun, call, command, descendants, environment, gone, write_cards, write_matrix
 
 from qualify.store.store import Store
 
@@ -31,21 +31,22 @@ COUNT = re.compile(rb"(\d+)/(\d+) ")
 class Running:
     """A `qualify run` in a process group of its own, with a terminal for its stderr."""
 
-    def __init__(self, folder: Path, *arguments: object) -> None:
+    def __init__(self, folder: Path, *arguments: object, started: bool = False) -> None:
+        """Begin it; ``started`` as in :func:`cli_process.call`."""
         # The background job of a shell ignores Ctrl-C, and so would its children.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.terminal, end = pty.openpty()
         self.out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in end()
         """its stdout; a pipe that nobody empties would hold it up"""
-        self.process = subprocess.Popen(
-            command(*arguments),
-            cwd=folder,
-            env=environment(TERM="xterm-256color", NO_COLOR="1", COLUMNS="200"),
-            stdin=subprocess.DEVNULL,
-            stdout=self.out,
-            stderr=end,
-            start_new_session=True,
-        )
+        how: dict[str, Any] = {
+            "cwd": folder,
+            "env": environment(TERM="xterm-256color", NO_COLOR="1", COLUMNS="200"),
+            "stdin": subprocess.DEVNULL,
+            "stdout": self.out,
+            "stderr": end,
+            "start_new_session": True,
+        }
+        self.process = subprocess.Popen(command(*arguments), **how) if started else Begun(*arguments, **how)
         os.close(end)
         self.text = b""
         self.reported = 0
@@ -84,33 +85,6 @@ class Running:
     def message(self) -> str:
         """What stood on the terminal, without cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text.decode())
-
-
-def descendants(pid: int) -> list[int]:
-    """Process ids of children and theirs."""
-    try:
-        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:  # it has ended meanwhile
-        return []
-    return [*children, *(below for child in children for below in descendants(child))]
-
-
-def gone(pids: list[int], within_s: float = 5) -> bool:
-    """Whether all these processes end soon."""
-    until = time.monotonic() + within_s
-    while time.monotonic() < until:
-        if not any(alive(pid) for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that ended and that nobody has asked about does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @dataclass
@@ -161,13 +135,13 @@ def story(folder: Path) -> Story:
     matched = re.search(r"run (\S+): ", first.message)
     assert matched, first.message
     story.run = matched[1]
-    for wait_s, mark in ((1.5, b"worker"), (1.5, b"/slow"), (2.5, b"/slow")):
+    for wait_s, mark in ((1.5, b"process"), (1.5, b"prefill slow"), (2.5, b"prefill slow")):
         again = Running(folder, *BEGIN, "--resume", story.run)
         again.watch(mark=mark)
         again.watch(seconds=chance.uniform(0, wait_s))
         _kill(story, again, folder)
     third = Running(folder, *BEGIN, "--resume", story.run)
-    third.watch(mark=b"/slow")
+    third.watch(mark=b"prefill slow")
     _interrupt(story, third, signal.SIGTERM)
     last = Running(folder, *BEGIN, "--resume", story.run, "--json")
     code, out = last.end()
@@ -178,6 +152,7 @@ def story(folder: Path) -> Story:
 
 def _interrupt(story: Story, running: Running, number: signal.Signals) -> None:
     workers = running.workers()
+    assert len(workers) >= 2, "a judge and a host"
     os.killpg(running.process.pid, number)
     code, out = running.end()
     story.codes.append(code)
@@ -238,7 +213,8 @@ def test_nothing_reported_is_lost_at_random_moments(request: pytest.FixtureReque
     write_matrix(tmp_path / "many.yaml", "tiled-torch", seqlens=lengths, dtypes=("fp32", "bf16"))
     run, before, fresh, lost, survivors = "", 0, 0, [], []
     for number in range(moments):
-        running = Running(tmp_path, "run", "many.yaml", "--db", path, *(["--resume", run] if run else []))
+        words = ("run", "many.yaml", "--db", path, *(["--resume", run] if run else []))
+        running = Running(tmp_path, *words, started=True)
         if number % 4:
             running.watch(mark=b"tiled-torch")
         if number == moments - 1 and not fresh:

@@ -94,6 +94,8 @@ def test_a_canary_reads_what_lies_there(library: Path) -> None:
         lease="canary",
         epoch=1,
         lease_s=30,
+        node="here",
+        fire=1,
     )
     replace_it(library)
     assert sha256(SENT) == code_of(make_request(_asked(order)))["correct"]["fast.so"]
@@ -134,6 +136,7 @@ def test_a_gate_on_full_evidence_reads_what_lies_there(library: Path, level: str
         environments={},
         typed=PLAIN,
         keys=(),
+        require_duel=False,
     )
     replace_it(library)
     card = load_kernels((library.parent,))["correct"].card

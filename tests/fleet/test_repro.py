@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_process import CARD, Ended, call, environment, write_card
+from cli_process import CARD, Ended, call, environment, server, write_card
+from fresh_python import Nursery, nursery
 
 WRONG_KERNELS = Path(__file__).parents[1] / "run" / "wrong_kernels.py"
 FUNCTIONS = ("long_ones_are_wrong", "dies_when_long", "hangs_when_batched", "correct")
@@ -75,6 +77,13 @@ def run_script(script: str, folder: Path, limit_s: float = 60) -> subprocess.Com
     return subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, check=False, timeout=limit_s)
 
 
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Nursery]:
+    """Pythons that have imported torch and nothing else."""
+    with nursery() as made:
+        yield made
+
+
 def lengths_of(script: str) -> str:
     """What the script says about its own size."""
     return script.partition("Made smaller while it failed in the same way:")[2].partition('"""')[0]
@@ -90,7 +99,7 @@ def test_the_printed_script_shows_the_failure(folder) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_kernel_is_made_smaller(folder) -> None:
+def test_a_wrong_kernel_is_made_smaller(folder, fresh: Nursery, tmp_path) -> None:
     """One sequence, two KV heads and no mask remain, just long enough, and the smaller script still fails."""
     printed = repro(folder, "long-ones-are-wrong", "--minimise", "--json")
     data = printed.data
@@ -102,20 +111,20 @@ def test_a_wrong_kernel_is_made_smaller(folder) -> None:
     (longest,) = {int(length) for length in re.findall(r"max_seqlen_k=(\d+)", data["script"])}
     assert 21 == longest
     assert len(data["shrunk"]) == lengths_of(data["script"]).count("\n  ")
-    shown = run_script(data["script"], folder)
+    shown = fresh.run(data["script"], tmp_path)
     assert (1, "WRONG") == (shown.returncode, shown.stdout.splitlines()[-1]), shown.stdout + shown.stderr
     assert "still finding:" in printed.err
 
 
 @pytest.mark.slow
-def test_a_kernel_that_dies_is_made_smaller_without_dying_along(folder) -> None:
+def test_a_kernel_that_dies_is_made_smaller_without_dying_along(folder, fresh: Nursery, tmp_path) -> None:
     """Its script ends by the same signal, on fewer queries."""
     printed = repro(folder, "dies-when-long", "--minimise")
     assert 0 == printed.code, printed.err
     assert "still crashed:killed by signal 11 (SIGSEGV)" in printed.err
     assert "batch 2 to 1" in lengths_of(printed.out)
     assert "lengths 12x12 to 11x11" in lengths_of(printed.out)
-    assert -11 == run_script(printed.out, folder).returncode
+    assert -11 == fresh.run(printed.out, tmp_path).returncode
 
 
 @pytest.mark.slow
@@ -129,12 +138,12 @@ def test_a_kernel_that_hangs_is_made_smaller(folder) -> None:
         run_script(printed.out, folder, limit_s=8)
 
 
-def test_a_case_that_passed_is_shown(folder) -> None:
+def test_a_case_that_passed_is_shown(folder, fresh: Nursery, tmp_path) -> None:
     """It says so, and prints a script that shows a right value and exits 0."""
     printed = repro(folder, "correct")
     assert 0 == printed.code, printed.err
     assert "passed in run" in printed.err
-    assert 0 == run_script(printed.out, folder).returncode
+    assert 0 == fresh.run(printed.out, tmp_path).returncode
 
 
 @pytest.mark.parametrize(
@@ -171,4 +180,5 @@ def test_what_depends_on_history_runs_qualify(tmp_path) -> None:
     assert not printed.data["standalone"]
     script = printed.data["script"]
     assert "# Repeated alone the case does not fail: what ran before it in its process matters." in script
-    assert 1 == subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment(), check=False).returncode
+    (tmp_path / "printed.py").write_text(script)
+    assert 1 == server().run([], tmp_path, 240, script=str(tmp_path / "printed.py")).code

@@ -24,6 +24,7 @@ from qualify.fleet.request import Asked, Request, make_request
 from qualify.fleet.reuse import settled_before
 from qualify.judge.gathered import Fresh, gather
 from qualify.judge.judged import Judged, judge
+from qualify.report.ages import parse_age
 from qualify.store.store import Store
 from qualify.verdict.origin import oldest, origin_of
 
@@ -70,6 +71,21 @@ def test_a_settled_pass_is_taken_over_with_its_origin(matrix: Path, store: Store
         assert origin is not None
         assert (before.id, before.started_at) == (origin.run, origin.began_at)
         assert "note" == findings_of(record.outcome)[-1].verdict
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("30m", 0), ("2h", 0), ("134m", 4), ("24h", 4), ("7d", 4)])
+def test_only_evidence_of_the_asked_age_is_taken_over(matrix: Path, store: Store, asked: str, expected: int) -> None:
+    """Two hours old: it is left where it would be stale, or nearly, for a gate that asks for the same age."""
+    stored.store_run(store, matrix, age=timedelta(hours=2), **OWN)
+    request = make_request(Asked(matrix=str(matrix), device="cpu", max_age=parse_age(asked)))
+    assert expected == len(settled_before(request, store, beginning(request), {"": stored.make_stack()}))
+
+
+def test_an_age_and_fresh_contradict_each_other(tmp_path: Path) -> None:
+    """Exit 2, and nothing is run; so for an age that is none."""
+    for age, said in (("7d", "--max-age 7d and --fresh: give one of them"), ("", "--max-age is empty")):
+        ended = call("run", "smoke", "--device", "cpu", "--fresh", "--max-age", age, cwd=tmp_path)
+        assert (2, True) == (ended.code, said in ended.err)
 
 
 def test_with_a_key_only_what_it_sealed_is_taken_over(matrix: Path, store: Store, tmp_path: Path) -> None:
@@ -131,7 +147,7 @@ def test_what_settled_nothing_runs_again(matrix: Path, store: Store, name: str) 
 
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "too old": {"age": timedelta(hours=24, seconds=1)},
+    "too old": {"age": timedelta(hours=21.6, seconds=1)},
     "of the future": {"age": timedelta(minutes=-6)},
     "another check version": {"check_version": 1},
     "another qualify": {"qualify_version": "0.0.1"},
@@ -200,7 +216,7 @@ def test_old_evidence_never_looks_fresh(matrix: Path, store: Store) -> None:
 def test_a_chain_keeps_its_first_origin(matrix: Path, store: Store) -> None:
     """What was taken over twice is as old as when it was measured, also where the run that measured it is gone."""
     before, run = took_over(matrix, store, timedelta(hours=20))
-    assert store.remove_run(before.id)
+    assert store.remove_run(before.id, by="jane", how="prune", reason="old")
     again = taken(matrix, store)
     assert len(stored.IDS) == len(again)
     assert {before.id} == {origin.run for record in again if (origin := origin_of(record.outcome))}
@@ -217,7 +233,7 @@ def test_gathered_evidence_is_as_old_as_it_is(matrix: Path, store: Store, hours:
     """``gate --matrix`` takes the run that measured it, or the copy where that is gone; neither is fresher."""
     before, _ = took_over(matrix, store, timedelta(hours=20))
     if not kept:
-        assert store.remove_run(before.id)
+        assert store.remove_run(before.id, by="jane", how="prune", reason="old")
     request = request_of(matrix)
     wanted = Fresh(now=NOW, max_age=timedelta(hours=hours), level="smoke")
     found = gather(store, request.matrix, request.kernels, wanted, waivers=(), waivers_path="")

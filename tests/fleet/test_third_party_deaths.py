@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from cli_process import Ended, call, write_card, write_cards, write_matrix
 
+from qualify.facts.stages import when
 from qualify.store.store import Store
+
+PREPARING = when("prepare")
 
 FIRST = (
     "hangs",
@@ -50,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> Ended:
-    """The run of it."""
+    """The run of it. Those of tests/hosts/test_deaths.py are started as users start them."""
     return call("run", "deaths.yaml", "--cards", "cards", "--db", "evidence.db", cwd=folder)
 
 
@@ -80,17 +83,23 @@ def test_the_others_pass(cases: dict[str, Any], shape: str, kernel: str) -> None
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
-        ("segfaults", "crashed in prepare: killed by signal 11 (SIGSEGV), in third_party.py:"),
-        ("leaves", "crashed in prepare: the process exited with status 3"),
-        ("leaves-a-child", "crashed in prepare: the process exited with status 4"),
-        ("raises-exit", "crashed in prepare: the process exited with status 1"),
-        ("killed", "crashed in prepare: killed by signal 9 (SIGKILL), by itself or by someone on this machine"),
+        ("segfaults", "crashed while its call was prepared: killed by signal 11 (SIGSEGV), in third_party.py:"),
+        ("leaves", "crashed while its call was prepared: the process exited with status 3"),
+        ("leaves-a-child", "crashed while its call was prepared: the process exited with status 4"),
+        ("raises-exit", "crashed while its call was prepared: the process exited with status 1"),
+        (
+            "killed",
+            f"crashed {PREPARING}: killed by signal 9 (SIGKILL), by itself or by someone on this machine",
+        ),
         (
             "closes-descriptors",
-            "crashed in prepare: something in the process closed qualify's own pipe, so it ended (OSError: ",
+            f"crashed {PREPARING}: something in the process closed qualify's own pipe, so it ended (OSError: ",
         ),
-        ("writes-garbage", "crashed in prepare: something in the process wrote into qualify's own pipe (b'not a"),
-        ("hangs", f"no sign of life for {TIMEOUT_S} s in prepare"),
+        (
+            "writes-garbage",
+            "crashed while its call was prepared: something in the process wrote into qualify's own pipe (b'not a",
+        ),
+        ("hangs", f"no sign of life for {TIMEOUT_S} s while its call was prepared"),
     ],
 )
 def test_the_culprit_is_named(cases: dict[str, Any], kernel: str, reason: str) -> None:
@@ -112,8 +121,11 @@ def test_a_hang_says_where(cases: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
-        ("segfaults-at-import", "crashed in load: killed by signal 11 (SIGSEGV), in segfaults_at_import.py:8"),
-        ("hangs-at-import", f"no sign of life for {TIMEOUT_S} s in load"),
+        (
+            "segfaults-at-import",
+            "crashed while its library was loaded: killed by signal 11 (SIGSEGV), in segfaults_at_import.py:8",
+        ),
+        ("hangs-at-import", f"no sign of life for {TIMEOUT_S} s while its library was loaded"),
     ],
 )
 def test_a_death_at_import_is_shared(cases: dict[str, Any], shape: str, kernel: str, reason: str) -> None:

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from cli_process import Ended, call, environment, write_card, write_cards, write_matrix
 
+from qualify.facts.stages import when
+
+LOADING = when("load")
+
 UNLOADABLE = {
     "not-importable": ("not_importable", "attend", "import no_such_package_anywhere\n"),
     "no-such-function": ("third_party", "no_such_function", None),
@@ -106,10 +110,16 @@ def test_wrong_numbers_fail(ended: Ended) -> None:
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
-        ("raises", "crashed in prepare: RuntimeError: cannot read ?\x1b[31m or \x00"),
-        ("allocates-everything", "crashed in prepare: MemoryError"),
-        ("not-importable", "crashed in load: ModuleNotFoundError: No module named 'no_such_package_anywhere'"),
-        ("no-such-function", "crashed in load: ImportError: third_party:no_such_function: module third_party has no"),
+        ("raises", "crashed while its call was prepared: RuntimeError: cannot read ?\x1b[31m or \x00"),
+        ("allocates-everything", "crashed while its call was prepared: MemoryError"),
+        (
+            "not-importable",
+            "crashed while its library was loaded: ModuleNotFoundError: No module named 'no_such_package_anywhere'",
+        ),
+        (
+            "no-such-function",
+            f"crashed {LOADING}: ImportError: third_party:no_such_function: module third_party has no",
+        ),
     ],
 )
 def test_an_exception_is_a_crash(ended: Ended, kernel: str, reason: str) -> None:
@@ -132,7 +142,9 @@ def test_what_depends_on_history_is_found(ended: Ended, dtype: str) -> None:
 
 def test_the_log_names_each_trouble_once_and_escapes_it(ended: Ended) -> None:
     """Progress goes to stderr, without what a terminal would obey."""
-    assert "causal/raises: crashed in prepare: RuntimeError: cannot read ?\\x1b[31m or \\x00" in ended.err
+    assert (
+        "causal/raises: crashed while its call was prepared: RuntimeError: cannot read ?\\x1b[31m or \\x00" in ended.err
+    )
     assert "\x1b" not in ended.err
     assert ended.err.startswith("run ")
     assert "cases on cpu" in ended.err.splitlines()[0]
@@ -164,4 +176,4 @@ def test_a_completed_run_is_resumed_without_work(folder: Path, ended: Ended) -> 
     )
     assert ended.code == again.code
     assert ended.data == again.data
-    assert "starting a worker" not in again.err
+    assert "starting a process" not in again.err

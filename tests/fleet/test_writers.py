@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from cli_process import command, environment, write_cards, write_matrix
+from cli_process import Begun, write_cards, write_matrix
 
 from qualify.facts.outcome import NotRun
 from qualify.store.store import Store
@@ -27,11 +26,10 @@ class Process:
     """A `qualify` in a process group of its own, with its output in files."""
 
     def __init__(self, folder: Path, *arguments: object, script: Path | None = None) -> None:
-        begin = [sys.executable, str(script)] if script else command()
-        self.process = subprocess.Popen(
-            [*begin, *map(str, arguments)],
+        self.process = Begun(
+            *arguments,
             cwd=folder,
-            env=environment(),
+            script=script,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

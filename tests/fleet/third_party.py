@@ -147,3 +147,13 @@ def remembers(call):
     """Right as long as a process only sees one dtype; wrong after that, as a kernel with a stale cache is."""
     seen_dtypes.add(call.q.dtype)
     return attend(call) * (1.0 if len(seen_dtypes) == 1 else 1.5)
+
+
+def spinning(call):
+    """Right, and three times as slow: it spins for twice the time that it took."""
+    began = time.perf_counter()
+    out = attend(call)
+    until = time.perf_counter() + 2 * (time.perf_counter() - began)
+    while time.perf_counter() < until:
+        pass
+    return out

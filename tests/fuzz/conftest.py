@@ -29,6 +29,7 @@ WARMING = [
     ["waiver", "check", "waivers.yaml"],
     ["db", "export", "latest", "--db", "evidence.db"],
     ["db", "import", "run.jsonl.gz", "--db", "other.db"],
+    ["verify", "run.jsonl.gz"],
     ["model", "config.json"],
     ["traffic", "import", "azure.csv", "--out", "t.yaml"],
     ["canary", "explain", "nightly", "--db", "evidence.db"],

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from stored_runs import CELL, MATRIX, PASSED, WRONG, store_run, write_waivers
 
 from qualify import assets
 from qualify.facts.baseline import Baseline
+from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, Ratio
 from qualify.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,13 +167,34 @@ def stored(folder: Path) -> Path:
                 accepted_at=stored_runs.NOW,
             )
         )
-        store.export_run(run.id, folder / "run.jsonl.gz")
+        store.add_duel(duel())
+        store.export_run(run.id, folder / "run.jsonl.gz", duels=[duel().id])
     write_waivers(folder / "waivers.yaml", {"select": CELL.format(9) + "/*"}, {"stack": {"torch": ">=2.11,<2.12"}})
     (folder / "everything.yaml").write_text(EVERYTHING)
     (folder / "config.json").write_text(json.dumps(CONFIGS[0]))
     (folder / "azure.csv").write_text(LOGS["azure.csv"])
     odd_files(folder)
     return folder
+
+
+def duel() -> Duel:
+    """One cell, timed in one way by one pair of processes."""
+    name, moment = "toy.tp1/decode/b1.q1.k64/bf16/causal/tiled-torch", datetime(2026, 11, 20, tzinfo=UTC)
+    ratio = Ratio(
+        verdict="SAME", change=0.0, low=-0.01, high=0.01, a_us=2.0, b_us=2.0, pairs=5, quads=10, detectable=0.02,
+        margin=0.02,
+    )  # fmt: skip
+    cell = DuelCell(
+        name=name, a=name, b=f"{name}@next", phase="decode", verdict="SAME", reason="", way="eager",
+        ratios={"eager": ratio}, thrown_away=0,
+    )  # fmt: skip
+    stack = stored_runs.make_stack()
+    pair = DuelPair(way="eager", pair=0, quads=(DuelQuad(a_us=(1.5, 2.0), b_us=(2.0, 2.5)),), thrown_away=0)
+    return Duel(
+        id="duel-20261120T000000Z-000001", matrix="serving", matrix_hash="ab" * 32, select="", a="here", b="next",
+        null=False, device="Test CPU", device_uuid="", stack_a=stack, stack_b=stack,
+        started_at=moment, finished_at=moment, complete=True, least_pairs=5, cells=(cell,), samples={name: (pair,)},
+    )  # fmt: skip
 
 
 def odd_files(folder: Path) -> None:

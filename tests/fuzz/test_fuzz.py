@@ -174,8 +174,9 @@ def test_exports(request: pytest.FixtureRequest, tmp_path: Path, evidence: Path)
         db = shutil.copy(empty, tmp_path / "target.db")
         if attack(["db", "import", "run.jsonl.gz", "--db", str(db)], tmp_path).code == 0:
             attack([*then, "--db", str(db)], tmp_path)
+            attack(["verify", "run.jsonl.gz"], tmp_path)
 
-    few, then = st.just([]) | mutations.BYTE_EDITS, st.sampled_from(ON_STORES[:4])
+    few, then = st.just([]) | mutations.BYTE_EDITS, st.sampled_from(ON_STORES[:5])
     many(request, "export", mutations.DATA_EDITS, few, st.booleans(), then)(tried)
 
 
@@ -185,6 +186,9 @@ ON_STORES = (
     ["gate", "--against", "baseline"],
     ["report", "latest"],
     ["db", "export", "latest", "--out", "out.gz"],
+    ["db", "export", "--duel", "latest", "--out", "out.gz"],
+    ["verify", "latest"],
+    ["verify", "duel-"],
     ["diff", "baseline", "latest"],
     ["baseline", "show", "serving"],
     ["canary", "list"],
@@ -218,7 +222,7 @@ WORDS = (
     "run.jsonl.gz", "waivers.yaml", "pipe.yaml", "socket.yaml", "folder.yaml", "/dev/zero", "/dev/stdin", ".", "/",
     "-", "--", "=", "here", "junit", "24h", "9" * 30 + "d", "x=/bin/true", "x=", "a@sha256:" + "0" * 64, "nightly",
     "kernel", "matrix", "1", "-1", "postgresql:/u:secret@h/d", "sqlite://", "postgresql://u:secret@127.0.0.1:1/d",
-    "nosuch://x", "hf://a/b@c", "*/decode/*", "[", "no/such/file",
+    "verify", "--duel", "duel-", "nosuch://x", "hf://a/b@c", "*/decode/*", "[", "no/such/file",
 )  # fmt: skip
 STARTS = (
     ["plan", "everything.yaml"], ["gate", "--db", "evidence.db"], ["report", "latest", "--db", "evidence.db"],

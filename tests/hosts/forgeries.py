@@ -23,6 +23,7 @@ from third_party import attend
 
 calls = []
 remembered = {}
+spoilers = []
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/"
 PASSED = {"check": "budget", "verdict": "pass", "detail": "", "values": {}}
 """a finding"""
@@ -441,9 +442,16 @@ def mends_it_later(call):
 
 
 def spoils_it_later(call):
-    """What the engine reads is not what came back."""
+    """What the engine reads is not what came back: a thread spoils it, at the latest moment that a judge can see."""
+    for began, spoiler in spoilers:
+        began.set()
+        spoiler.join()
+    spoilers.clear()
     out = attend(call)
-    threading.Timer(0.001, lambda: out.mul_(1.2)).start()
+    began = threading.Event()
+    spoiler = threading.Thread(target=lambda: began.wait() and out.mul_(1.2), daemon=True)
+    spoiler.start()
+    spoilers.append((began, spoiler))
     return out
 
 

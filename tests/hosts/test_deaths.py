@@ -13,11 +13,11 @@ MODULE = Path(__file__).with_name("deadly.py")
 TIMEOUT_S = 6
 PIPE = "something in the process wrote into qualify's own pipe"
 DEADLY = {
-    "leaves-a-daemon": "crashed in prepare: killed by signal 11 (SIGSEGV), in deadly.py:",
-    "forks": f"no sign of life for {TIMEOUT_S} s in prepare",
-    "announces-without-end": f"crashed in prepare: {PIPE} (event 'Began')",
-    "announces-while-traced": f"crashed in witness: {PIPE} (event 'Began')",
-    "writes-without-an-end-of-a-line": f"no sign of life for {TIMEOUT_S} s in prepare",
+    "leaves-a-daemon": "crashed while its call was prepared: killed by signal 11 (SIGSEGV), in deadly.py:",
+    "forks": f"no sign of life for {TIMEOUT_S} s while its call was prepared",
+    "announces-without-end": f"crashed while its call was prepared: {PIPE} (event 'Began')",
+    "announces-while-traced": f"crashed while its kernels were traced: {PIPE} (event 'Began')",
+    "writes-without-an-end-of-a-line": f"no sign of life for {TIMEOUT_S} s while its call was prepared",
 }
 """how the reason of each begins"""
 LIVING = ("stays", "prints-a-gigabyte")
@@ -39,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cases(folder: Path) -> dict[str, Any]:
     """The cases of a run as JSON, by shape and kernel."""
-    ended: Ended = call("run", "deaths.yaml", "--cards", "cards", "--db", "evidence.db", "--json", cwd=folder)
+    ended: Ended = call(
+        "run", "deaths.yaml", "--cards", "cards", "--db", "evidence.db", "--json", cwd=folder, started=True
+    )
     return {"/".join(item["id"].split("/")[2::3]): item for item in ended.data["cases"]}
 
 

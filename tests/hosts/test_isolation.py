@@ -11,7 +11,7 @@ from cli_process import Ended, call, write_card, write_cards, write_matrix
 
 DISTURBERS = {
     "sets-default-dtype": "PASS",
-    "sets-default-device": "crashed in prepare: RuntimeError: and that was it",
+    "sets-default-device": "crashed while its call was prepared: RuntimeError: and that was it",
     "seeds": "PASS",
     "sets-flags": "PASS",
     "sets-threads": "PASS",
@@ -23,13 +23,13 @@ DISTURBERS = {
     "limits-descriptors": "PASS",
     "handles-signals": "PASS",
     "disturbs-the-interpreter": "PASS",
-    "patches-torch": "crashed in witness: TypeError: ",
+    "patches-torch": "crashed while its kernels were traced: TypeError: ",
     "patches-qualify": "PASS",
-    "patches-builtins": "crashed in prepare: ",
+    "patches-builtins": "crashed while its call was prepared: ",
     "replaces-stdout": "PASS",
-    "closes-descriptors": "crashed in prepare: something in the process closed qualify's own pipe",
-    "replaces-descriptors": "crashed in prepare: the process exited with status 0",
-    "hangs-at-once": "no sign of life for 6 s in prepare",
+    "closes-descriptors": "crashed while its call was prepared: something in the process closed qualify's own pipe",
+    "replaces-descriptors": "crashed while its call was prepared: the process exited with status 0",
+    "hangs-at-once": "no sign of life for 6 s while its call was prepared",
 }
 """what becomes of each kernel: its verdict, or how its reason begins"""
 BEFORE, AFTER = ("tiled-torch", "correct", "wrong"), ("correct-later", "wrong-later")
@@ -62,8 +62,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ended(folder: Path) -> Ended:
-    """The run of it."""
-    return call("run", "isolation.yaml", "--cards", "cards", "--db", "evidence.db", "--json", cwd=folder, timeout_s=900)
+    """The run of it. Its hosts are forked, each before any kernel ran; those of test_forgeries.py are started."""
+    return call(
+        "run",
+        "isolation.yaml",
+        "--cards",
+        "cards",
+        "--db",
+        "evidence.db",
+        "--json",
+        cwd=folder,
+        timeout_s=900,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -127,4 +137,7 @@ def test_every_check_says_the_same(cases: dict[str, Any]) -> None:
 def test_a_hang_costs_the_limit_of_a_call(cases: dict[str, Any]) -> None:
     """The card compiles nothing, so its first call has ``timeout_s`` and not ``compile_timeout_s``."""
     found = cases["b1.q8.k8/hangs-at-once"]
-    assert ("timed_out", [f"no sign of life for {TIMEOUT_S} s in prepare"]) == (found["outcome"], found["reasons"])
+    assert ("timed_out", [f"no sign of life for {TIMEOUT_S} s while its call was prepared"]) == (
+        found["outcome"],
+        found["reasons"],
+    )

@@ -15,8 +15,6 @@ import pytest
 
 PRELUDE = """
 import ctypes, os, signal, sys, time
-import torch
-from qualify.run.host.memory import touched
 from qualify.run.machine.software import started_with
 from qualify.run.process.child import Child, Gone
 from qualify.run.process.parent import keep_to_itself, leave_others_alone
@@ -116,6 +114,8 @@ def test_a_host_of_root_stays_out() -> None:
 def test_a_judge_still_sees_its_own_pages() -> None:
     """It copies only touched pages of large inputs, and its own page table would be closed to it too."""
     script = """
+import torch
+from qualify.run.host.memory import touched
 become_somebody(); keep_to_itself()
 flat = torch.empty(64 << 20, dtype=torch.uint8)
 flat[40 << 20] = 1

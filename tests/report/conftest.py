@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from report_examples import Facts, damaged, facts_of, grid, wide_head
+from report_examples import Facts, everything, facts_of
 
-from qualify.facts.case import Phase
 from qualify.facts.run import Record
 
 
@@ -19,9 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def facts() -> Facts:
     """Three models, five kernels, and one of each thing that can go wrong."""
-    phases: tuple[Phase, ...] = ("prefill", "varlen", "decode")
-    records = damaged(grid(("llama-3.1-8b.tp1",), (1024, 8192), phases))
-    return facts_of(records + grid(("gemma-2-9b.tp1",), (1024, 4096), ("prefill", "decode")) + wide_head())
+    return everything()
 
 
 @pytest.fixture

@@ -352,6 +352,13 @@ def facts_of(records: list[Record]) -> Facts:
     return Facts(run=make_run(), records=records, conclusion=conclude(records))
 
 
+def everything() -> Facts:
+    """Three models, five kernels, and one of each thing that can go wrong."""
+    phases: tuple[Phase, ...] = ("prefill", "varlen", "decode")
+    records = damaged(grid(("llama-3.1-8b.tp1",), (1024, 8192), phases))
+    return facts_of(records + grid(("gemma-2-9b.tp1",), (1024, 4096), ("prefill", "decode")) + wide_head())
+
+
 def many(cases: int) -> Facts:
     """A large run: about half of its cases are refused, as in a real matrix of models and kernels."""
     kernels = tuple(RAW_NAMES)

@@ -144,10 +144,10 @@ def test_gains_separates_prefill_from_decode(facts: Any) -> None:
     """The fastest passing kernel is compared with torch-sdpa, phase by phase."""
     found = answer(facts, "gemma-2-9b.tp1", "gains")
 
-    assert "In prefill only" == found.headline
+    assert "In prefill only; 4 of 4 shapes compared" == found.headline
     assert [
-        "prefill | 1.47× | flash-attn-3 (2) vs torch-sdpa; 70 % of the ceiling",
-        "decode | 1.01× | flash-attn-3 (2) vs torch-sdpa; 70 % of the ceiling",
+        "prefill | 1.47× | flash-attn-3 (2) vs torch-sdpa; 70 % of the ceiling; 2 of 2 shapes compared",
+        "decode | 1.01× | flash-attn-3 (2) vs torch-sdpa; 70 % of the ceiling; 2 of 2 shapes compared",
     ] == lines(found)
     assert [pytest.approx(1 / 0.68), pytest.approx(1 / 0.995)] == [row["ratio"] for row in found.tables[0].data()]
 
@@ -165,7 +165,10 @@ def test_gains_ignores_the_time_of_a_failed_case(facts: Any, build: Callable[...
     )
     found = answer(wrong, "llama-3.1-8b.tp1", "gains")
 
-    assert ["decode | 1.01× | flash-attn-3 (1) vs torch-sdpa; 69 % of the ceiling; 1 of 2 shapes"] == lines(found)
+    assert [
+        "decode | 1.01× | flash-attn-3 (1) vs torch-sdpa; 69 % of the ceiling; 1 of 2 shapes compared",
+        "decode, paged | one kernel only | fastest torch-sdpa (1); none of 1 shape compared",
+    ] == lines(found)
     assert "None in decode; prefill is not compared; 1 of 2 shapes compared" == found.headline
 
 
@@ -177,7 +180,9 @@ def test_only_is_said_where_every_shape_was_compared(facts: Any, build: Callable
     found = answer(build(records), "gemma-2-9b.tp1", "gains")
 
     assert "In prefill; 3 of 4 shapes compared" == found.headline
-    assert lines(found)[1].endswith("; 1 of 2 shapes")
+    assert "open" == found.state
+    assert lines(found)[1].endswith("; 1 of 2 shapes compared")
+    assert "decode, paged | no baseline | fastest flash-attn-3 (1); none of 1 shape compared" == lines(found)[2]
 
 
 def test_a_wrong_mask_in_any_phase_is_no_preserved_mask(facts: Any, build: Callable[..., Any]) -> None:
@@ -199,7 +204,7 @@ def test_gains_takes_the_next_kernel_without_the_default(facts: Any, build: Call
 
     assert ["next kernel", "next kernel"] == [row["against"] for row in found.tables[0].data()]
     assert pytest.approx(0.74 / 0.68) == found.tables[0].data()[0]["ratio"]
-    assert "In both" == found.headline
+    assert "In both; 4 of 4 shapes compared" == found.headline
 
 
 def test_gains_says_when_there_is_one_kernel_only(facts: Any, build: Callable[..., Any]) -> None:

@@ -9,16 +9,23 @@ from typing import Any
 
 import pytest
 
-from qualify.report import figures, inventory, sections
+from qualify.report import figures, inventory, overview, pictures, refused, sections
 from qualify.report.columns import Column, Limited
-from qualify.report.context import ABSENT, COMPONENTS, repeat_command, report_context
+from qualify.report.context import repeat_command, report_context
+from qualify.report.drawings import history, masks, strips
 from qualify.report.names import short_name
 from qualify.report.questions import fallback, gains, kernels, packing, tolerance
+from qualify.report.run_facts import COMPONENTS
 from qualify.units import UNITS
 
 TABLES = (
-    ABSENT,
     COMPONENTS,
+    refused.COLUMNS,
+    overview.COLUMNS,
+    pictures.COLUMNS,
+    strips.COLUMNS,
+    masks.COLUMNS,
+    history.COLUMNS,
     inventory.COLUMNS,
     sections.LAUNCHES,
     sections.STATISTICS,
@@ -36,9 +43,8 @@ def test_summary_says_what_fails_and_names_the_worst(facts: Any) -> None:
     context = report_context(facts.run, facts.records, facts.conclusion)
 
     assert (
-        "Not qualified: 4 of 55 cases fail, 2 of 55 cases are inconclusive, 1 of 11 production shapes lacks a proven "
-        "path; worst: llama-3.1-8b.tp1/prefill/b1.q1024.k1024/bf16/causal/flash-attn-2 "
-        "(budget: row 4097 sees 4096 keys, limit 4097 (budget))."
+        "Not qualified: 4 of 46 cases fail, 2 of 46 cases are inconclusive, 1 of 11 production shapes lacks a proven "
+        "path, 9 not applicable; worst: llama-3.1-8b.tp1/prefill/b1.q1024.k1024/bf16/causal/flash-attn-2."
     ) == context.summary
 
 
@@ -47,7 +53,9 @@ def test_summary_of_a_qualified_run(facts: Any, build: Callable[..., Any]) -> No
     good = build([record for record in facts.records if record.case.model == "gemma-2-9b.tp1"])
     context = report_context(replace(good.run, select=""), good.records, good.conclusion)
 
-    assert "Qualified: 4 production shapes have a proven path, 18 of 20 cases pass." == context.summary
+    assert (
+        "Qualified: 4 production shapes have a proven path, 18 of 18 cases ran and pass, 2 not applicable."
+    ) == context.summary
 
 
 def test_counts_cover_every_case(facts: Any) -> None:

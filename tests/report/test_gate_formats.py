@@ -383,7 +383,7 @@ def test_pages_and_their_twins_take_every_name(evil: Judged, tmp_path: Path) -> 
     assert evil.against is not None
     report = write_report(tmp_path, evil.run, evil.records, evil.conclusion)
     diff = write_diff(tmp_path, evil.against.comparison)
-    for page, scripts in ((report, 1), (diff, 0)):
+    for page, scripts in ((report, 2), (diff, 0)):  # the script and the data
         tags = Tags()
         tags.feed(page.read_text(encoding="utf-8"))
         assert (scripts, 0, 0) == tuple(tags.seen[name] for name in ("script", "img", "testcase"))
@@ -435,7 +435,7 @@ def test_the_json_keeps_its_contract(mixed: Judged, evil: Judged) -> None:
     generated = gate_schema()
     Draft7Validator.check_schema(generated)
     for judged in (mixed, evil):
-        data = json.loads(json.dumps({"schema": "qualify.run/1", **to_data(judged)}))
+        data = json.loads(codec.to_json({"schema": "qualify.run/1", **to_data(judged)}))
         assert [] == [error.message for error in Draft7Validator(generated).iter_errors(data)]
         assert set(data) <= set(generated["properties"])
         assert set(data["cases"][0]) == set(generated["definitions"]["CaseJson"]["properties"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from builders import make_evidence, make_finding, make_matrix, make_statistics, make_timing, make_witness
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from page_data import unpacked, verdicts
 from report_examples import PROBES, make_case, make_run
 from stored_runs import NOW
 
@@ -17,11 +19,12 @@ from qualify.facts.outcome import Crashed, FindingVerdict, Measured, NotRun, Out
 from qualify.facts.run import Record
 from qualify.facts.waiver import Waiver
 from qualify.judge.judged import Judged
+from qualify.judge.summary import detail, summarize
 from qualify.report.context import ReportContext, report_context
+from qualify.report.explorer import explorer_data, to_script
 from qualify.report.formats import markdown
 from qualify.report.formats.interface import OutputOptions
 from qualify.report.questions import QUESTIONS, Answer
-from qualify.report.site import with_verdicts
 from qualify.report.verdict_text import to_text, verdict_line
 from qualify.report.views import by_model, join
 from qualify.verdict.gate import conclude
@@ -75,6 +78,9 @@ def waiver(select: str) -> Waiver:
     )
 
 
+EXPIRED = replace(waiver("*/flash-attn-2"), created=NOW.date().replace(day=1), expires=NOW.date().replace(day=2))
+
+
 @st.composite
 def runs(draw: Any) -> Judged:
     """A run of up to two models, five phases, three kernels, in which anything may have happened."""
@@ -89,7 +95,7 @@ def runs(draw: Any) -> Judged:
                     records.append(Record(case=case, outcome=draw(OUTCOMES)))
     expect = draw(st.sampled_from([(), [{"select": "*", "kernel": "flash-attn-3"}]]))
     policy = draw(st.sampled_from([{}, {"fallback": "record"}, {"claims": "ignore"}]))
-    items = draw(st.sampled_from([(), (waiver("*"),), (waiver("*/flash-attn-2"),)]))
+    items = draw(st.sampled_from([(), (waiver("*"),), (waiver("*/flash-attn-2"),), (EXPIRED,)]))
     matrix = make_matrix(expect=list(expect), policy=policy, kernels=list(KERNELS))
     partial = draw(st.booleans())
     run = replace(make_run(), select="*" if partial else "", matrix_source=matrix.source)
@@ -182,12 +188,13 @@ def test_headline_counts_and_formats_are_the_gates(judged: Judged) -> None:
     assert (conclusion.verdict == "PASS" and not judged.run.narrowed) == (
         "\ndo: promote\n" in f"{to_text(judged, NOW)}\n".replace("; waived failures", "\n")
     )
-    (row,) = with_verdicts([judged.run], {judged.run.id: conclusion.verdict}, [])
-    assert conclusion.verdict == row.verdict
-    shapes = [row.shape.judgement for _, rows in context.heatmap.groups for row in rows]
-    assert sorted(shapes, key=str) == sorted(conclusion.cells, key=str)
-    fields = [field.verdict for _, rows in context.heatmap.groups for row in rows for field in row.fields if field]
-    assert sorted(fields) == sorted(item.verdict for item in conclusion.judgements)
+    listed = summarize(judged)
+    assert (conclusion.verdict, conclusion.exit_code) == (listed.verdict, listed.exit_code)
+    shares = Counter[str]()
+    for share in detail(judged).shares:
+        shares.update(share.verdicts)
+    assert Counter(item.verdict for item in conclusion.judgements) == shares
+    check_page(judged, context)
     required = [cell for cell in conclusion.cells if cell.verdict != "NOT_REQUIRED"]
     proven = sum(cell.verdict == "PASS" for cell in required)
     assert f"{proven} of {len(required)} production shape" in verdict_line(judged)
@@ -196,3 +203,27 @@ def test_headline_counts_and_formats_are_the_gates(judged: Judged) -> None:
         assert f"{lacking} of {len(required)} production shape" in context.summary
     elif proven < len(required):
         assert f"{proven} of {len(required)} production shape" in context.summary
+
+
+def check_page(judged: Judged, context: ReportContext) -> None:
+    """The map, the list of all cases and the block of failures count what the gate counts."""
+    conclusion = judged.conclusion
+    data = unpacked(to_script(explorer_data(context.shapes)))
+    assert {item.case_id: item.verdict for item in conclusion.judgements} == verdicts(data)
+    shown = [(shape[0], data["verdicts"][shape[3]][0]) for shape in data["shapes"]]
+    assert sorted(shown) == sorted((cell.cell, cell.verdict) for cell in conclusion.cells)
+    on_map = Counter(view.verdict for spot in context.overview.spots for view in spot.views)
+    for verdict in ("FAIL", "INCONCLUSIVE", "WAIVED", "PASS"):
+        assert conclusion.counts["verdicts"][verdict] == on_map[verdict]
+    why = context.why
+    assert (conclusion.verdict == "PASS") == why.empty
+    if conclusion.verdict != "PASS":
+        grouped = Counter({"FAIL": 0, "INCONCLUSIVE": 0})
+        for group in why.groups:
+            assert group.count == len(group.sections) + len(group.brief)
+            assert {group.verdict} == {view.verdict for view in (*(it.view for it in group.sections), *group.brief)}
+            grouped[group.verdict] += group.count
+        assert grouped == {name: conclusion.counts["verdicts"][name] for name in ("FAIL", "INCONCLUSIVE")}
+        assert why.lacking == sum(cell.verdict in ("FAIL", "INCONCLUSIVE") for cell in conclusion.cells)
+        worst = {it.verdict for it in (*why.groups, *why.hindrances, *why.pathless)}
+        assert ("FAIL" in worst) == (conclusion.verdict == "FAIL")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
+from page_data import anchors, case_ids, data_of, verdicts
+from report_examples import many
 
 from qualify.facts.outcome import Crashed, Refused
 from qualify.report.context import report_context
 from qualify.report.page import render_html
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
-SHAPES = {"path", "rect"}
+SHAPES = {"path", "rect", "use", "circle"}
 HOSTILE = '<script>alert(1)</script>"&'
 
 
@@ -114,7 +118,51 @@ def test_every_link_leads_somewhere_and_ids_are_unique(html: str) -> None:
     ids = page.attributes("id")
 
     assert len(ids) == len(set(ids))
-    assert set() == {href[1:] for href in page.attributes("href") if href.startswith("#")} - set(ids)
+    targets = {href[1:] for href in page.attributes("href") if href.startswith("#") and not href.startswith("#?")}
+    assert set() == targets - set(ids) - anchors(data_of(html))
+
+
+def test_fields_of_the_map_filter_by_what_there_is(html: str) -> None:
+    """A link that filters names a model, kernel, phase or verdict of the run."""
+    data = data_of(html)
+    names = {"model": data["models"], "kernel": data["kernels"], "phase": data["phases"]}
+    names["verdict"] = [name for name, _, _ in data["verdicts"]]
+    asked = [pair for href in Page(html).attributes("href") if href.startswith("#?") for pair in parse_qsl(href[2:])]
+
+    assert {"model", "kernel", "phase", "verdict"} == {name for name, _ in asked}
+    assert [] == [(name, value) for name, value in asked if value not in names[name]]
+
+
+def test_markup_of_the_data_is_balanced_and_harmless(html: str) -> None:
+    """What the script puts in when a place is opened is whole, and no name brought an element along."""
+    late = [Page(part) for part in data_of(html)["late"]]
+
+    assert late
+    assert [] == [problem for page in late for problem in (*page.problems, *page.open)]
+    assert set() == {tag for page in late for tag, _ in page.tags} & {"script", "img", "style"}
+
+
+def test_what_only_a_script_opens_stands_in_the_page_too(html: str) -> None:
+    """No noscript holds another: a browser with scripts would end the outer one where the inner one ends."""
+    inside = re.findall(r"<noscript>(.*?)</noscript>", html, re.DOTALL)
+    pages = [Page(part) for part in inside]
+
+    assert "Cases by model, phase and kernel" in " ".join(page.text for page in pages)
+    assert [] == [problem for page in pages for problem in (*page.problems, *page.open)]
+    assert 0 == sum("<noscript" in part for part in inside)
+
+
+def test_a_large_run_is_a_small_page() -> None:
+    """2,000 cases, half of them refused: what repeats costs nothing, and elements do not grow with cases."""
+    large, small = (html_of(many(count)) for count in (2000, 200))
+
+    assert len(large.encode()) < 900_000
+    counts = [len(Page(re.sub(r"<noscript>.*?</noscript>", "", html, flags=re.DOTALL)).tags) for html in (large, small)]
+    assert counts[0] < counts[1] + 2500 < 6000
+    assert 2000 == len(case_ids(data_of(large)))
+    listed = Page(large[large.index("Cases by model and kernel") : large.index('id="cannot"')])
+    assert 1000 == sum(text.count("✓ ") for text in listed.words if "/bf16/" in text)
+    assert len(listed.tags) < 800
 
 
 def test_hostile_kernel_name_is_text_everywhere(html: str) -> None:
@@ -142,37 +190,55 @@ def test_hostile_text_is_harmless_in_every_field(facts: Any, build: Callable[...
 
     assert 1 == html.count("<script>")
     assert ([], []) == (page.problems, page.open)
-    assert 12 <= page.text.count(HOSTILE)
+    assert 8 <= page.text.count(HOSTILE)
+    data = data_of(html)
+    assert f"{HOSTILE}/prefill/x/bf16/causal/{HOSTILE}" in case_ids(data)
+    assert 4 <= json.dumps(data).count(json.dumps(HOSTILE)[1:-1])
 
 
 def test_every_case_is_on_the_page(facts: Any, html: str) -> None:
-    """No case is left out, whatever became of it."""
-    text = Page(html).text
+    """No case is left out, whatever became of it, and each has the gate's verdict."""
+    judged = {judgement.case_id: judgement.verdict for judgement in facts.conclusion.judgements}
 
-    assert [] == [record.case.id for record in facts.records if record.case.id not in text]
+    assert judged == verdicts(data_of(html))
+
+
+def test_every_failure_reads_without_the_data(facts: Any, html: str) -> None:
+    """A failed or undecided case stands on the page as text, with its reason: no script is needed."""
+    text = Page(html[: html.index('<script type="text/plain"')]).text
+    bad = [judgement for judgement in facts.conclusion.judgements if judgement.verdict in ("FAIL", "INCONCLUSIVE")]
+
+    assert 6 == len(bad)
+    assert [] == [judgement.case_id for judgement in bad if judgement.case_id not in text]
+    assert [] == [
+        it.reasons[0] for it in bad if it.reasons[0].removeprefix("census: ").removeprefix("budget: ") not in text
+    ]
 
 
 def test_refusals_show_their_reasons(facts: Any, html: str) -> None:
-    """A refusal shows why as text, and in the heat map on hover; never a blank."""
-    page = Page(html)
+    """A refusal shows why as text, those with one reason together, and each case has its own in the data."""
+    page, data = Page(html), data_of(html)
     reasons = {
         reason for record in facts.records if isinstance(record.outcome, Refused) for reason in record.outcome.reasons
     }
+    of_cases = {data["texts"][number] for case in data["cases"] for number in case[10]}
 
     assert 6 == len(reasons)
     assert [] == [reason for reason in reasons if reason not in page.text]
-    assert reasons <= set(page.attributes("title"))
-    assert "" not in re.findall(
-        r"<td[^>]*>(.*?)</td>", html[html.index('<table class="heat"') : html.index('id="evidence"')]
-    )
+    assert reasons <= of_cases
+    assert "10 cases for 7 reasons" in re.sub(r"\s+", " ", page.text)
 
 
 def test_verdicts_have_a_word_and_a_glyph(html: str) -> None:
-    """Colour is never the only sign of a verdict."""
-    heat = html[html.index('<table class="heat"') : html.index('id="evidence"')]
+    """Colour is never the only sign of a verdict: not in the map, not in the list."""
+    told = re.sub(r"\s+", " ", html[html.index('id="overview"') : html.index('id="pictures"')])
+    glyphs = {name: (glyph, word) for name, glyph, word in data_of(html)["verdicts"]}
 
-    for glyph, word in (("✓", "pass"), ("✗", "fail"), ("◐", "waived"), ("?", "inconclusive"), ("–", "not required")):
-        assert f">{glyph} {word}</a>" in heat
+    assert ("✓", "pass") == glyphs["PASS"]
+    assert 5 == len({glyph for glyph, _ in glyphs.values()})
+    for name in ("PASS", "FAIL", "WAIVED", "INCONCLUSIVE"):
+        assert f'<span class="swatch {name}">{glyphs[name][0]}</span> {glyphs[name][1]}</li>' in told
+    assert {"✓", "✗", "?"} <= {text[0] for text in re.findall(r'class="by-verdict"[^>]*>([^<]+)<', told)}
 
 
 def test_tables_have_scoped_headers_and_pictures_have_names(html: str) -> None:
@@ -187,19 +253,30 @@ def test_tables_have_scoped_headers_and_pictures_have_names(html: str) -> None:
     assert all("aria-label" in attributes or "aria-hidden" in attributes for tag, attributes in tags if tag == "svg")
 
 
-def test_failing_cases_come_first(html: str) -> None:
-    """The section of a failure stands above every pass."""
-    verdicts = re.findall(r'<span class="v (\w+)">', html)
+def test_failures_stand_before_everything_else(html: str) -> None:
+    """Why not comes before the answers, and the list of all cases begins with the worst verdict."""
+    found = re.findall(r'<section id="(\w+)"', html)
+    order = list(dict.fromkeys(verdicts(data_of(html)).values()))
 
-    assert ["FAIL"] * 4 + ["INCONCLUSIVE", "WAIVED"] == verdicts[:6]
-    assert {"PASS"} == set(verdicts[6:])
+    assert ["why", "answers"] == found[:2]
+    assert ["FAIL", "INCONCLUSIVE", "WAIVED", "PASS", "NOT_REQUIRED"] == order
 
 
-def test_refused_cases_take_a_row_and_not_a_section(facts: Any, html: str) -> None:
-    """A case that no device touched costs one row."""
+def test_what_failed_is_in_view(facts: Any, html: str) -> None:
+    """The models and kernels that failed stand first in the table of answers and on the map."""
+    answers = html[html.index('<table class="answers">') : html.index('id="overview"')]
+    heads = re.findall(r'rotate\(-38\)">([^<]+)</text>', html)
+    failed = {item.case_id.rpartition("/")[2] for item in facts.conclusion.judgements if item.verdict == "FAIL"}
+
+    assert "llama-3.1-8b.tp1" == re.findall(r'<th scope="row">([^<]+)</th>', answers)[0]
+    assert failed == set(heads[: len(failed)])
+
+
+def test_refused_cases_have_no_details(facts: Any, html: str) -> None:
+    """A case that no device touched has its reasons and nothing to open."""
     ran = [record for record in facts.records if record.outcome.outcome not in ("refused", "not_run")]
 
-    assert len(ran) == html.count('<details class="case"')
+    assert len(ran) == sum(case[11] != 0 for case in data_of(html)["cases"])
 
 
 def test_a_run_without_a_stack_or_a_case_still_gives_a_page(build: Callable[..., Any]) -> None:

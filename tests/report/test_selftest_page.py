@@ -11,6 +11,7 @@ import pytest
 from qualify.assets import released_selftest
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
+from qualify.report.beside import Beside
 from qualify.report.context import report_context
 from qualify.report.detection import sentence, summary
 from qualify.report.document import to_json
@@ -101,7 +102,7 @@ def test_the_page(result: SelfTest, tmp_path: Any) -> None:
 
 def test_every_report_shows_it(facts: Any, result: SelfTest) -> None:
     """The header and the JSON twin of a run's report have the rates, or say that nobody measured them."""
-    shown = report_context(facts.run, facts.records, facts.conclusion, result)
+    shown = report_context(facts.run, facts.records, facts.conclusion, Beside(selftest=result))
     assert "2 of 3 planted faults caught at full" in render_html(shown)
     assert {"smoke": 1, "full": 2} == json.loads(to_json(shown))["selftest"]["caught"]
     bare = report_context(facts.run, facts.records, facts.conclusion)

@@ -18,6 +18,7 @@ from qualify.facts.run import Run
 from qualify.judge.against import accepted, compare_with
 from qualify.judge.beside import beside_baseline
 from qualify.judge.judged import Judged, judge
+from qualify.report.beside import Beside
 from qualify.report.context import report_context
 from qualify.report.document import to_json
 from qualify.report.formats import github, junit, markdown
@@ -88,7 +89,7 @@ def test_every_format_names_the_slower_case(store: Store, path: Path) -> None:
     (said,) = fromstring(junit.render(found, OutputOptions(now=NOW))).iter("system-out")
     assert IDS[0] in str(said.text)
     assert "10 times as long" in str(said.text)
-    context = report_context(found.run, found.records, found.conclusion, slower=found.slower)
+    context = report_context(found.run, found.records, found.conclusion, Beside(slower=found.slower))
     html = render_html(context)
     assert '<section id="slower"' in html
     assert "10 times as long" in html

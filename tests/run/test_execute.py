@@ -76,6 +76,21 @@ def outcomes(adapters: dict[str, Any], **changes: Any) -> tuple[dict[str, Outcom
     return found, stages
 
 
+def test_the_first_verdict_waits_for_one_case() -> None:
+    """The second case is prepared only after the first has its outcome; the others share a profiler session."""
+    kernels = {name: TiledTorch() for name in "abc"}
+    stages: list[tuple[str, str]] = []
+    made = session(kernels, lambda case, stage: stages.append((case.rpartition("/")[2], stage)))
+    case_of = {name: make_case(name, workload=make_workload(seqlens_q=(20,))) for name in kernels}
+    ended = made.run([CaseRequest(case=case, attempt=1) for case in case_of.values()])
+    assert next(ended).case == case_of["a"].id
+    assert {"a"} == {case for case, _ in stages}
+    assert [case.id for name, case in case_of.items() if name != "a"] == [each.case for each in ended]
+    prepared = [case for case, stage in stages if stage == "prepare"]
+    assert ["a", "b", "c"] == prepared
+    assert stages.index(("c", "prepare")) < stages.index(("b", "witness"))
+
+
 def evidence(outcome: Outcome) -> Evidence:
     """The evidence of an outcome that has some."""
     found = evidence_of(outcome)
@@ -92,7 +107,7 @@ def test_a_finished_case_is_let_go() -> None:
     for _ in made.run(requests):
         gc.collect()
         held.append(sum(type(item) is Running for item in gc.get_objects()))
-    assert [3, 2, 1] == held
+    assert [1, 2, 1] == held  # the first case of a session is alone in its chunk
 
 
 def test_a_correct_kernel_is_measured_with_everything() -> None:
@@ -148,7 +163,7 @@ def test_checks_without_room_are_inconclusive() -> None:
     found, _ = outcomes({"full": full})
     findings = {finding.check: finding for finding in evidence(found["full"]).findings}
     assert {"inconclusive"} == {findings[name].verdict for name in ("census", "budget", "timing")}
-    assert "not asked: no room for it on the device (CUDA out of memory. Tried to allocate 10.00 GiB.)" == (
+    assert "not run: no room for it on the device (CUDA out of memory. Tried to allocate 10.00 GiB.)" == (
         findings["budget"].detail
     )
 
@@ -243,14 +258,14 @@ def test_what_a_session_of_the_profiler_lost_is_traced_again_case_by_case(monkey
     def losing(launches: Sequence[Any], *arguments: Any, **options: Any) -> list[dict[str, Any]]:
         traced.append(len(launches))
         events = real(launches, *arguments, **options)
-        lost = len(launches) > 1 or len(traced) == 2
+        lost = len(launches) > 1 or len(traced) == 3
         return [event for event in events if not (lost and event["name"] == "qualify#close")]
 
     monkeypatch.setattr(tracing, "record", losing)
-    found, _ = outcomes({"one": TiledTorch(), "two": TiledTorch()})
-    assert [2, 1, 1] == traced
+    found, _ = outcomes({"first": TiledTorch(), "one": TiledTorch(), "two": TiledTorch()})
+    assert [1, 2, 1, 1] == traced
     states = {name: evidence(outcome).witness.state for name, outcome in found.items()}
-    assert {"one": "unproven", "two": "proven"} == states
+    assert {"first": "proven", "one": "unproven", "two": "proven"} == states
 
 
 def test_checks_that_do_not_apply_say_so() -> None:
@@ -259,8 +274,8 @@ def test_checks_that_do_not_apply_say_so() -> None:
     narrow = make_workload(seqlens_q=(5,), head_dim=16, causal=False)
     (ended,) = made.run([CaseRequest(case=make_case("right", workload=narrow), attempt=1)])
     notes = {finding.check: finding.detail for finding in evidence(ended.outcome).findings if finding.verdict == "note"}
-    assert "not asked: head_dim 16 < 32: too few orthogonal codes" == notes["needle"]
-    assert "not asked: one sequence without a mask: every key is everybody's" == notes["suffix"]
+    assert "not run: head_dim 16 < 32: too few orthogonal codes" == notes["needle"]
+    assert "not run: one sequence without a mask: every key is everybody's" == notes["suffix"]
 
 
 def test_the_seed_of_a_case_is_its_own_and_repeats() -> None:

@@ -12,6 +12,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,15 @@ from typing import Any
 import canary_examples
 import store_examples as examples
 from sealing import seal_run
+from securesystemslib.signer import CryptoSigner
 from sqlalchemy import Boolean, Connection, DateTime, Double, MetaData, Table, insert
 
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Case
+from qualify.facts.people import AuditEntry, Comment, HoldAction, Revocation, SignOff
 from qualify.facts.run import Record
+from qualify.seal.duel_form import seal_duel
+from qualify.seal.keys import with_public
 from qualify.store import Store
 
 FOLDER = Path(__file__).with_name("dumps")
@@ -33,8 +38,37 @@ def fill(store: Store) -> None:
     """Something in every table."""
     fill_runs(store)
     store.add_selftest(examples.selftest())
+    duel = examples.duel()
+    store.add_duel(duel, seal_duel(duel, with_public(CryptoSigner.generate_ed25519(), "a new key")))
     store.accept(Baseline(**canary_examples.BASELINE, run_id=examples.run(1).id))
     canary_examples.fill(store)
+    fill_people(store)
+    fill_deletions(store)
+
+
+def fill_deletions(store: Store) -> None:
+    """A run that is no longer there."""
+    store.begin(examples.run(9))
+    store.remove_run(examples.run(9).id, by="jane", how="qualify db prune --keep-days 9", reason=examples.HOSTILE)
+
+
+def fill_people(store: Store) -> None:
+    """Two sign-offs, one of them revoked, two comments, and what was done about a hold."""
+    entry = AuditEntry(who="jane", how="command", address="", action="sign", subject="run", allowed=True)
+    facts: dict[str, Any] = {"sealed": True, "verdict": "PASS", "by": "jane", "at": canary_examples.THREE}
+    for role in ("release", "kernel"):
+        signed = SignOff(id=0, run_id=examples.run(1).id, sha256="ab" * 32, role=role, reason=examples.HOSTILE, **facts)
+        stored = store.people.sign(signed, entry)
+    ended = Revocation(by="joe", reason="wrong run", at=canary_examples.THREE)
+    store.people.revoke(stored.id, ended, replace(entry, action="revoke"))
+    said: dict[str, Any] = {"id": 0, "by": "jane", "text": examples.HOSTILE, "at": canary_examples.THREE}
+    store.people.comment(Comment(run_id=examples.run(2).id, case_id="", **said), replace(entry, action="comment"))
+    store.people.comment(Comment(run_id=None, case_id=examples.case(0).id, **said), replace(entry, action="comment"))
+    for hold in store.canaries.holds():
+        action = HoldAction(
+            id=0, hold_id=hold.id, kind="acknowledge", by="jane", reason="seen", at=canary_examples.THREE
+        )
+        store.people.act(action, replace(entry, action="acknowledge"))
 
 
 def fill_runs(store: Store) -> None:

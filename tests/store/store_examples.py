@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from qualify.facts.case import Case, Workload
+from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, Ratio
 from qualify.facts.environment import Environment
 from qualify.facts.outcome import (
     Crashed,
@@ -23,6 +24,7 @@ from qualify.facts.outcome import (
     Value,
     Witness,
 )
+from qualify.facts.placement import Placement
 from qualify.facts.run import Record, Run
 from qualify.facts.selftest import Alarm, CorrectKernel, Detection, PlantedFault, SelfTest
 from qualify.facts.stack import Ceilings, Component, Device, Stack
@@ -129,6 +131,7 @@ def run(number: int = 0, **changes: object) -> Run:
         code={"flash-attn": {"csrc/ü.cu": "ab" * 32}, "mine": {}},
         terms={"flash-attn": {"accuracy.bf16": "bf16", "witness.may_match": "ü.*\nmemcpy"}, "mine": {}},
         environments={name: Environment(python=f"/opt/{name}/bin/python") for name in ("Next", "next", "old")},
+        placement=Placement(node="ü1", spread="shard", cards=("GPU-1", "GPU-2"), fleet="f1", attempt=2),
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -237,6 +240,9 @@ def evidence(**changes: object) -> Evidence:
         peak_temporary_bytes=0,
         wall_s=1.5,
         attempt=1,
+        output_digest="ab" * 32,
+        inputs_digest="cd" * 32,
+        device_uuid="GPU-2",
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -245,7 +251,15 @@ def bare_evidence() -> Evidence:
     """As little as a case that ran can leave."""
     witness = Witness(state="unproven", reason="no profiler", expected=(), launches=(), calls=0)
     return evidence(
-        findings=(), statistics=(), witness=witness, timing=None, peak_temporary_bytes=None, first_call_us=NAN
+        findings=(),
+        statistics=(),
+        witness=witness,
+        timing=None,
+        peak_temporary_bytes=None,
+        first_call_us=NAN,
+        output_digest="",
+        inputs_digest="",
+        device_uuid="",
     )
 
 
@@ -259,9 +273,9 @@ def outcomes() -> list[Outcome]:
         Substituted(evidence=evidence(attempt=2)),
         Refused(by="plan", reasons=("head_dim=320 > 256 (flash-attn-3 claims ≤ 256)", HOSTILE)),
         Refused(by="library", reasons=()),
-        Crashed(stage="call", error="SIGSEGV", log=HOSTILE, attempt=1, findings=findings()),
+        Crashed(stage="call", error="SIGSEGV", log=HOSTILE, attempt=1, findings=findings(), device_uuid="GPU-2"),
         Crashed(stage="load", error="ImportError", log="", attempt=2),
-        TimedOut(stage="timing", limit_s=60.0, attempt=1, findings=findings()),
+        TimedOut(stage="timing", limit_s=60.0, attempt=1, findings=findings(), device_uuid="GPU-2"),
         TimedOut(stage="call", limit_s=INFINITY, attempt=1),
         NotRun(reason="interrupted"),
     ]
@@ -295,3 +309,66 @@ def selftest() -> SelfTest:
             CorrectKernel(name="exp2", does="exp2", runs=144, alarms=(alarm, alarm)),
         ),
     )
+
+
+def ratio(**changes: object) -> Ratio:
+    """Two per cent slower."""
+    base = Ratio(
+        verdict="SLOWER",
+        change=0.02,
+        low=0.015,
+        high=0.026,
+        a_us=100.0,
+        b_us=102.0,
+        pairs=5,
+        quads=10,
+        detectable=0.014,
+        margin=0.01,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def duel(number: int = 1, **changes: object) -> Duel:
+    """Two cells, one of which was timed in two ways."""
+    timed = DuelCell(
+        name=case(0).cell,
+        a=case(0).id,
+        b=f"{case(0).id}@next",
+        phase="decode",
+        verdict="SLOWER",
+        reason="",
+        way="graph",
+        ratios={"graph": ratio(), "host": ratio(verdict="AMBIGUOUS", change=-0.5)},
+        thrown_away=3,
+        planted=0.25,
+        notes=(HOSTILE,),
+    )
+    failed = replace(
+        timed, name=case(1).cell, verdict="INCONCLUSIVE", reason=HOSTILE, way=None, ratios={}, planted=0.0, notes=()
+    )
+    quad = DuelQuad(a_us=(1.5, 2.0), b_us=(1.0, 2.5))
+    pairs = tuple(
+        DuelPair(way=way, pair=at, quads=(quad,), thrown_away=at, confirming=at > 0)
+        for way in ("graph", "host")
+        for at in (0, 1)
+    )
+    base = Duel(
+        id=f"duel-20261120T23450{number}Z-00000{number}",
+        matrix="smoke",
+        matrix_hash="ab" * 32,
+        select=HOSTILE,
+        a="here",
+        b="next",
+        null=False,
+        device=stack().device.variant,
+        device_uuid=stack().device.uuid,
+        stack_a=stack(),
+        stack_b=stack(driver="581.1"),
+        started_at=STARTED,
+        finished_at=STARTED + timedelta(seconds=90),
+        complete=True,
+        least_pairs=5,
+        cells=(timed, failed),
+        samples={timed.name: pairs},
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]

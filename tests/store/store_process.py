@@ -63,6 +63,7 @@ def judge_all(address: str, runs: int) -> None:
     """Gives the verdict on every run and writes a report, again and again until that many runs are complete."""
     from qualify.cards.load import load_kernels
     from qualify.judge.judged import judge
+    from qualify.report.beside import beside_of
     from qualify.report.files import write_report
 
     kernels, judged = load_kernels(), []
@@ -70,7 +71,7 @@ def judge_all(address: str, runs: int) -> None:
         while len(judged) < runs or any(one.run.state != "completed" for one in judged):
             judged = [judge(store, run.id, kernels, now=examples.STARTED) for run in store.runs()]
             for one in judged[:1]:
-                write_report(Path(folder) / one.run.id, one.run, one.records, one.conclusion, one.selftest)
+                write_report(Path(folder) / one.run.id, one.run, one.records, one.conclusion, beside_of(one))
     print(sum(one.conclusion.counts["outcomes"]["measured"] for one in judged))
 
 
@@ -107,7 +108,12 @@ def prune_all(address: str, runs: int) -> None:
     with Store.open(address) as store:
         _wait()
         for number in range(runs, 0, -1):
-            print("gone" if store.remove_run(examples.run(number).id) else "accepted", flush=True)
+            print(
+                "gone"
+                if store.remove_run(examples.run(number).id, by="jane", how="prune", reason="old")
+                else "accepted",
+                flush=True,
+            )
 
 
 def main() -> None:

@@ -12,8 +12,9 @@ import store_examples
 from canary_examples import THREE, due, lead, letter, own, result
 
 from qualify.errors import LeaseLost
-from qualify.facts.canary import Served, Watched
-from qualify.store import Store
+from qualify.facts.canary import Lease, Served, Watched
+from qualify.store import Store, canaries, fires, outbox
+from qualify.store.clock import now_of
 
 SHORT_S = 0.2
 
@@ -232,7 +233,7 @@ def test_a_fire_tells_what_it_ran_on(store: Store) -> None:
 def test_holds_end_with_a_newer_pass(store: Store) -> None:
     """A hold stays until the same canary passes later on the same node and variant; a second one is the same hold."""
     lease = lead(store)
-    days = [THREE + timedelta(days=number) for number in range(6)]
+    days = [THREE + timedelta(days=number - 9) for number in range(6)]
 
     def ends(at: datetime, node: str = "n", **changes: object) -> int:
         (fire_id,) = store.canaries.file(lease, [due(at=at, canary=str(changes.pop("canary", "nightly")))])
@@ -341,3 +342,45 @@ def test_watched_stacks_come_back(store: Store) -> None:
     store.canaries.watch(own(store, "m"), [other], [])
     assert [changed] == store.canaries.watched(lease.name)
     assert {"m": other, "n": changed} == {item.node: item for item in store.canaries.watched()}
+
+
+def test_what_a_wrong_clock_filed_does_not_wait_for_days(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fire and an alert of three days ahead are taken when the clock is right again; a wait of an hour is kept."""
+    lease = lead(store)
+    ahead(monkeypatch, timedelta(days=3))
+    (fire_id,) = store.canaries.file(lease, [due(at=store.canaries.now())])
+    assert store.canaries.take(lease, "node") is not None
+    store.canaries.finish(lease, fire_id, result(advice="hold"), [letter(kind="hold")])
+    (second,) = store.canaries.file(lease, [due(at=store.canaries.now())])
+    monkeypatch.undo()
+    taken = store.canaries.take(lease, "node")
+    assert taken is not None
+    assert second == taken.id
+    assert [fire_id] == [alert.fire_id for alert in store.canaries.claim_alerts(10, 60)]
+    store.canaries.put_back(lease, second, "later", 3600)
+    assert store.canaries.take(lease, "node") is None
+
+
+def test_a_pass_from_the_future_hides_no_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passed under a wrong clock keeps no later hold away; a hold from the future is released by a pass."""
+    lease = lead(store)
+    for advice in ("promote", "hold"):
+        ahead(monkeypatch, timedelta(days=3))
+        fire(store, lease, advice)
+        monkeypatch.undo()
+        now = "hold" if advice == "promote" else "promote"
+        fire(store, lease, now)
+        assert (1 if now == "hold" else 0) == len(store.canaries.holds())
+
+
+def ahead(monkeypatch: pytest.MonkeyPatch, by: timedelta) -> None:
+    """The database's clock is wrong by so much."""
+    for module in (canaries, fires, outbox):
+        monkeypatch.setattr(module, "now_of", lambda connection: now_of(connection) + by)
+
+
+def fire(store: Store, lease: Lease, advice: str) -> None:
+    """A fire that ends with that advice."""
+    (fire_id,) = store.canaries.file(lease, [due(at=store.canaries.now())])
+    assert store.canaries.take(lease, "node", only=fire_id) is not None
+    store.canaries.finish(lease, fire_id, result(advice=advice), [])

@@ -14,6 +14,7 @@ from cli_process import call
 from stored_runs import MATRIX, store_run
 
 from qualify.errors import StoreError
+from qualify.facts.baseline import Baseline
 from qualify.facts.run import Record
 from qualify.store import Store, tables
 from qualify.store.mapping import lengths_from_text
@@ -34,6 +35,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.add_cases(RUN.id, planned)
         pairs = zip(planned, examples.outcomes(), strict=True)
         store.add(RUN.id, [Record(case=case, outcome=outcome) for case, outcome in pairs])
+        facts = {"accepted_by": "jane", "reason": "r", "accepted_at": RUN.started_at}
+        store.accept(Baseline(matrix=RUN.matrix, variant=STACK.device.variant, run_id=RUN.id, **facts))
     return path
 
 
@@ -99,6 +102,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a number as a date": (lambda path: _change(path, "UPDATE runs SET started_at = -1"), "is damaged"),
     "JSON cut off": (lambda path: _change(path, "UPDATE cases SET spans = '[1'"), "is damaged"),
     "JSON of another shape": (lambda path: _change(path, """UPDATE findings SET "values" = '[1]'"""), "is damaged"),
+    "a number among promises": (
+        lambda path: _change(path, """UPDATE runs SET terms = '{"x":5}'"""),
+        "the terms of a run",
+    ),
+    "a list in place of waivers": (
+        lambda path: _change(path, "UPDATE baselines SET waivers = '[1]'"),
+        "the waivers of a baseline",
+    ),
     "lengths without end": (
         lambda path: _change(path, "UPDATE cases SET seqlens_q = '8192x99999999999'"),
         "is damaged",

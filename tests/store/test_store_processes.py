@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
-import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import store_examples as examples
-from cli_process import call
+from cli_process import Begun, call
 from store_process import record
 
-import qualify
 from qualify.store import Store
 
 SCRIPT = Path(__file__).with_name("store_process.py")
@@ -23,10 +20,8 @@ RUNS = 40
 
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(qualify.__file__).parents[1])}
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    return Begun(*arguments, script=SCRIPT, cwd=SCRIPT.parent, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def test_eight_writers_while_gates_and_reports_read(address: str, tmp_path: Path) -> None:

@@ -29,6 +29,20 @@ def test_records_are_in_plan_order(planned: Store) -> None:
     assert expected == planned.records(RUN.id)
 
 
+def test_equal_parts_of_two_runs_are_one_object(store: Store) -> None:
+    """Records that are read like others share their cases; names that repeat are one text: a gate of 50,000 cases."""
+    for number in (1, 2):
+        store.begin(examples.run(number))
+        store.add_cases(examples.run(number).id, examples.cases(4))
+        store.add(examples.run(number).id, [examples.simple(case) for case in examples.cases(3)])
+    first = store.records(examples.run(1).id)
+    second = store.records(examples.run(2).id, "times", like=first[:3])
+    assert [record.case for record in first] == [record.case for record in second]
+    assert [True] * 3 + [False] == [one.case is other.case for one, other in zip(first, second, strict=True)]
+    assert first[3].case is not second[3].case
+    assert first[3].case.kernel is second[3].case.kernel
+
+
 def test_done_leaves_out_what_was_not_run(planned: Store) -> None:
     """A case whose last outcome is NotRun is to be run by --resume; one with any other outcome is not."""
     ran, skipped, resumed = (examples.case(number) for number in range(3))

@@ -23,6 +23,7 @@ from qualify.store.retention import holds
 from qualify.store.tables import metadata, runs
 
 NOW = datetime.now(UTC)
+NOTE = {"by": "jane", "how": "prune", "reason": "old"}
 OF_RUNS = ("runs", "ceilings", "matmul_ceilings", "cases", "outcomes", "findings", "statistics", "launches", "samples")
 
 
@@ -59,7 +60,7 @@ def test_a_run_goes_with_all_that_belongs_to_it(address: str) -> None:
         before = _counts(address)
         dumps.fill_runs(store)
         assert [] == [name for name, count in _counts(address).items() if count == before[name]]
-        assert [True, True, False] == [store.remove_run(examples.run(number).id) for number in (1, 2, 1)]
+        assert [True, True, False] == [store.remove_run(examples.run(number).id, **NOTE) for number in (1, 2, 1)]
         assert before == _counts(address)
         assert 2 == len(store.records(examples.run(3).id))
 
@@ -105,7 +106,7 @@ def test_a_held_run_stays(store: Store, empty_store: str, signed: Table) -> None
     before = NOW - timedelta(days=30)
     assert ([second], [first]) == _ids(store.old_runs(before, 0))
     _sign(empty_store, signed, second)
-    assert [False, False] == [store.remove_run(first), store.remove_run(second)]
+    assert [False, False] == [store.remove_run(first, **NOTE), store.remove_run(second, **NOTE)]
     assert 2 == len(store.runs())
 
 
@@ -132,7 +133,7 @@ def test_a_baseline_that_is_being_accepted_holds_its_run(store: Store) -> None:
     with ThreadPoolExecutor() as pool:
         with store._database.writing() as connection:
             assert retention.lock(connection, run_id)
-            removing = pool.submit(store.remove_run, run_id)
+            removing = pool.submit(store.remove_run, run_id, **NOTE)
             with pytest.raises(TimeoutError):
                 removing.result(timeout=0.3)
             insert_baseline(connection, _baseline(run_id))
@@ -145,11 +146,11 @@ def test_a_run_that_is_being_removed_cannot_be_accepted(store: Store) -> None:
     run_id = _ended(store, 1, 40)
     with ThreadPoolExecutor() as pool:
         with store._database.writing() as connection:
-            assert retention.remove(connection, run_id)
+            assert retention.remove(connection, run_id, **NOTE)
             accepting = pool.submit(store.accept, _baseline(run_id))
             with pytest.raises(TimeoutError):
                 accepting.result(timeout=0.3)
-        with pytest.raises(UsageError, match=f"no run '{run_id}'"):
+        with pytest.raises(UsageError, match=f"run {run_id} of m was deleted on .* by jane with `prune`: old"):
             accepting.result(timeout=20)
     assert ([], []) == (store.runs(), store.baselines())
 
@@ -179,7 +180,7 @@ def test_every_reference_to_a_run_belongs_to_it_or_holds_it(address: str) -> Non
         if key["referred_table"] == "runs"
     }
     engine.dispose()
-    assert {"ceilings", "matmul_ceilings", "run_environments", "cases", "seals"} | {
+    assert {"ceilings", "matmul_ceilings", "run_environments", "cases", "seals", "comments"} | {
         column.table.name for column in holds()
     } == referring
 

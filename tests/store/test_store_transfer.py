@@ -24,14 +24,18 @@ from cli_process import call
 from sqlalchemy import create_engine, select
 
 from qualify.errors import InfrastructureError, StoreError, UsageError
+from qualify.facts.case import Case
+from qualify.facts.duel import Duel
 from qualify.facts.outcome import Outcome
+from qualify.facts.people import Comment, SignOff
 from qualify.facts.run import Run
 from qualify.masks import Mask
 from qualify.store import Store, tables
+from qualify.store.archive import Moved
 from qualify.store.database import parse
 from qualify.store.retention import holds
 from qualify.store.tables import metadata
-from qualify.store.transfer import FORMAT, Moved, RunArchive, read
+from qualify.store.transfer import FORMAT, read
 
 RUN = examples.run(1).id
 ATTEMPTS = len(examples.outcomes()) + 1
@@ -44,6 +48,8 @@ SHAPES = {
     "qualify.export/6": "14438520ef3e",
     "qualify.export/7": "4cf78f10c610",
     "qualify.export/8": "41de83ee6b73",
+    "qualify.export/9": "99363ce1fede",
+    "qualify.export/10": "cbd5c47ccd68",
 }
 
 
@@ -60,10 +66,8 @@ def _shape(kind: Any) -> Any:
 
 
 def test_other_records_are_another_format() -> None:
-    """Where a field of Run, Case or Outcome changed, VERSION in transfer.py is raised, and its shape added here."""
-    shape = json.dumps(
-        [_shape(kind) for kind in (Run, *typing.get_args(typing.get_type_hints(RunArchive)["cases"]), Outcome)]
-    )
+    """Where a field of one of these records changed, VERSION in transfer.py is raised, and its shape added here."""
+    shape = json.dumps([_shape(kind) for kind in (Run, Case, Outcome, Duel, SignOff, Comment)])
     assert SHAPES[FORMAT] == hashlib.sha256(shape.encode()).hexdigest()[:12]
 
 
@@ -91,7 +95,7 @@ def test_a_run_comes_back_through_both_databases(filled: Store, new_postgres: st
     """SQLite to PostgreSQL to SQLite: the same bytes each time, and the same records."""
     files = [tmp_path / f"{number}.gz" for number in range(3)]
     first = filled.export_run(RUN, files[0])
-    assert Moved(run=RUN, cases=ATTEMPTS, outcomes=ATTEMPTS, sha256=first.sha256, new=False) == first
+    assert Moved(run=RUN, cases=ATTEMPTS, outcomes=ATTEMPTS, sha256=first.sha256, new=False, signoffs=2) == first
     for number, address in enumerate((new_postgres, str(tmp_path / "last.db"))):
         with Store.open(address) as store:
             store.begin(examples.run(3))
@@ -116,8 +120,11 @@ def _rows(address: str) -> dict[str, list[str]]:
 
 
 def _of_a_run() -> set[str]:
-    """The tables that hold something of a run: its own row, its parts, and its stack; not those that hold the run."""
-    holders = {column.table for column in holds()}
+    """The tables that hold something of a run: its own row, its parts, and its stack.
+
+    What people say, duels and baselines stand beside it: tests of their own say how they travel.
+    """
+    holders = {*(column.table for column in holds()), tables.comments, tables.duels}
     found = {tables.runs, tables.stacks}
     for table in metadata.sorted_tables:  # a table comes after those that it refers to
         if table not in holders and {key.column.table for key in table.foreign_keys} & found:
@@ -181,7 +188,7 @@ def test_a_file_of_format_5_keeps_its_masks(file: Path, chunk: int) -> None:
     _changed(file, older)
     pattern: Any = "chunked" if chunk else ""
     expected = Mask(causal=True, window=(9, 0), pattern=pattern, size=chunk)
-    assert {expected} == {case.workload.mask for case in read(file).cases}
+    assert {expected} == {case.workload.mask for case in read(file).run.cases}
 
 
 def test_a_file_of_format_6_has_no_environments(file: Path) -> None:
@@ -193,10 +200,10 @@ def test_a_file_of_format_6_has_no_environments(file: Path) -> None:
         lines[:] = [line for line in lines if line]
         del lines[-1]  # its seal
 
-    cases = read(file).cases
+    cases = read(file).run.cases
     _changed(file, older)
-    assert {} == read(file).run.environments
-    assert cases == read(file).cases
+    assert {} == read(file).run.run.environments
+    assert cases == read(file).run.cases
 
 
 def test_a_run_that_only_began_travels(address: str, tmp_path: Path) -> None:
@@ -215,8 +222,9 @@ def _line_of(lines: list[Any], what: str) -> Any:
 
 
 def _changed(file: Path, change: Callable[[list[Any]], object], *, digest: bool = True) -> None:
-    """Writes the file again with other lines, and with a digest that fits them."""
+    """Writes the file again with other lines, and with a digest that fits them; without what people said."""
     lines = [json.loads(line) for line in _lines(file)][:-1]
+    lines = [line for line in lines if not {"signoff", "comment"} & line.keys()]
     change(lines)
     body = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
     trailer = {"sha256": hashlib.sha256(body if digest else b"").hexdigest()}
@@ -298,7 +306,7 @@ def examples_outcome() -> dict[str, Any]:
 
 def test_a_place_that_cannot_be_written(filled: Store, tmp_path: Path) -> None:
     """The message names it, the run is still stored, and nothing is left behind."""
-    with pytest.raises(InfrastructureError, match=r"--out .*none/x.gz: the run cannot be written there \(No such file"):
+    with pytest.raises(InfrastructureError, match=r"none/x.gz: the evidence cannot be written there \(No such file"):
         filled.export_run(RUN, tmp_path / "none" / "x.gz")
     (tmp_path / "folder").mkdir()
     with pytest.raises(InfrastructureError, match="it is a folder"):
@@ -319,11 +327,12 @@ def test_the_commands(filled: Store, new_postgres: str, tmp_path: Path) -> None:
     (tmp_path / "run.gz").write_bytes((tmp_path / "run.gz").read_bytes()[:200])
     damaged = call("db", "import", "run.gz", cwd=tmp_path)
     assert (2, "") == (damaged.code, damaged.out)
-    assert damaged.err.startswith("qualify: run.gz: it is no exported run, or it was cut off or damaged")
+    assert damaged.err.startswith("qualify: run.gz: it is no exported run or duel, or was cut off or damaged")
     named = call("db", "export", RUN[:9], "--db", "filled.db", cwd=tmp_path)
     assert (0, "") == (named.code, named.err)
     assert named.out.startswith(f"{RUN}.jsonl.gz: run {RUN}, ")
-    evidence = b"".join(_lines(tmp_path / f"{RUN}.jsonl.gz")[1:-2])
+    kinds = (b'{"case":', b'{"of":', b'{"run":')
+    evidence = b"".join(line for line in _lines(tmp_path / f"{RUN}.jsonl.gz") if line.startswith(kinds))
     assert hashlib.sha256(evidence).hexdigest() == out.data["sha256"]
     unknown = call("db", "export", "2020", "--out", "x.gz", "--db", "filled.db", cwd=tmp_path)
     assert (2, "") == (unknown.code, unknown.out)
@@ -360,6 +369,6 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path, store: Store, kind: str) 
         with pytest.raises(UsageError, match=f"it is a {kind}, and only a regular file is read"):
             store.import_run(path)
         store.begin(examples.run(1))
-        with pytest.raises(InfrastructureError, match=f"it is a {kind}, and the run would replace it"):
+        with pytest.raises(InfrastructureError, match=f"it is a {kind}, which would be replaced"):
             store.export_run(RUN, path)
         assert not path.is_file()

@@ -99,5 +99,5 @@ def test_leases_of_runs_are_not_the_canary_services(planned: Store) -> None:
     assert planned.canaries.acquire("canary", "a", 60) is not None
     assert ["canary"] == [lease.name for lease in planned.canaries.leases()]
     planned.release(RUN.id)
-    assert planned.remove_run(RUN.id)
+    assert planned.remove_run(RUN.id, by="jane", how="prune", reason="old")
     assert planned.writer(RUN.id) is None

@@ -75,7 +75,7 @@ def only(changes: tuple[Change, ...]) -> tuple[str, str]:
             PASSED,
             Crashed(stage="call", error="SIGSEGV", log="", attempt=1),
             "regression",
-            "new failure: crashed in call",
+            "new failure: crashed in its call",
         ),
     ],
 )
@@ -89,7 +89,7 @@ def test_verdicts(before: Outcome, after: Outcome, bucket: str, detail: str) -> 
 def test_equal_runs_differ_in_nothing() -> None:
     """The same run twice."""
     found = compared(PASSED, PASSED)
-    assert [(), (), (), (), ()] == [found.stack, *(changes for _, changes in found.topics())]
+    assert [(), (), (), (), (), ()] == [found.stack, *(changes for _, changes in found.topics())]
     assert {"regression": 0, "suspicious": 0, "insufficient data": 0, "none": 1} == found.cases
 
 
@@ -148,6 +148,34 @@ def test_another_grid_is_shown_before_and_after() -> None:
     (change,) = compared(launched(HOPPER), launched(replace(HOPPER, grid=None))).kernels
     assert ("1 x grid 132x1x1 block 128x1x1",) == change.before
     assert ("1 x grid unknown block 128x1x1",) == change.after
+
+
+def test_other_registers_of_the_same_kernel_are_a_note() -> None:
+    """Another compiler gives the same name other registers: shown, with both sides, and no policy forbids it."""
+    before, after = launched(HOPPER), launched(replace(HOPPER, registers=255, shared_bytes=1024))
+    comparison = compared(before, after)
+    (change,) = comparison.kernels
+    told = "same name, other registers: 168 → 255 a thread; other shared memory: 0 → 1024 bytes a block"
+    assert ("none", told) == (change.bucket, change.detail)
+    assert ("168 registers, 0 bytes shared",) == change.before
+    assert ("255 registers, 1024 bytes shared",) == change.after
+    conclusion = conclude([make_record(after)], Rules(matrix=make_matrix().card, patterns={}, partial=False))
+    assert () == forbid_drift(conclusion, comparison, Drift(kernels="fail"))[1]
+
+
+def test_another_grid_names_other_registers_too() -> None:
+    """One change, which says both; a trace that does not tell registers is no change of them."""
+    (change,) = compared(launched(HOPPER), launched(replace(HOPPER, grid=(64, 1, 1), registers=255))).kernels
+    told = "the same kernel is launched in another grid; other registers: 168 → 255 a thread"
+    assert ("suspicious", told) == (change.bucket, change.detail)
+    assert () == compared(launched(HOPPER), launched(replace(HOPPER, registers=None, shared_bytes=None))).kernels
+
+
+def test_of_several_kernels_the_one_is_named_whose_registers_changed() -> None:
+    """By its name, because there are two."""
+    other = replace(AMPERE, registers=64)
+    (change,) = compared(launched(HOPPER, AMPERE), launched(HOPPER, other)).kernels
+    assert "same name, other registers: flash_fwd_kernel<x> 168 → 64 a thread" == change.detail
 
 
 def test_auxiliary_kernels_are_no_drift() -> None:
@@ -403,3 +431,38 @@ def test_forbidden_drift_that_cannot_be_decided_is_no_verdict() -> None:
     rules = Rules(matrix=make_matrix().card, patterns={}, partial=False)
     conclusion, _ = forbid_drift(conclude(new.records, rules), compare(old, new), Drift(numbers="fail"))
     assert ("INCONCLUSIVE", 5) == (conclusion.verdict, conclusion.exit_code)
+
+
+BITS = {"output_digest": "ab" * 32, "inputs_digest": "ef" * 32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "run", "expected"),
+    [
+        ({}, {}, []),
+        ({"output_digest": ""}, {}, []),
+        ({"output_digest": "cd" * 32, "inputs_digest": "00" * 32}, {}, []),
+        ({"output_digest": "cd" * 32}, {}, [("suspicious", "on the same stack")]),
+        (
+            {"output_digest": "cd" * 32},
+            {"stack": make_stack(driver="600")},
+            [("none", "on another stack")],
+        ),
+        ({"output_digest": "cd" * 32}, {"code": {"under-test": {"a": "1"}}}, [("none", "or by other code")]),
+        (
+            {"output_digest": "cd" * 32},
+            {"terms": {"under-test": {"claims.deterministic": "false"}}},
+            [("none", "claims no determinism")],
+        ),
+    ],
+)
+def test_other_bits_of_equal_inputs_are_told(changes: Any, run: Any, expected: Any) -> None:
+    """Suspicious only where nothing changed that may change them; never where inputs differ or nobody took digests."""
+    found = compared(evidence(**BITS), evidence(**(BITS | changes)), **run)
+    assert [bucket for bucket, _ in expected] == [change.bucket for change in found.bits]
+    for (_, words), change in zip(expected, found.bits, strict=True):
+        assert (words in change.detail, BITS["output_digest"], changes["output_digest"]) == (
+            True,
+            change.before,
+            change.after,
+        )

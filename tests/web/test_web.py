@@ -5,23 +5,58 @@ from __future__ import annotations
 import re
 import socket
 import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from web_examples import HOSTILE
+from web_examples import DUEL, HOSTILE
 
 from qualify.facts.canary import own_lease
 from qualify.store import Store
 from qualify.web.metrics import exposition
 from qualify.web.site import Site
 
-PAGES = ("/", "/runs/latest", "/canaries", "/canaries/nightly")
+PAGES = (
+    "/",
+    "/runs",
+    "/runs/latest",
+    "/runs/latest/decision",
+    "/compare",
+    "/models",
+    "/models/toy.tp1",
+    "/kernels",
+    "/kernels/tiled-torch",
+    "/cases/toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch",
+    "/findings",
+    "/waivers",
+    "/stacks",
+    "/duels",
+    f"/duels/{DUEL}",
+    "/canaries",
+    "/canaries/nightly",
+    "/holds",
+    "/holds/1",
+    "/fleets",
+    "/selftest",
+    "/login",
+)
+
+
+def judged(served):
+    """The list of runs, once every verdict is at hand."""
+    for _ in range(100):
+        data = served.get("/runs.json").data
+        if all(run["verdict"] for run in data["runs"]):
+            return data
+        time.sleep(0.1)
+    raise AssertionError("the runs were never judged")
 
 
 def test_list_of_runs(served):
     """Every run with its verdict, newest first, with links to its report and to what changed since the one before."""
-    page, data = served.get("/"), served.get("/runs.json").data
+    data = judged(served)
+    page = served.get("/runs")
     assert "qualify.runs/1" == data["schema"]
     assert set(served.runs) == {run["run"] for run in data["runs"]}
     assert {"PASS", "FAIL", "INCONCLUSIVE"} == {run["verdict"] for run in data["runs"]}
@@ -29,16 +64,21 @@ def test_list_of_runs(served):
         assert f'href="/runs/{run}"' in page.text
     assert "/against/" in page.text
     assert 1 == len(served.get("/runs.json?limit=1").data["runs"])
-    assert 'href="/?limit=4"' in served.get("/?limit=1").text
+    assert 'href="/runs?offset=1&amp;limit=1"' in served.get("/runs?limit=1").text
+    assert data["runs"][1:2] == served.get("/runs.json?limit=1&offset=1").data["runs"]
 
 
 def test_report_is_that_of_the_command(served, tmp_path):
-    """The same page and the same JSON as `qualify report` writes."""
+    """The same JSON as `qualify report` writes, and the same page within the navigation and the footer of the site."""
     from cli_process import call
 
     run = served.runs[1]
     call("report", run, "--db", served.address, "--out", tmp_path, cwd=tmp_path)
-    assert (tmp_path / run / "report.html").read_text() == served.get(f"/runs/{run}").text
+    page = served.get(f"/runs/{run}").text
+    beside = r'<nav class="site".*?</nav>\n|<section id="signoffs".*?</section>\n|<footer>.*?</footer>'
+    alone = (tmp_path / run / "report.html").read_text()
+    assert f'href="/runs/{run}/decision"' in page
+    assert re.sub(beside, "", alone, flags=re.DOTALL) == re.sub(beside, "", page, flags=re.DOTALL)
     assert (tmp_path / run / "report.json").read_text() == served.get(f"/runs/{run}.json").text
 
 
@@ -70,6 +110,22 @@ def test_canaries(served):
     assert served.get("/canaries/nightly.json").data["fires"] == data["fires"]
 
 
+def test_fleets(served):
+    """Cards with their state, nodes by stack, and a metric for each card."""
+    page, data = served.get("/fleets"), served.get("/fleets.json").data
+    (fleet,) = data["fleets"]
+    assert ("qualify.fleets/1", 0.5, False) == (data["schema"], fleet["coverage"], fleet["enough"])
+    assert {"COVERED": 1, "LOST": 1} == {state: count for state, count in fleet["counts"].items() if count}
+    assert [["n1"]] == [stack["nodes"] for stack in fleet["stacks"]]
+    assert "1 of 2 cards covered (50.0%)" in page.text
+    assert f'href="/runs/{served.runs[0]}"' in page.text
+    metrics = served.get("/metrics").text
+    assert 'qualify_fleet_coverage_ratio{matrix="serving"} 0.5' in metrics
+    assert 'qualify_fleet_card_covered{device="GPU-1",matrix="serving",node="n1"} 1.0' in metrics
+    assert 'qualify_fleet_cards{matrix="serving",state="LOST"} 1.0' in metrics
+    assert 'qualify_fleet_card_qualified{device="GPU-2"' in metrics
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_hostile_names_are_text(served, path):
     """A name with markup is shown, never obeyed."""
@@ -93,6 +149,17 @@ def test_headers(served, path):
     assert "server" not in {name.lower() for name in reply.headers}
 
 
+def test_a_case_is_drawn_over_its_runs(served):
+    """A mark with its verdict for each run, which leads to the run; the table beneath has as many rows."""
+    page = served.get("/cases/toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch").text
+    runs = {
+        run["run"] for run in served.get("/cases/toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch.json").data["history"]
+    }
+    figure = page.partition("<figure")[2].partition("</figure>")[0]
+    assert runs == {run for run in runs if f'href="/runs/{run}"' in figure}
+    assert len(runs) == figure.count('class="moment ')
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
@@ -101,9 +168,13 @@ def test_headers(served, path):
         ("/runs/2026", 404, "may be any of 3"),
         ("/runs/latest/against/baseline", 404, "no baseline of serving"),
         ("/canaries/nope", 404, "has not fired here"),
-        ("/?limit=many", 400, "limit must be a number"),
+        ("/runs?limit=many", 400, "a number is missing"),
         ("/docs", 404, "There is no such page."),
-        ("/openapi.json", 404, "There is no such page."),
+        ("/models/nope", 404, "no newest run has the model"),
+        ("/kernels/nope", 404, "no newest run has the kernel"),
+        ("/cases/nope", 404, "no run has a case"),
+        ("/stacks/nope", 404, "no run is of the stack"),
+        ("/holds/99", 404, "there is no hold 99"),
         ("/runs/..%2f..%2fetc%2fpasswd", 404, ""),
         ("/runs/%00", 404, "no run"),
         ("/runs/%3Cscript%3Ealert(1)%3C%2Fscript%3E", 404, ""),
@@ -218,10 +289,18 @@ def test_new_run_is_seen(served, tmp_path):
     (tmp_path / "other.yaml").write_text(MATRIX.replace("matrix: serving", "matrix: other"))
     with Store.open(served.address) as store:
         run = store_run(store, tmp_path / "other.yaml")
-    assert run.id in served.get("/").text
+    assert run.id in served.get("/runs").text
     with Store.open(served.address) as store:
-        store.remove_run(run.id)
-    assert run.id not in served.get("/").text
+        store.remove_run(run.id, by="jane", how="prune", reason="old")
+    assert run.id not in served.get("/runs").text
+
+
+@pytest.mark.parametrize("path", ["/runs.json", "/stacks", "/stacks.csv", "/runs/latest", "/fleets"])
+def test_who_has_a_page_gets_nothing_again(served, path):
+    """A program that asks with the tag of a page that did not change gets 304 and no body."""
+    first = served.get(path)
+    assert 304 == served.get(path, **{"If-None-Match": f'"other", {first.headers["etag"]}'}).status
+    assert first.text == served.get(path, **{"If-None-Match": '"other"'}).text
 
 
 def test_hostile_name_in_the_stack(served):

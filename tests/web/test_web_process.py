@@ -38,12 +38,42 @@ def test_signals(evidence, tmp_path, number, code):
     assert "Traceback" not in err
 
 
+def test_a_program_starts_it(evidence, tmp_path):
+    """With --json one line says where it listens, on which store, and who may read; the site then goes on."""
+    process = start(evidence, "--port", 0, "--json", folder=tmp_path)
+    told = json.loads(process.stdout.readline())
+    assert ("qualify.web/1", "open", False) == (told["schema"], told["access"], told["exposed"])
+    assert evidence == told["store"]
+    assert 200 == urllib.request.urlopen(f"{told['address']}healthz").status
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=20)
+    assert ("", 0) == (out, process.returncode)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--db", "gone.db"), 4, "no such file"),
+        (("--host", "0.0.0.0"), 2, "there is no login"),
+        (("--access", "gone.yaml"), 2, "gone.yaml"),
+    ],
+)
+def test_a_program_learns_why_it_does_not_start(evidence, tmp_path, options, code, words):
+    """One line of JSON with the message and the exit code; people read the same on stderr."""
+    given = () if "--db" in options else ("--db", evidence)
+    ended = call("web", "--port", 0, "--json", *given, *options, cwd=tmp_path)
+    told = json.loads(ended.out)
+    assert (code, code) == (ended.code, told["exit_code"])
+    assert words in told["error"]
+    assert words in ended.err.replace("\n", " ")
+
+
 def test_port_in_use(evidence, tmp_path):
     """One message with the next command, exit code 4."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ended = call("web", "--db", evidence, "--port", taken.getsockname()[1], cwd=tmp_path)
     assert 4 == ended.code
-    assert "Something else probably listens there" in ended.err
+    assert "Something else probably listens there" in ended.err.replace("\n", " ")
     assert "--port" in ended.err
 
 
@@ -64,16 +94,24 @@ def test_no_address(evidence, tmp_path, host):
 
 
 def test_exposed(evidence, tmp_path):
-    """With the word it is served, with a warning; given names are the only ones then, besides loopback's."""
-    process = start(evidence, "--port", 0, "--host", "0.0.0.0", "--expose", "--name", "web", folder=tmp_path)
+    """With a login and the word it is served, with a warning; given names are the only ones, besides loopback's."""
+    made = json.loads(call("access", "token", "jane", "--json", cwd=tmp_path).out)
+    (tmp_path / "access.yaml").write_text(json.dumps({"access": "site", "tokens": [made["entry"]]}))
+    options = ("--port", 0, "--host", "0.0.0.0", "--access", tmp_path / "access.yaml", "--name", "web")
+    refused = call("web", "--db", evidence, *options, cwd=tmp_path)
+    assert (2, True) == (refused.code, "Add --expose" in refused.err)
+    process = start(evidence, *options, "--expose", folder=tmp_path)
     url = process.stdout.readline().strip()
     request = urllib.request.Request(f"{url}healthz", headers={"Host": "web:8321"})
     assert 200 == urllib.request.urlopen(request).status
-    with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example.com"}))
+    for headers, status in (({"Host": "evil.example.com"}, 400), ({}, 401)):
+        with pytest.raises(urllib.error.HTTPError, match=str(status)):
+            urllib.request.urlopen(urllib.request.Request(url, headers=headers))
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {made['token']}"})
+    assert 200 == urllib.request.urlopen(request).status
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
-    assert "warning: everybody who reaches 0.0.0.0 reads all evidence" in err
+    assert "warning: 0.0.0.0 is served without TLS" in err
 
 
 def test_no_store(tmp_path):

@@ -7,20 +7,26 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from cli_process import command, environment
-from stored_runs import MATRIX, OPEN, PASSED, WRONG, make_stack, store_run
+from cli_process import Begun
+from duels import make_cell, make_duel
+from stored_runs import CELL, MATRIX, OPEN, PASSED, WRONG, make_stack, store_run
 
 from qualify.facts.canary import Due, FireResult, Letter, own_lease
 from qualify.facts.comparison import StackChange
+from qualify.facts.duel import DuelVerdict
+from qualify.facts.fleet import Fleet, FleetCard
+from qualify.facts.run import Run
 from qualify.store import Store
 
+DUEL = "duel-20261121T025000Z-000001"
+DUELLED: tuple[DuelVerdict, ...] = ("SLOWER", "SAME", "FASTER", "AMBIGUOUS")
 HOSTILE = "<script>alert(1)</script>'\"&<img src=x onerror=alert(2)>"
 
 
@@ -48,7 +54,16 @@ class Served:
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Reply:
         """One request; redirects are followed."""
-        request = urllib.request.Request(self.url.rstrip("/") + path, method=method, headers=headers)
+        return self.ask(path, method, None, headers)
+
+    def post(self, path: str, data: Any, **headers: str) -> Reply:
+        """One request of a program, whose body is JSON; ``_`` in a header's name stands for ``-``."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.ask(path, "POST", json.dumps(data).encode(), {"Content-Type": "application/json", **named})
+
+    def ask(self, path: str, method: str, body: bytes | None, headers: Mapping[str, str]) -> Reply:
+        """One request; redirects are followed."""
+        request = urllib.request.Request(self.url.rstrip("/") + path, body, dict(headers), method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return Reply(answer.status, dict(answer.headers), answer.read().decode())
@@ -70,12 +85,12 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
         stack=make_stack(torch=f"2.13.0:{'b' * 64}", **{HOSTILE: "1"}),
     )
     undecided = store_run(store, matrix, OPEN, state="interrupted")
-    lease = store.canaries.acquire("canary", "node-1/1", 60)
-    own = store.canaries.acquire(own_lease("canary", HOSTILE), "node-1/1", 60, node=HOSTILE)
-    store.canaries.renew(own, 60, looked_ago_s=90)
+    lease = store.canaries.acquire("canary", "node-1/1", 3600)
+    own = store.canaries.acquire(own_lease("canary", HOSTILE), "node-1/1", 3600, node=HOSTILE)
+    store.canaries.renew(own, 3600, looked_ago_s=90)
     store.canaries.know_schedules(lease, {"nightly": "0 3 * * *"})
     store.canaries.plan(lease, {"nightly": store.canaries.now() + timedelta(hours=1)})
-    store.canaries.renew(lease, 60, f"bad.yaml:1:1: {HOSTILE}")
+    store.canaries.renew(lease, 3600, f"bad.yaml:1:1: {HOSTILE}")
     change = StackChange(component=HOSTILE, kind="distribution", before="1", after=None)
     due = Due(
         canary="nightly",
@@ -101,20 +116,54 @@ def fill(store: Store, folder: Path) -> tuple[str, ...]:
     store.canaries.finish(own, fire.id, result, [Letter(target="oncall", kind="roll back", body={})])
     (alert,) = store.canaries.claim_alerts(1, 60)
     store.canaries.settle_alert(alert.id, "dead", f"HTTP 500 {HOSTILE}")
+    fill_fleet(store, passed.id)
+    fill_duel(store, worse)
     return passed.id, worse.id, undecided.id
+
+
+def fill_duel(store: Store, run: Run) -> None:
+    """A duel with a cell of every verdict, between a hostile environment and the stack of a run."""
+    names = [f"{CELL.format(size)}/{kernel}" for size in (8, 9) for kernel in ("tiled-torch", "torch-cpu-math")]
+    slower, same, faster, open_ = (
+        make_cell(name, change, verdict=verdict)
+        for name, change, verdict in zip(names, (0.08, 0.0, -0.1, 0.01), DUELLED, strict=True)
+    )
+    slower = replace(slower, notes=(f"the card was at its power cap {HOSTILE}",), thrown_away=2)
+    untimed = replace(open_, name="not timed", verdict="INCONCLUSIVE", ratios={}, way=None, reason=f"B: {HOSTILE}")
+    store.add_duel(make_duel(run, slower, same, faster, open_, untimed, id=DUEL, a=HOSTILE, complete=False))
+
+
+def fill_fleet(store: Store, run_id: str) -> None:
+    """A fleet of two cards, one of which is lost."""
+    lease = store.fleets.lead("f-1", "me", 60)
+    usual = Fleet(
+        id="f-1",
+        matrix="serving",
+        matrix_hash="ab" * 32,
+        engine="ray",
+        device="cuda",
+        spread="repeat",
+        least_coverage=0.9,
+        state="running",
+        epoch=0,
+        created_at=store.canaries.now(),
+        finished_at=None,
+        notes=(HOSTILE,),
+    )
+    cards = [
+        FleetCard(node=node, uuid=uuid, name="NVIDIA H100", attempt=1, state="PLANNED")
+        for node, uuid in (("n1", "GPU-1"), (HOSTILE, "GPU-2"))
+    ]
+    store.fleets.plan(lease, usual, cards)
+    covered = replace(cards[0], state="COVERED", run_id=run_id, verdict="PASS")
+    store.fleets.settle(lease, "f-1", [covered, replace(cards[1], state="LOST", reason=HOSTILE)])
+    store.fleets.end(lease, "f-1")
 
 
 def start(address: str, *options: object, folder: Path) -> subprocess.Popen[str]:
     """The real command."""
-    # The background job of a shell ignores Ctrl-C, and so would its children.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    return subprocess.Popen(
-        command("web", "--db", address, *options),
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return Begun(
+        "web", "--db", address, *options, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 

@@ -54,7 +54,7 @@ async def tell(alert: Alert, target: AlertTarget, folder: Path, *, deadline_s: f
 
 
 def _url(text: str) -> httpx2.URL:
-    """The parsed address; what is wrong with it is said without repeating it."""
+    """The parsed address. An error does not repeat the address, which may hold a secret."""
     try:
         url = httpx2.URL(text)
     except (httpx2.InvalidURL, ValueError):

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from qualify.canary.alerts.signing import signed
 from qualify.cards.canary import AlertTarget
 from qualify.facts import codec
-from qualify.facts.canary import Alert, AlertKind, Fire, FireResult
+from qualify.facts.canary import Alert, AlertKind, Fire, FireResult, NodeOutcome
 from qualify.facts.comparison import StackChange
 from qualify.text import one_line
 
@@ -55,7 +55,9 @@ def body_of(fire: Fire, result: FireResult, node: str) -> dict[str, object]:
         "changes": codec.to_data(fire.changes, tuple[StackChange, ...]),
         "matrix": result.matrix,
         "run": result.run_id,
+        "duel": result.duel_id,
         "node": node,
+        "nodes": codec.to_data(result.nodes or (), tuple[NodeOutcome, ...]),
         "variant": result.variant,
         "numerics_only": list(result.numerics_only),
         "scheduled_for": fire.scheduled_for.isoformat(),

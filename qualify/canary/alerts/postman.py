@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from logging import ERROR, WARNING, Logger
 from threading import Event, Thread
 
 from qualify.canary.alerts.delivery import DEADLINE_S, tell
+from qualify.canary.alerts.program import run
 from qualify.canary.alerts.undelivered import Undelivered
 from qualify.cards.load import LoadedCanary
 from qualify.errors import StoreError
@@ -23,7 +25,7 @@ from qualify.store.canaries import Canaries
 BATCH = 20
 """alerts that are told at the same time"""
 CLAIM_S = 60.0
-"""for which nobody else tells them; longer than an attempt and its two transactions"""
+"""for which no other replica may deliver a claimed alert; longer than an attempt and its two transactions"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,19 +58,22 @@ class Postman(Thread):
         self,
         canaries: Canaries,
         cards: Callable[[], Mapping[str, LoadedCanary]],
-        say: Callable[[str], None],
+        log: Logger,
         pace: Pace | None = None,
+        programs: Collection[str] = (),
     ) -> None:
+        """``programs``: paths of those that cards may have run."""
         super().__init__(name="postman", daemon=True)
         self._canaries = canaries
         self._cards = cards
-        self._say = say
+        self._log = log
         self._pace = pace or Pace()
+        self._programs = programs
         self._stopped = Event()
         self._complaint = ""
 
     def run(self) -> None:
-        """Until it is stopped, and one more round: what a fire by hand filed last is told before its process ends."""
+        """Deliver until :meth:`stop`, then once more: a fire by hand files its alert just before its process ends."""
         while not self._stopped.is_set():
             if self._safe_round() < BATCH:
                 self._stopped.wait(self._pace.every_s)
@@ -87,7 +92,7 @@ class Postman(Thread):
             told = 0
             if error.happened != self._complaint:
                 self._complaint = error.happened
-                self._say(f"alerts wait: {error}")
+                self._log.error("alerts wait: %s", error)
         return told
 
     def deliver(self) -> int:
@@ -109,6 +114,7 @@ class Postman(Thread):
 
     async def _tell(self, alert: Alert) -> None:
         name = f"alert {alert.id} of {alert.canary} for {alert.target}"
+        about = {"canary": alert.canary, "fire": alert.fire_id}
         try:
             await self._try(alert)
         except Undelivered as error:
@@ -116,10 +122,10 @@ class Postman(Thread):
             state: AlertState = "dead" if dead else "pending"
             after_s = 0.0 if dead else self._pace.pause_s(alert.attempts, error.after_s)
             end = f"given up after {alert.attempts} attempts" if dead else f"again in {after_s:.0f} s"
-            self._say(f"{name}: {error}; {end}")
+            self._log.log(ERROR if dead else WARNING, "%s: %s; %s", name, error, end, extra=about)
             await asyncio.to_thread(self._canaries.settle_alert, alert.id, state, str(error), after_s)
         else:
-            self._say(f"{name}: sent")
+            self._log.info("%s: sent", name, extra=about)
             await asyncio.to_thread(self._canaries.settle_alert, alert.id, "sent")
 
     async def _try(self, alert: Alert) -> None:
@@ -129,4 +135,7 @@ class Postman(Thread):
         target = next((item for item in loaded.card.alerts if item.target == alert.target), None)
         if target is None:
             raise Undelivered(f"canary {alert.canary} has no target {alert.target} any more")
+        if target.kind == "command":
+            await run(alert, target, self._programs)
+            return
         await tell(alert, target, loaded.path.parent, deadline_s=self._pace.deadline_s)

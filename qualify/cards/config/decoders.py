@@ -1,7 +1,7 @@
 """Families of decoders that differ in details: which keys they have, what the keys mean, and their defaults.
 
-Where a key is missing, the value is the one that the family's own configuration class has (transformers 5.23), and
-only for keys that published configs do leave out; every other missing key is an error.
+Published configs leave some keys out. Their value is then the default of the family's own configuration class
+(transformers 5.23). Every other missing key is an error.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Decoder:
                 keys.note("no-effect", name, "the family's own code does not read it")
         bidirectional = keys.flag("use_bidirectional_attention", default=False)
         if bidirectional and not self.bidirectional:
-            keys.wrong("use_bidirectional_attention", "is true, which is known of Gemma and Gemma 3 only")
+            keys.wrong("use_bidirectional_attention", "is true, which only Gemma and Gemma 3 are known to have")
         found = []
         for number, (mask, turns) in enumerate(zip(masks, self.rope(keys, masks), strict=True)):
             if mask is None:

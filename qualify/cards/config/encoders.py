@@ -113,7 +113,8 @@ def read_mllama(keys: Keys, vision: Keys | None) -> list[LayerGroup]:
         keys.wrong("cross_attention_layers", "needs vision_config, which says how many keys an image has")
         return []
     side = vision.count("image_size") // vision.count("patch_size")
-    patches = vision.count("max_num_tiles") * (side * side + PATCHES_PER_CLASS_TOKEN)
+    tiles = vision.count("max_num_tiles") * (side * side + PATCHES_PER_CLASS_TOKEN)
+    patches = vision.within("image_size", tiles, "keys of an image")
     cross = replace(own, mask="cross", size=patches, positions="none")
     masks: list[LayerMask] = ["cross" if number in (crossing or []) else "causal" for number in range(layers)]
     return group((number, cross if mask == "cross" else own) for number, mask in enumerate(masks))

@@ -6,13 +6,21 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qualify.errors import InfrastructureError, UsageError
+from qualify.text import one_line
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
 
 SCHEME = "hf://"
 FILE = "config.json"
 REFERENCE = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>.*))?", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}")
+OFFLINE = "the cache (HF_HUB_OFFLINE is set)"
+LONGEST = 200
+"""characters of what the hub says that are shown"""
 INSTALL = "pip install 'attn-qualify[models]'"
 
 
@@ -41,28 +49,95 @@ def fetch(reference: str) -> HubConfig:
         InfrastructureError: no such repository, revision or file, no access, no network, or not in the cache.
     """
     repository, revision = _parsed(reference)
+    path = _download(reference, repository, revision)
+    if path.parent.name != revision:
+        where = _endpoint(reference)
+        raise InfrastructureError(f"{reference}: {where} answered with commit {path.parent.name}; nothing was read")
+    return HubConfig(repository=repository, revision=revision, path=path)
+
+
+def is_repository(typed: str) -> bool:
+    """Whether it is written like a repository of the hub: organisation/name, or organisation/name@revision."""
+    return bool(REFERENCE.fullmatch(typed.removeprefix(SCHEME)))
+
+
+def latest(typed: str) -> tuple[HubConfig, bool]:
+    """The commit that a branch or tag means now, ``main`` where none is given; and whether the hub itself said so.
+
+    Without an answer of the hub the cache says which commit that name meant when it was last downloaded.
+
+    Raises:
+        UsageError: not of the form ``organisation/name`` or ``organisation/name@revision``, or no huggingface_hub.
+        InfrastructureError: no such repository, revision or file, no access, or neither network nor cache.
+    """
+    match = REFERENCE.fullmatch(typed.removeprefix(SCHEME))
+    if match is None:
+        raise UsageError(f"{typed}: is no model on the hub; write organisation/name, or organisation/name@revision")
+    repository, revision = match["repository"], match["revision"] or "main"
+    offline = _endpoint(typed) == OFFLINE
+    try:
+        path, asked = _download(typed, repository, revision, anew=not offline), not offline
+    except _Unreachable as failed:
+        path, asked = _cached(typed, repository, revision, failed), False
+    return HubConfig(repository=repository, revision=path.parent.name, path=path), asked
+
+
+class _Unreachable(InfrastructureError):
+    """The hub does not answer, or has no time or a fault; the cache may have what it said before."""
+
+
+def _cached(typed: str, repository: str, revision: str, failed: _Unreachable) -> Path:
+    """The file as the cache has it. Raises what the hub failed with where the cache has nothing."""
+    try:
+        return _download(typed, repository, revision, cached=True)
+    except _Unreachable:
+        raise failed from None
+
+
+def _endpoint(reference: str) -> str:
+    """The address of the hub, or what stands in its place. Raises UsageError where huggingface_hub is not installed."""
     # Read when the library is imported; with telemetry it would ask the endpoint for more than the file.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        from huggingface_hub import constants, hf_hub_download  # noqa: PLC0415  # optional: extra `models`
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415  # likewise
+        from huggingface_hub import constants  # noqa: PLC0415  # optional: extra `models`
     except ImportError as error:
         raise UsageError(f"{reference}: huggingface_hub is not installed ({error}). Next: {INSTALL}") from None
-    where = "the cache (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else constants.ENDPOINT
+    return OFFLINE if constants.HF_HUB_OFFLINE else constants.ENDPOINT
+
+
+def _download(reference: str, repository: str, revision: str, *, anew: bool = False, cached: bool = False) -> Path:
+    """The file in the cache.
+
+    Args:
+        anew: ask the hub, whatever the cache has.
+        cached: ask the cache only.
+    """
+    where = _endpoint(reference)
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415  # optional: extra `models`
+
     try:
-        path = Path(hf_hub_download(repository, FILE, revision=revision))
-    except LocalEntryNotFoundError as error:
-        offline = constants.HF_HUB_OFFLINE
-        cause = "; unset HF_HUB_OFFLINE to download it" if offline else f": {_first(error.__cause__)}"
-        message = f"{reference}: {FILE} is neither in the cache nor to be had from {where}{cause}"
-        raise InfrastructureError(message) from None
-    except HfHubHTTPError as error:
-        raise InfrastructureError(f"{reference}: {where} says: {_first(error)}. {_next(error)}") from None
-    except (OSError, ValueError) as error:
-        raise InfrastructureError(f"{reference}: cannot be had from {where}: {_first(error)}") from None
-    if path.parent.name != revision:
-        raise InfrastructureError(f"{reference}: {where} answered with commit {path.parent.name}; nothing was read")
-    return HubConfig(repository=repository, revision=revision, path=path)
+        return Path(hf_hub_download(repository, FILE, revision=revision, force_download=anew, local_files_only=cached))
+    except (OSError, ValueError) as error:  # the library's errors are of these kinds, and a full disk is one, too
+        raise _refused(reference, where, error) from None
+
+
+def _refused(reference: str, where: str, error: Exception) -> InfrastructureError:
+    """What an error of the library means: the answer of the hub where there was one, else that nobody answered."""
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError  # noqa: PLC0415  # optional, as above
+
+    causes = (error, error.__cause__)
+    answer = next((each for each in causes if isinstance(each, HfHubHTTPError)), None)
+    if answer is not None:
+        status = answer.response.status_code
+        told = f"{reference}: {where} says: {_said(answer, status)}. {_next(answer, status)}"
+        return _Unreachable(told) if status == 429 or status >= 500 else InfrastructureError(told)
+    if where == OFFLINE:
+        cause = "; unset HF_HUB_OFFLINE to download it"
+    elif isinstance(error, LocalEntryNotFoundError) or error.__cause__:
+        cause = f": {_first(error.__cause__)}. Is this machine online? A path of a config.json needs no hub"
+    else:
+        return _Unreachable(f"{reference}: cannot be downloaded from {where}: {_first(error)}")
+    return _Unreachable(f"{reference}: {FILE} is neither in the cache nor available from {where}{cause}")
 
 
 def _parsed(reference: str) -> tuple[str, str]:
@@ -87,10 +162,23 @@ def _first(error: BaseException | None) -> str:
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 
-def _next(error: Exception) -> str:
-    status = getattr(getattr(error, "response", None), "status_code", None)
+def _said(answer: HfHubHTTPError, status: int) -> str:
+    """The status of an answer in words, and the hub's own message where it gave one."""
+    words = f"{status} {one_line(answer.response.reason_phrase)[:LONGEST]}".rstrip()
+    own = one_line(answer.server_message or "")[:LONGEST].rstrip(".")
+    return f"{words}: {own}" if own else words
+
+
+def _next(answer: HfHubHTTPError, status: int) -> str:
+    """What to do after an answer of the hub that brought no file."""
     if status in {401, 403}:
         return "Is the name right? A gated or private model needs HF_TOKEN, or a login with `hf auth login`"
+    if status == 404 and answer.response.headers.get("X-Error-Code") == "EntryNotFound":
+        return f"The repository has no {FILE}: probably it holds adapters or quantized weights. Name its base model"
     if status == 404:
-        return "Check the name and the commit on the hub"
-    return "Try again later, or give the path of a config.json"
+        return "Check the name and the revision on the hub"
+    if status == 429:
+        return "The hub limits how often this address may ask. Try again in some minutes, or set HF_TOKEN"
+    if status >= 500:
+        return f"The hub has a fault. Try again later, or give the path of a {FILE}"
+    return f"Give the path of a {FILE}"

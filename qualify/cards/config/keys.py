@@ -93,6 +93,13 @@ class Keys:
         self.needed(*names)
         return NOTHING
 
+    def within(self, name: str, value: int, what: str) -> int:
+        """A number that is computed of several keys; beyond what a kernel can count the one of that name is wrong."""
+        if value > INT32_MAX:
+            self.wrong(name, f"gives {value} {what}, and at most {INT32_MAX} can be: check it, and what it is added to")
+            return NOTHING
+        return value
+
     def needed(self, *names: str) -> None:
         """Remember that a key is missing, under each of its names."""
         looked = f"; looked for {', '.join(names)}" if len(names) > 1 else ""

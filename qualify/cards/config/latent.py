@@ -17,7 +17,8 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
     """Multi-head latent attention: per-head keys in a prompt, the latent as one shared KV head in decode."""
     count, layers = keys.count("num_attention_heads"), keys.layers("num_hidden_layers")
     latent, rope = keys.count("kv_lora_rank"), keys.count("qk_rope_head_dim")
-    dim = keys.count("qk_nope_head_dim") + rope
+    dim = keys.within("qk_nope_head_dim", keys.count("qk_nope_head_dim") + rope, "elements of a key")
+    wide = keys.within("kv_lora_rank", latent + rope, "elements of a latent key")
     equal = split(keys, keys.count("hidden_size"), count) if keys.text("model_type") == "minicpm3" else None
     dim_v = keys.count("v_head_dim", default=equal)
     if not keys.flag("use_mla", default=True):
@@ -25,8 +26,10 @@ def read_mla(keys: Keys) -> list[LayerGroup]:
     for name in ("head_dim", "num_key_value_heads"):  # transformers writes the rotated part, and the query heads
         keys.value(name)
     scale = _yarn_factor(keys) ** 2 / math.sqrt(dim)
+    if keys.problems:  # what stands for a wrong number makes no layer
+        return []
     prompt = replace(heads(keys, count, count, dim, scale), head_dim_v=dim_v, phases=PROMPT)
-    token = replace(heads(keys, count, 1, latent + rope, scale), head_dim_v=latent, latent=True, phases=TOKENS)
+    token = replace(heads(keys, count, 1, wide, scale), head_dim_v=latent, latent=True, phases=TOKENS)
     return [*group((layer, prompt) for layer in range(layers)), *group((layer, token) for layer in range(layers))]
 
 

@@ -167,7 +167,7 @@ def read_gemma4(keys: Keys) -> list[LayerGroup]:
         dim, count_kv = (own.count(name, default=size) if own else size for name, size in sizes.items())
         layer = heads(keys, count, count_kv, dim, 1.0)
         if mask not in {"window", "causal"}:
-            keys.wrong("layer_types", "holds chunked_attention, which Gemma 4 has not")
+            keys.wrong("layer_types", "holds chunked_attention, which Gemma 4 does not have")
         numbered.append((number, replace(layer, mask="window", size=window) if mask == "window" else layer))
     return group(numbered)
 

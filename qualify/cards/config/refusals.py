@@ -1,7 +1,7 @@
 """What a config says about attention that is not read: families that cannot be expressed, and keys left over.
 
-A key that changes attention, and that the reader of a family did not look for, is an error: an engine may follow it,
-and then the call is another one than what was read.
+A key that changes attention and that the reader of a family does not know is an error. An engine may follow it and
+make another call than the one that was read.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qualify.cards.config.reading import ReadModel
-from qualify.cards.model import LayerGroup, ModelCard
+from qualify.cards.model import PHASES, LayerGroup, ModelCard
 from qualify.cards.source import plain_scalar
 from qualify.errors import UsageError
+from qualify.facts.case import Phase
 
 USUAL = (128, 2048)
 """prompt lengths of a matrix to start from"""
@@ -23,10 +24,7 @@ matrix: {name}
 models:
   - model: {name}
     tensor_parallel: [1]
-    geometry:
-{origin}      pin: {pin}
-{without}      groups:
-{groups}
+{geometry}
 phases:
 {phases}
 dtypes: [bf16]
@@ -64,17 +62,28 @@ def to_lines(read: ReadModel) -> list[str]:
 
 def matrix_text(card: ModelCard) -> str:
     """A matrix of the model alone, that ``qualify plan`` accepts."""
-    assert card.pin is not None, "a card that was read is pinned"
-    groups = [f"        - {json.dumps(group.model_dump(mode='json', exclude_defaults=True))}" for group in card.groups]
     return MATRIX.format(
         model=card.model,
-        name=card.model if isinstance(plain_scalar(card.model), str) else json.dumps(card.model),
-        origin=f"      hub: {json.dumps(card.hub)}\n" if card.hub else "",
-        pin=json.dumps(card.pin.model_dump(mode="json", exclude_none=True)),
-        without=f"      without_attention: {list(card.without_attention)}\n" if card.without_attention else "",
-        groups="\n".join(groups),
+        name=name_of(card),
+        geometry=geometry_text(card),
         phases="\n".join(_phases(card)),
     )
+
+
+def name_of(card: ModelCard) -> str:
+    """The model's name as YAML: in quotes where it would be read as a number or a truth value."""
+    return card.model if isinstance(plain_scalar(card.model), str) else json.dumps(card.model)
+
+
+def geometry_text(card: ModelCard) -> str:
+    """The key ``geometry`` of a model of a matrix, with its pin, in YAML."""
+    lines = ["    geometry:"]
+    lines += [f"      hub: {json.dumps(card.hub)}"] if card.hub else []
+    if card.pin:
+        lines.append(f"      pin: {json.dumps(card.pin.model_dump(mode='json', exclude_none=True))}")
+    lines += [f"      without_attention: {list(card.without_attention)}"] if card.without_attention else []
+    groups = [json.dumps(group.model_dump(mode="json", exclude_defaults=True)) for group in card.groups]
+    return "\n".join([*lines, "      groups:", *(f"        - {group}" for group in groups)])
 
 
 def write_matrix(card: ModelCard, path: Path) -> None:
@@ -90,8 +99,7 @@ def write_matrix(card: ModelCard, path: Path) -> None:
 
 def _phases(card: ModelCard) -> list[str]:
     """Shapes at which the masks of the model matter, for the phases that it has."""
-    sizes = {size for group in card.groups for size in (group.window, group.chunk) if size and size <= LONGEST_MASK}
-    lengths = [*USUAL, *sorted({2 * size for size in sizes} - set(USUAL))]
+    lengths = [*USUAL, *sorted({2 * size for size in mask_sizes(card) if size <= LONGEST_MASK} - set(USUAL))]
     lines = {
         "prefill": f"{{batch: [1], seqlen: {lengths}}}",
         "chunked": "{chunk: 512, context: [1536], page_size: [contiguous, 16]}",
@@ -99,8 +107,17 @@ def _phases(card: ModelCard) -> list[str]:
         "decode": f"{{batch: [1, 32], context: {lengths[1:]}, page_size: [contiguous, 16]}}",
         "verify": f"{{draft: [4], context: {lengths[-1:]}, page_size: [contiguous, 16]}}",
     }
-    has = {phase for phase in lines for group in card.groups if not group.phases or phase in group.phases}
-    return [f"  {phase}: {shapes}" for phase, shapes in lines.items() if phase in has]
+    return [f"  {phase}: {shapes}" for phase, shapes in lines.items() if phase in phases_of(card)]
+
+
+def mask_sizes(card: ModelCard) -> set[int]:
+    """The windows and chunks of the model's masks, in keys."""
+    return {size for group in card.groups for size in (group.window, group.chunk) if size}
+
+
+def phases_of(card: ModelCard) -> set[Phase]:
+    """The phases in which the model makes an attention call."""
+    return {phase for group in card.groups for phase in group.phases or PHASES}
 
 
 def described(group: LayerGroup) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Literal
 
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.performance import headline as performance_headline
+from qualify.report.performance import performance_lines
 from qualify.report.slower import headline
-from qualify.report.troubles import troubles
+from qualify.report.troubles import Trouble, troubles
 from qualify.report.verdict_text import SHOWN, slower_lines, to_text, verdict_line, waiver_note
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_lines
@@ -61,24 +64,50 @@ def problem(message: str) -> str:
 
 def worst_annotations(judged: Judged, options: OutputOptions) -> list[Annotation]:
     """At most ten, the worst first."""
-    return list(_all(judged, options))[:MOST]
-
-
-def _all(judged: Judged, options: OutputOptions) -> Iterator[Annotation]:
     matrix = options.from_workspace(judged.run.matrix_path)
-    lines = {record.case.id: record.case.line for record in judged.records}
+    found = troubles(judged)
+    everything = chain(
+        [_verdict(judged, matrix)],
+        _time(judged, matrix),
+        (_trouble(item, matrix) for item in found if item.verdict == "FAIL"),
+        _waivers(judged, options),
+        _changes(judged, matrix),
+        _weaker(judged, matrix),
+        _slower(judged, matrix),
+        (_trouble(item, matrix) for item in found if item.verdict != "FAIL"),
+    )
+    return list(islice(everything, MOST))
+
+
+def _verdict(judged: Judged, matrix: str) -> Annotation:
+    """The verdict, first of all."""
     verdict = judged.conclusion.verdict
     level: Level = "notice" if verdict == "PASS" else "error" if verdict == "FAIL" else "warning"
-    yield Annotation(
-        level=level, path=matrix, line=0, title=f"qualify {judged.run.matrix}", message=verdict_line(judged)
-    )
-    found = troubles(judged)
-    for trouble in (item for item in found if item.verdict == "FAIL"):
-        more = f"\nand {len(trouble.more)} more like this" if trouble.more else ""
-        reasons = "\n".join((trouble.reason, *trouble.expired))
-        yield Annotation(
-            level="error", path=matrix, line=trouble.line, title=f"FAIL {trouble.first}", message=f"{reasons}{more}"
-        )
+    title = f"qualify {judged.run.matrix}"
+    return Annotation(level=level, path=matrix, line=0, title=title, message=verdict_line(judged))
+
+
+def _time(judged: Judged, matrix: str) -> Iterator[Annotation]:
+    """Budgets of time that do not hold, or that nothing has judged yet."""
+    found = judged.performance
+    if found and found.verdict != "PASS":
+        level: Level = "error" if found.verdict == "FAIL" else "warning"
+        lines = (performance_headline(found), *performance_lines(found)[:SHOWN])
+        title = "a budget of time is exceeded" if found.verdict == "FAIL" else "time is undecided"
+        yield Annotation(level=level, path=matrix, line=0, title=title, message="\n".join(lines))
+
+
+def _trouble(trouble: Trouble, matrix: str) -> Annotation:
+    """Alike cases that failed or stayed open, on the line that asked for the first."""
+    level: Level = "error" if trouble.verdict == "FAIL" else "warning"
+    more = [f"and {len(trouble.more)} more like this"] if trouble.more else []
+    message = "\n".join((trouble.reason, *trouble.expired, *more))
+    title = f"{trouble.verdict} {trouble.first}"
+    return Annotation(level=level, path=matrix, line=trouble.line, title=title, message=message)
+
+
+def _waivers(judged: Judged, options: OutputOptions) -> Iterator[Annotation]:
+    """Waivers that need somebody, on their own lines."""
     for use in judged.conclusion.waivers:
         if note := waiver_note(use, options.now, partial=judged.run.narrowed):
             waiver = use.waiver
@@ -89,37 +118,31 @@ def _all(judged: Judged, options: OutputOptions) -> Iterator[Annotation]:
                 title=f"waiver {waiver.id}: {use.state}",
                 message=note,
             )
+
+
+def _changes(judged: Judged, matrix: str) -> Iterator[Annotation]:
+    """Changes that the policy forbids."""
     for topic, change in judged.against.forbidden if judged.against else ():
-        yield Annotation(
-            level="error",
-            path=matrix,
-            line=lines.get(change.id, 0),
-            title=f"changed {topic}: {change.id}",
-            message=change_text(topic, change),
-        )
+        title, message = f"changed {topic}: {change.id}", change_text(topic, change)
+        yield Annotation(level="error", path=matrix, line=_line(judged, change.id), title=title, message=message)
+
+
+def _weaker(judged: Judged, matrix: str) -> Iterator[Annotation]:
     if judged.weaker:
-        yield Annotation(
-            level="error" if judged.weaker.forbidden else "warning",
-            path=matrix,
-            line=0,
-            title=f"less is asked than in baseline {judged.weaker.run}",
-            message="\n".join((weaker_headline(judged.weaker), *weaker_lines(judged.weaker)[:SHOWN])),
-        )
+        level: Level = "error" if judged.weaker.forbidden else "warning"
+        title = f"the run asks less than baseline {judged.weaker.run}"
+        message = "\n".join((weaker_headline(judged.weaker), *weaker_lines(judged.weaker)[:SHOWN]))
+        yield Annotation(level=level, path=matrix, line=0, title=title, message=message)
+
+
+def _slower(judged: Judged, matrix: str) -> Iterator[Annotation]:
     if judged.slower:
         worst = judged.slower.cases[0]
-        yield Annotation(
-            level="warning",
-            path=matrix,
-            line=lines.get(worst.id, 0),
-            title=f"slower: {worst.id}",
-            message="\n".join((headline(judged.slower), *slower_lines(judged.slower))),
-        )
-    for trouble in (item for item in found if item.verdict != "FAIL"):
-        more = f"\nand {len(trouble.more)} more like this" if trouble.more else ""
-        yield Annotation(
-            level="warning",
-            path=matrix,
-            line=trouble.line,
-            title=f"{trouble.verdict} {trouble.first}",
-            message=f"{trouble.reason}{more}",
-        )
+        message = "\n".join((headline(judged.slower), *slower_lines(judged.slower)))
+        title = f"slower: {worst.id}"
+        yield Annotation(level="warning", path=matrix, line=_line(judged, worst.id), title=title, message=message)
+
+
+def _line(judged: Judged, case_id: str) -> int:
+    """The line of the matrix that asked for a case; 0 where nobody knows."""
+    return next((record.case.line for record in judged.records if record.case.id == case_id), 0)

@@ -19,6 +19,7 @@ from qualify.facts.run import Run
 from qualify.facts.stack import Stack
 from qualify.judge.judged import Judged
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.signoffs import signoff_data
 from qualify.report.verdict_text import DEMONSTRATION, verdict_line
 from qualify.report.waived import waived_data
 from qualify.report.weaker import sentence
@@ -125,6 +126,7 @@ def _configuration(judged: Judged) -> list[dict[str, Any]]:
         "qualify_version": run.qualify_version,
         "headline": verdict_line(judged),
         "waived": waived_data(judged.conclusion),
+        "signoffs": [signoff_data(it) for it in judged.signoffs],
         "asks_less": [sentence(less) for less in judged.weaker.changes] if judged.weaker else [],
     }
     matrix = {"name": run.matrix_path, "digest": {"sha256": run.matrix_hash}, "annotations": annotations}

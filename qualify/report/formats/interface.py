@@ -11,6 +11,7 @@ from typing import Protocol
 from qualify.facts.artifact import Artifact
 from qualify.judge.judged import Judged
 from qualify.seal.keys import SigningKey
+from qualify.text import Document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +40,8 @@ class OutputOptions:
 class Format(Protocol):
     """One output format."""
 
-    def __call__(self, judged: Judged, options: OutputOptions) -> str:
-        """The whole document, without a line break at its end.
+    def __call__(self, judged: Judged, options: OutputOptions) -> Document:
+        """The whole document, or its pieces, without a line break at its end.
 
         Raises:
             NoVerdict: the format cannot say anything true about this verdict.

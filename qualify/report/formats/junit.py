@@ -17,6 +17,8 @@ from qualify.facts.run import Verdict
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.performance import asked, budget_sentence, cell_sentence
+from qualify.report.performance import headline as time_headline
 from qualify.report.slower import headline
 from qualify.report.verdict_text import WORDS, slower_lines, verdict_line
 from qualify.report.waived import waived_words
@@ -36,7 +38,13 @@ def render(judged: Judged, _options: OutputOptions) -> str:
     conclusion = judged.conclusion
     verdicts = [item.verdict for item in conclusion.judgements] + [cell.verdict for cell in conclusion.cells]
     room = min(LONGEST_BYTES, LIMIT_BYTES // (1 + sum(verdict != "PASS" for verdict in verdicts)))
-    suites = [_gate(judged), _shapes(judged, room), *_models(judged, room), *_baseline(judged, room)]
+    suites = [
+        _gate(judged),
+        _shapes(judged, room),
+        *_models(judged, room),
+        *_baseline(judged, room),
+        *_performance(judged, room),
+    ]
     root = Element("testsuites", {"name": f"qualify {judged.run.matrix}", **_counts(suites)})
     root.extend(suites)
     document: bytes = tostring(root, encoding="us-ascii", xml_declaration=True)
@@ -163,6 +171,27 @@ def _models(judged: Judged, room: int) -> list[Element]:
     return [_suite(model, cases, judged) for model, cases in suites.items()]
 
 
+def _performance(judged: Judged, room: int) -> list[Element]:
+    """One test for each budget of time, with the cells that do not keep it."""
+    found = judged.performance
+    if found is None:
+        return []
+    cases = [
+        _case(
+            f"budget of {use.name} ({use.allowed:+.1%})",
+            "performance",
+            use.verdict,
+            [budget_sentence(use), *map(cell_sentence, use.cells)],
+            room=room,
+        )
+        for use in found.budgets
+    ]
+    if found.required:
+        told = [time_headline(found)]
+        cases.append(_case(asked(found), "performance", "INCONCLUSIVE" if found.why_not else "PASS", told, room=room))
+    return [_suite("performance", cases, judged)]
+
+
 def _baseline(judged: Judged, room: int) -> list[Element]:
     """Changes against the baseline that the matrix forbids, and what it asks less."""
     cases = [
@@ -174,7 +203,7 @@ def _baseline(judged: Judged, room: int) -> list[Element]:
     if judged.weaker and judged.weaker.forbidden:
         verdict: Verdict = "FAIL" if judged.conclusion.verdict == "FAIL" else "INCONCLUSIVE"
         cases += [
-            _case(f"{less.what} is asked as in the baseline", "baseline", verdict, [sentence(less)], room=room)
+            _case(f"{less.what} as in the baseline", "baseline", verdict, [sentence(less)], room=room)
             for less in judged.weaker.changes
         ]
     return [_suite("baseline", cases, judged)] if cases else []

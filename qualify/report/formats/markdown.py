@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text, stack_change_text, told_topics
 from qualify.report.formats.interface import OutputOptions
-from qualify.report.heatmap import WORDS
 from qualify.report.slower import headline, sentence
 from qualify.report.troubles import Trouble, troubles
 from qualify.report.verdict_text import DEMONSTRATION, actions, notes, stack_line, verdict_line
+from qualify.report.views import WORDS
 from qualify.report.weaker import headline as weaker_headline
 from qualify.report.weaker import weaker_table
 from qualify.text import one_line

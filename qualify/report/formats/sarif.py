@@ -21,10 +21,13 @@ from qualify.facts import codec
 from qualify.facts.checks import CHECKS
 from qualify.facts.outcome import Crashed, NotRun, Refused, Substituted, TimedOut, evidence_of, findings_of
 from qualify.facts.run import Judgement, Record
+from qualify.facts.stages import ending
 from qualify.facts.waiver import Waiver
 from qualify.judge.judged import Judged
 from qualify.report.differences import change_text
 from qualify.report.formats.interface import OutputOptions
+from qualify.report.performance import budget_sentence, cell_sentence
+from qualify.report.performance import headline as time_headline
 from qualify.report.slower import sentence
 from qualify.report.troubles import WORST_FIRST
 from qualify.report.verdict_text import verdict_line, waiver_note
@@ -56,6 +59,7 @@ OTHERS: Mapping[str, str] = {
     "waiver": "Is every waiver in force and needed?",
     "drift": "Did only change what the matrix allows to change against the baseline?",
     "slower": "Does every case take as long as in the baseline?",
+    "performance": "Does every budget of time hold, as a duel or the history of runs shows it?",
     "weaker": "Is as much asked as in the accepted baseline?",
     "verdict": "Is the matrix qualified?",
 }
@@ -189,6 +193,7 @@ def _results(judged: Judged, options: OutputOptions) -> Iterator[SarifResult]:
         *_weaker(judged),
         *_cases(judged),
         *_slower(judged),
+        *_performance(judged),
     ]
     order = {"error": 0, "warning": 1, "note": 2}
     code = judged.conclusion.exit_code
@@ -266,6 +271,23 @@ def _slower(judged: Judged) -> Iterator[SarifResult]:
         )
 
 
+def _performance(judged: Judged) -> Iterator[SarifResult]:
+    found = judged.performance
+    if found is None:
+        return
+    path, lines = judged.run.matrix_path, {record.case.cell: record.case.line for record in judged.records}
+    if found.why_not and found.required:
+        yield SarifResult(
+            rule="performance", about="duel", level="warning", message=time_headline(found), path=path, line=0
+        )
+    for use in found.budgets:
+        level: Level = "error" if use.verdict == "FAIL" else "warning"
+        for cell in use.cells:
+            about, message = f"{use.name}: {cell.cell}", f"{budget_sentence(use)}; {cell_sentence(cell)}"
+            line = next((lines[name] for name in lines if cell.cell.startswith(name)), 0)
+            yield SarifResult(rule="performance", about=about, level=level, message=message, path=path, line=line)
+
+
 def _cases(judged: Judged) -> Iterator[SarifResult]:
     """Failures and open ends of cases, wrong results before crashes and the rest; those of one rule are one."""
     waivers: dict[str, list[Waiver]] = {}
@@ -307,9 +329,9 @@ def _ends(record: Record, reasons: Sequence[str]) -> Iterator[tuple[str, str]]:
     evidence = evidence_of(outcome)
     match outcome:
         case Crashed():
-            yield "crash", f"crashed in {outcome.stage}: {outcome.error}"
+            yield "crash", ending(outcome)
         case TimedOut():
-            yield "hang", f"no sign of life for {outcome.limit_s:g} s in {outcome.stage}"
+            yield "hang", ending(outcome)
         case Refused():
             yield "refusal", "; ".join(reasons)
         case NotRun():

@@ -102,7 +102,15 @@ def _state(model: ModelView, unproven: Sequence[CaseView], traced: Sequence[Case
     replaced = {view.verdict for view in model.cases if isinstance(view.outcome, Substituted | Refused)}
     if "FAIL" in replaced:
         return "bad"
-    return "open" if unproven or not traced or replaced & {"WAIVED", "INCONCLUSIVE"} else "good"
+    if unproven or not traced or replaced & {"WAIVED", "INCONCLUSIVE"}:
+        return "open"
+    unserved = any(shape.judgement.verdict in ("FAIL", "INCONCLUSIVE") for shape in model.shapes if _refused(shape))
+    return "open" if unserved else "good"
+
+
+def _refused(shape: ShapeView) -> bool:
+    """Whether every kernel of a shape was refused."""
+    return all(isinstance(view.outcome, Refused) for view in shape.cases)
 
 
 def _headline(substituted: Sequence[CaseView], traced: Sequence[CaseView]) -> str:

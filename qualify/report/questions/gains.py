@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from qualify.facts.case import Phase
-from qualify.facts.outcome import Measured
 from qualify.report.columns import Column, Table
 from qualify.report.figures import counted, ratio, text
 from qualify.report.questions.interface import Answer, Line, Link
@@ -98,13 +97,14 @@ def answer(model: ModelView) -> Answer:
     """Per phase: the fastest passing kernel against torch-sdpa, or against the next kernel where that is missing."""
     phases = model.phases()
     rows = {phase: row for phase, shapes in phases if (row := _gain(phase, shapes)) is not None}
-    timed = [view for view in model.cases if _counts(view)]
+    timed = [view for view in model.cases if view.timed]
     if not rows:
         return _no_comparison(timed)
+    compared = sum(len(row.pairs) for row in rows.values())
     return Answer(
-        state="good",
-        headline=_headline(rows, len(model.shapes)),
-        lines=tuple(_line(phase, rows.get(phase), shapes) for phase, shapes in phases),
+        state="good" if compared == len(model.shapes) else "open",
+        headline=f"{_gained(rows, whole=compared == len(model.shapes))}; {_of(compared, model.shapes)} compared",
+        lines=tuple(line for phase, shapes in phases for line in _lines(phase, rows.get(phase), shapes)),
         notes=(
             (
                 "Medians of one run, one kernel after the other, passing cases only. A ratio above 1 means that the "
@@ -118,11 +118,6 @@ def answer(model: ModelView) -> Answer:
             for phase, row in rows.items()
         ),
     )
-
-
-def _counts(view: CaseView) -> bool:
-    measured = isinstance(view.outcome, Measured) and view.verdict == "PASS"
-    return measured and view.timing is not None and view.timing.latency_us > 0
 
 
 def _no_comparison(timed: Sequence[CaseView]) -> Answer:
@@ -148,7 +143,7 @@ def _no_comparison(timed: Sequence[CaseView]) -> Answer:
 
 def _pair(shape: ShapeView, against: str) -> Pair | None:
     timed = sorted(
-        ((view.timing.latency_us, view.case.kernel, view) for view in shape.cases if view.timing and _counts(view)),
+        ((view.timing.latency_us, view.case.kernel, view) for view in shape.cases if view.timing and view.timed),
         key=lambda entry: entry[:2],
     )
     if len(timed) < 2:
@@ -167,15 +162,12 @@ def _gain(phase: Phase, shapes: Sequence[ShapeView]) -> Gain | None:
     return None
 
 
-def _headline(rows: dict[Phase, Gain], shapes: int) -> str:
-    """Where the gains are; ``only`` and ``neither`` need that every shape was compared."""
-    compared = sum(len(row.pairs) for row in rows.values())
-    if compared == shapes:
-        return _gained(rows, whole=True)
-    return f"{_gained(rows, whole=False)}; {compared:,} of {counted(shapes, 'shape')} compared"
+def _of(compared: int, shapes: Sequence[ShapeView]) -> str:
+    return f"{compared:,} of {counted(len(shapes), 'shape')}"
 
 
 def _gained(rows: dict[Phase, Gain], *, whole: bool) -> str:
+    """Where the gains are; ``only`` and ``neither`` need that every shape was compared."""
     gained = {phase for phase, row in rows.items() if row.ratio >= 1 + MIN_EFFECT}
     decode = bool(gained & GENERATION)
     prefill = bool(gained - GENERATION)
@@ -190,11 +182,29 @@ def _gained(rows: dict[Phase, Gain], *, whole: bool) -> str:
     return ("In decode" if decode else "In prefill") + (" only" if whole else "")
 
 
-def _line(phase: Phase, row: Gain | None, shapes: Sequence[ShapeView]) -> Line:
-    if row is None:
-        timed = any(_counts(view) for shape in shapes for view in shape.cases)
-        return Line(term=phase, text="one kernel only" if timed else "not timed")
+def _lines(phase: Phase, row: Gain | None, shapes: Sequence[ShapeView]) -> list[Line]:
+    """The gain of a phase, then what of it was not compared: packed and paged apart, because baselines differ there."""
+    compared = {id(pair.shape) for pair in row.pairs} if row else set()
+    lines = [_gain_line(phase, row, shapes)] if row else []
+    rest: dict[str, list[ShapeView]] = {}
+    for shape in shapes:
+        if id(shape) not in compared:
+            rest.setdefault(shape.cases[0].case.workload.layout, []).append(shape)
+    return [*lines, *(_rest_line(f"{phase}, {layout}", its) for layout, its in rest.items())]
+
+
+def _gain_line(phase: Phase, row: Gain, shapes: Sequence[ShapeView]) -> Line:
     share = text(_share([pair.fastest for pair in row.pairs]), "share")
-    part = f"; {len(row.pairs):,} of {counted(len(shapes), 'shape')}" if len(row.pairs) < len(shapes) else ""
-    note = f"{row.kernels} vs {row.against}; {share} of the ceiling{part}"
+    note = f"{row.kernels} vs {row.against}; {share} of the ceiling; {_of(len(row.pairs), shapes)} compared"
     return Line(term=phase, text=ratio(row.ratio), note=note)
+
+
+def _rest_line(term: str, shapes: Sequence[ShapeView]) -> Line:
+    """Shapes that have nothing to be compared with, and what is fastest there."""
+    fastest = Counter(shape.fastest.case.kernel for shape in shapes if shape.fastest)
+    note = f"none of {counted(len(shapes), 'shape')} compared"
+    if not fastest:
+        return Line(term=term, text="not timed", note=note)
+    names = ", ".join(f"{kernel} ({count:,})" for kernel, count in fastest.most_common(3))
+    several = any(sum(view.timed for view in shape.cases) > 1 for shape in shapes)
+    return Line(term=term, text="no baseline" if several else "one kernel only", note=f"fastest {names}; {note}")

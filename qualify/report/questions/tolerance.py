@@ -21,6 +21,15 @@ LSE = findings_shown_by("lse")
 """findings that judge the LSE"""
 
 
+WORDS = (
+    "E is the largest error of one element over what rounding allows there: it finds one wrong element.",
+    "R is the error of the worst row over the spread that rounding gives a row: it finds one wrong row.",
+    "G is the same over many rows together: it finds a result that is a little wrong everywhere.",
+    "β is the share by which all results are too large or too small: it finds a bias that averages hide.",
+)
+"""the statistics in plain words; docs/numerics.md defines them"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """The statistics of one input kind of one case."""
@@ -151,6 +160,7 @@ def answer(model: ModelView) -> Answer:
                 "Error is taken against a golden result in high precision on the exact inputs. The measured class is "
                 "the tightest whose limits hold."
             ),
+            *WORDS,
         ),
         tables=(Table(caption="Accuracy by dtype", columns=COLUMNS, rows=rows),),
         links_title="Cases over a limit" if over else "",

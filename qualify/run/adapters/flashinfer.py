@@ -5,11 +5,11 @@ wrapper where each sequence has one query (FlashInfer has no decode kernel for f
 prefill wrapper; their block table becomes a list of pages. Kernels are compiled at the first plan of a
 specialisation, which takes from ten seconds to more than a minute. LSE comes in base 2 and is converted.
 
-fp8 has kernels of its own in fa3. They take a descale factor for each head, of q for each query head, and none for
-each sequence; they have no softcap (it would be ignored) and mask no left side of a window in all tiles.
+fp8 has kernels of its own in fa3. They take a descale factor for each head (for q: each query head), and none for each
+sequence. They ignore a softcap, and do not mask the left side of a window in all tiles, so the adapter refuses both.
 
-Beside an fp8 cache with 16-bit queries, in fa2, there is one number for all keys, which goes into the softmax scale,
-and one for all values, by which the rounded output is multiplied. The ragged wrapper would ignore both.
+fa2 serves an fp8 cache with 16-bit queries. One number for all keys goes into the softmax scale, and one number for
+all values multiplies the rounded output. The ragged wrapper would ignore both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """FlashMLA's dense decode for latent attention, as vLLM ships it.
 
-Keys and values are one cache of 576 elements, read as it is in pages of 64; a sequence has as many queries as every
-other. The schedule of the splits is made by the first call, outside the timed region, for the lengths that the call has
-then: they are copied, because the library must not meet other ones with it.
+Keys and values are one cache of 576 elements, read as it is in pages of 64. Every sequence has as many queries as the
+others. The first call makes the schedule of the splits, outside the timed region, for the lengths of that moment. The
+adapter copies these lengths, because the library must not combine the schedule with other ones.
 """
 
 from __future__ import annotations

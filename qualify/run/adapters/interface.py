@@ -24,7 +24,7 @@ class AttentionCall:
     A kernel returns ``out`` or ``(out, lse)``: ``out`` has shape (total_q, heads_q, head_dim_v) and dtype
     ``out_dtype``; ``lse`` has shape (heads_q, total_q), float32, natural logarithm of the sum of
     exponentials of the scaled (and softcapped) scores, the sink included where there is one. A row that
-    sees no key gives out 0 and lse -inf. Inputs must not be written to, nor results once they are returned.
+    sees no key gives out 0 and lse -inf. A kernel must not write to its inputs, or to a result after it was returned.
     Tensors begin at multiples of 16 bytes, and so do their rows; their last dimension is contiguous.
     """
 
@@ -93,7 +93,7 @@ class AttentionCall:
 
 
 class LibraryRefusal(Exception):
-    """A library said, by itself and cleanly, that it will not run this call; the message is its reason."""
+    """A library refused this call with an error of its own; the message is its reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -218,7 +218,7 @@ def refuse(
         dtypes: those that the adapter hands on; every other one is refused, and every mixture that is none.
 
     Raises:
-        LibraryRefusal: with one reason and value for each thing asked for in vain.
+        LibraryRefusal: with one reason and value for each thing that the library lacks.
     """
     descales = [name for name in ("q_descale", "k_descale", "v_descale") if getattr(call, name) is not None]
     dtype = call_dtype(call)
@@ -266,7 +266,7 @@ def refusals(library: str) -> Iterator[None]:
 
 
 def is_failure(error: Exception) -> bool:
-    """Whether an exception tells of a broken device or host, and not of a call that a library declines."""
+    """Whether an exception comes from a broken device or host, and not from a call that a library declines."""
     if isinstance(error, torch.AcceleratorError | torch.OutOfMemoryError):
         return True
     return any(text in str(error) for text in NOT_REFUSALS)

@@ -9,8 +9,8 @@ so far ``m``, the sum ``l`` of exp(score - m), and the weighted sum ``acc`` of t
     l   = l   * exp(m - m') + sum_j exp(s_j - m')
     out = acc / l,   lse = m + log(l)
 
-The precision mirrors the kernels too: scores, ``m``, ``l`` and ``acc`` are float32; the weights are
-rounded to the dtype of V before they multiply it (where that is fp8, to the output's), the row sum is taken before that
+The precision mirrors the kernels too. Scores, ``m``, ``l`` and ``acc`` are float32. The weights are rounded to the
+dtype of V before they multiply it (where V is fp8, to the dtype of the output). The row sum is taken before that
 rounding.
 """
 

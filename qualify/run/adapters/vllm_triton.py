@@ -1,7 +1,7 @@
 """vLLM's Triton attention: one kernel for prompts, chunks and decode over a paged cache.
 
-``unified_attention`` knows pages only. Paged calls are passed as they are, but for a wider block table: the kernel
-reads entries beyond the used ones, and an engine's table has them. Packed keys and values are copied into pages of 16,
+``unified_attention`` knows pages only. Paged calls are passed as they are, with a wider block table: the kernel reads
+entries beyond the used ones, and an engine's table has them. Packed keys and values are copied into pages of 16,
 vLLM's own size, outside the timed region. One query per sequence and few sequences go through segments of the keys that
 a second kernel merges; its buffers are those that vLLM's backend allots. There is no LSE.
 """

@@ -1,8 +1,8 @@
 """budget: the error against the fp64 golden result, in the units of the accuracy class (qualify.run.golden.accuracy).
 
-Also here, because they need the golden result: the LSE and its base, rows that see no key, and the traps
-that a NaN sets. ``nan > limit`` is False, so a NaN anywhere would pass a careless comparison: in the
-output, in the LSE and in the golden result itself it is asked for explicitly.
+The LSE and its base, and rows that see no key, are judged here too, because they need the golden result. ``nan >
+limit`` is False, so a NaN would pass a careless comparison. The code looks for NaN explicitly: in the output, in the
+LSE and in the golden result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LseBase = Literal["e", "2", ""]
 LOG2_E = 1 / math.log(2)
 KINDS: dict[Level, tuple[InputKind, ...]] = {"smoke": ("normal",), "full": INPUT_KINDS}
 FEW_ROWS = 64
-"""rows that are asked first whether they rule a class out"""
+"""rows that are compared first, because a few of them may rule a class out"""
 Richer = Callable[[], Golden]
 """gives the golden result again, with every term that some accuracy class needs"""
 
@@ -118,7 +118,7 @@ def beyond_budget(subject: Subject, call: AttentionCall, result: Result, kind: I
 def tightest(golden: Golden, out: Tensor, declared: AccuracyClass, errors: Errors, richer: Richer) -> str:
     """Name of the tightest class whose limits the output keeps; empty where it keeps none.
 
-    ``richer`` is asked where the output keeps none of the classes that the golden result has the terms for. Of classes
+    ``richer`` makes a golden result with more terms, where the output keeps none of the classes so far. Of classes
     with equal limits (bf16 and fp8kv) the declared one is named.
     """
     for known in CLASSES:
@@ -176,7 +176,7 @@ def empty_rows(subject: Subject, out: Tensor, lse: Tensor | None, sinks: Tensor 
 
     Args:
         out: (rows, heads_q, head_dim_v) of the rows that see no key.
-        lse: (rows, heads_q) of theirs.
+        lse: (rows, heads_q) of these rows.
         sinks: (heads_q,) of the call.
     """
     policy = subject.card.claims.empty_row

@@ -1,13 +1,13 @@
 """census: which keys does each query see? Read back from the output, with no tolerance on the answer.
 
-With q = 0 every visible key has the same weight 1/(n + e^sink), so exp(lse) counts the visible keys, and
-with one-hot values the output tells how many visible keys carry each label. Two labellings of the keys,
-by residue and by block, give every run of keys a fingerprint of its own, so one key more or less, a
-shifted window, a dropped page or a lost split shows. At most ``DENSITY`` keys share a label: then one key is
-worth more than the roundings of the weights, of split partials (FlashInfer keeps them in bf16) and of the output.
+With q = 0 every visible key has the same weight 1/(n + e^sink), so exp(lse) counts the visible keys. With one-hot
+values the output tells how many visible keys carry each label. The keys are labelled twice, by residue and by block.
+This gives every run of keys a fingerprint of its own, so one key more or less, a shifted window, a dropped page or a
+lost split shows. At most ``DENSITY`` keys share a label: then one key counts more than the roundings of the weights,
+of split partials (FlashInfer keeps them in bf16) and of the output.
 
-At full the first labelling is asked again with every score at one number far below zero, further than a hidden key
-whose score is -1e4 instead of -inf, and than a row maximum that begins there.
+At full the first labelling runs again with every score at one number far below zero: below the -1e4 that some kernels
+give hidden keys, or begin the row maximum with, in place of -inf.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""contract: shape, dtype and device of what comes back, inputs left as they were, and results that stay.
+"""contract: shape, dtype and device of the result, inputs left as they were, and results that stay.
 
-A result must not change when the next call is made. A kernel that returns its own workspace would have every later
-comparison of two results compare one with itself, beside the engine that still reads the first.
+The next call must not change a result. If a kernel returned its own workspace, every later comparison of two results
+would compare one with itself. An engine that still reads the first result would see the second.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """degenerate: lengths at which kernels break, with the case's own heads, dtype, mask and pages.
 
-One key, one query, one off every tile edge, full tiles (these with other kinds of inputs), sequences without queries or
-keys at the first, a middle and the last place, batches of nothing but such sequences, more queries than keys, as many
-queries as keys in all but not in each sequence; under a mask with images, several of them in several sequences. Rows
-that see no key give what the card's ``empty_row`` says; all others are compared with the golden result. What a card
-does not claim (ragged batches, empty sequences) is not asked, and what another case with the same heads, mask and pages
-asked of the kernel is not asked again while the process lives.
+The lengths are one key, one query, one off every tile edge, and full tiles with other kinds of inputs. Sequences
+without queries or keys stand at the first, a middle and the last place, or fill the whole batch. Some calls have more
+queries than keys, or equal totals with unequal lengths. Under a mask with images, several images stand in several
+sequences.
+
+Rows that see no key give what the card's ``empty_row`` says. All others are compared with the golden result. The check
+leaves out calls that the card does not claim (ragged batches, empty sequences), and calls that passed in another case
+with the same heads, mask and pages in this process.
 """
 
 from __future__ import annotations
@@ -70,8 +72,8 @@ class Degenerate(Shipped):
             subject.asked[question] = "right"
             asked.append(name)
         findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
-        findings += [noted(self.name, f"asked before, by another case, and right: {', '.join(told)}")] if told else []
-        return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
+        findings += [noted(self.name, f"passed before, in another case: {', '.join(told)}")] if told else []
+        return findings + [noted(self.name, f"not run: the library refuses {text}") for text in refused]
 
 
 def judge_lengths(subject: Subject, kinds: Sequence[InputKind] = NORMAL) -> Finding | None:

@@ -1,10 +1,10 @@
 """graph: a captured call, replayed with other contents and shorter lengths, gives what an eager call gives.
 
-Serving engines capture decode into CUDA graphs. The call is captured once, the bytes of q, k and v are replaced in
-place, and the replay must be bitwise what the kernel gives eagerly for them. On pages the entries of the block table
-then change places, and at last the lengths are shortened: an engine captures at its longest context and replays at
-every other, with the pages of other requests. A library that cannot be captured is noted with its words; only a card
-that claims ``graph`` fails by it.
+Serving engines capture decode into CUDA graphs. The check captures the call once and replaces the bytes of q, k and v
+in place. The replay must give the bits of an eager call. On pages the entries of the block table then change places,
+and finally the lengths get shorter. An engine does the same: it captures at its longest context and replays at every
+other, with the pages of other requests. A library that cannot be captured is noted with its message. It fails only
+where its card claims ``graph``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Graph(Shipped):
         inputs.v_whole.copy_(other.v_whole)  # where it is a view of the keys, the same bytes once more
         exact = subject.card.claims.deterministic
         if difference(subject, eager, _result(subject, prepared, prepared.launch()), exact=exact):
-            return [noted(self.name, "not asked: the adapter copies its inputs, so a replay cannot see new ones")]
+            return [noted(self.name, "not run: the adapter copies its inputs, so a replay cannot see new ones")]
         replay()
         found = difference(subject, eager, _result(subject, prepared, native), exact=exact)
         if found:

@@ -1,9 +1,9 @@
 """growth: temporary memory grows like the sequence, not like its square.
 
 The peak of temporary memory is measured for the case's shape at two lengths, one twice the other. A kernel that
-holds the score matrix grows with exponent 2, a fused one with 1 or less. The math path says so on its card
-(``memory: quadratic``), and PyTorch's other paths that they hold a mask which is no causal one (``memory: mask``);
-whoever does not say so and grows with an exponent above 1.3 fails.
+holds the score matrix grows with exponent 2, a fused one with 1 or less. The card of the math path says so (``memory:
+quadratic``). The cards of PyTorch's other paths say that they hold a mask that is not causal (``memory: mask``). Any
+other kernel fails where its memory grows with an exponent above 1.3.
 """
 
 from __future__ import annotations

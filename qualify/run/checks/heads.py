@@ -1,12 +1,13 @@
 """heads: each query head reads its own key/value head and no other.
 
-Some KV heads get values of the other sign, and exactly their query groups must change, the rest bitwise the same. Which
-KV heads change follows the binary digits of their number, counted from 1, one call per digit, so the pattern in which a
-query head changed is the number of the KV head that it reads. The same once with fresh keys. At full level also with
-other group sizes, where a card claims grouped heads: these also against the golden result, because a kernel that packs
-the heads of a group into rows divides by the group for its mask, sinks, factors and LSE too, and the rows are more than
-a tile. The largest groups have few queries, as a draft that is verified; one of them has more heads than a tile has
-rows. Another case whose small calls are the same does not ask them again while the process lives.
+Some KV heads get values of the other sign. Exactly their query groups must change, and the rest stays bitwise the
+same. There is one call for each binary digit of the number of a KV head, counted from 1. So the pattern in which a
+query head changes is the number of the KV head that it reads. One more call does the same with fresh keys.
+
+Where a card claims grouped heads, the check tries other group sizes too, and compares them with the golden result. A
+kernel that packs the heads of a group into rows divides by the group also for its mask, sinks, factors and LSE, and
+the rows exceed a tile. The largest groups have few queries, as a draft that is verified. One of them has more heads
+than a tile has rows. Small calls that passed in another case of this process do not run again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RATIOS = (1, 3, 5, 6, 7, 8, 12, 16, 24, 71)
 ROWS, SMALL_K = 88, 40
 """rows of a group's heads and queries, more than a tile of 64, and keys of the calls with other group sizes"""
 MOST_Q, FEW_Q = 22, 8
-"""queries at most and, but for the largest group, at least"""
+"""queries at most; also at least, except for the largest group"""
 
 
 class Heads(Shipped):
@@ -73,7 +74,7 @@ class Heads(Shipped):
             asked.append(str(ratio))
         detail = "every query head follows exactly its KV head"
         detail += f"; also with groups of {', '.join(asked)}" if asked else ""
-        detail += f"; groups of {', '.join(told)} were right when another case asked" if told else ""
+        detail += f"; groups of {', '.join(told)} passed in another case" if told else ""
         detail += f"; the library refuses groups of {', '.join(refused)}" if refused else ""
         return [passed(self.name, detail)]
 

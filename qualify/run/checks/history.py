@@ -1,14 +1,15 @@
 """history: what a kernel did before must not show in what it does now.
 
-Call A, then call B that differs in exactly one thing (scale, lengths, their order, batch, mask, one side of the window,
-pattern, images, softcap, sinks, dtype, page size, or pages at all), then A again: B must be right against the golden
-result, and the second A bitwise the first. A plan, a compiled kernel or a workspace that is kept under too coarse a key
-gives itself away. Then the same tensors are called again after their contents were replaced where they stand, as a
-cache and its metadata are from one step of an engine to the next: all of them at once, and lengths, pages and images
-one by one, because what is kept under the address of one tensor may be found by the contents of the others. So are the
-very same tensors with other parameters, as layers share their metadata, and a batch after its first sequence alone in
-the same memory. At last a prepared A is launched again after B was prepared on the same adapter: its plan must still be
-its own.
+The check makes call A, then call B that differs in exactly one thing, then A again. That thing is the scale, lengths,
+their order, batch, mask, one side of the window, pattern, images, softcap, sinks, dtype, page size, or pages at all. B
+must agree with the golden result, and the second A bitwise with the first. A plan, a compiled kernel or a workspace
+that is kept under too coarse a key shows here.
+
+Then the same tensors are called again after their contents changed in place, as a cache and its metadata change from
+one step of an engine to the next. First all change at once. Then lengths, pages and images change one by one, because
+a kernel may key what it keeps by some of them only. The same tensors are also called with other parameters, as layers
+share their metadata, and a batch after its first sequence alone in the same memory. Finally a prepared A is launched
+again after B was prepared on the same adapter: its plan must still be its own.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class History(Shipped):
         subject = replace(subject, workload=workload)
         question = subject.question(self.name)
         if question in subject.asked:
-            return [noted(self.name, "asked before, by another case that is as short as this one, and right")]
+            return [noted(self.name, "passed before, in another case that is as short")]
         call = subject.inputs().call
         before = subject.run(call)
         exact = subject.card.claims.deterministic
@@ -89,7 +90,7 @@ class History(Shipped):
                 return [wrong]
         subject.asked[question] = "right"
         findings = [passed(self.name, f"no trace of calls with another {', '.join(asked)}")]
-        return findings + [noted(self.name, f"not asked: the library refuses another {text}") for text in refused]
+        return findings + [noted(self.name, f"not run: the library refuses another {text}") for text in refused]
 
     def _wrong(self, other: Subject, name: str) -> Finding | None:
         """B against its golden result."""

@@ -1,8 +1,8 @@
 """What a check is, and what it is given.
 
-A check asks one question about one kernel on one workload and answers with findings. Its module says
-when it applies, at which level it runs, and how it can be fooled; a test plants a fault that it must
-catch and a legitimate difference on which it must stay silent.
+A check asks one question about one kernel on one workload and answers with findings. Its module says when it applies,
+at which level it runs, and how it can be fooled. A test plants a fault that it must catch, and a legitimate
+difference on which it must stay silent.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class Subject:
     first: Callable[[], tuple[Tensor, Tensor | None]] | None = None
     """gives (out, lse) of the first call of ``inputs()`` that the process made; None where there was none"""
     asked: dict[str, str] = field(default_factory=dict)
-    """what need be asked only once while the process lives, by ``question``, and what was answered"""
+    """checks that run only once in a process, by ``question``, and their answers"""
     golden_of: GoldenOf = golden
     """gives golden results"""
     statistics: list[Statistics] = field(default_factory=list)
     """what checks measured beside their findings; they add to it"""
     row_limit: int = ROW_LIMIT
-    """of a sequence with more queries than these a sample has a golden result"""
+    """a sequence with more queries has a golden result for a sample of its rows only"""
 
     @property
     def processor(self) -> Processor:
@@ -76,7 +76,7 @@ class Subject:
         return processor_of(self.device.type)
 
     def question(self, check: str) -> str:
-        """What ``asked`` calls the question of a check about this workload: other cases may have put the very same."""
+        """The key in ``asked`` of a check on this workload: other cases may share it."""
         return f"{check}/{self.card.kernel}/{self.workload}"
 
     def inputs(self, kind: InputKind = "normal", seed: int = 0) -> Inputs:
@@ -120,7 +120,7 @@ def copied(result: Result) -> Result:
 
 
 def passed(check: str, detail: str, **values: Value) -> Finding:
-    """The finding of a check that has nothing to object to."""
+    """The finding of a check that passed."""
     return Finding(check=check, verdict="pass", detail=detail, values=values)
 
 
@@ -152,7 +152,7 @@ class Check(Protocol):
 
         Raises:
             ContractBreach: the kernel breaks the call contract.
-            LibraryRefusal: the library will not take a call that the check altered; then the check was not asked.
+            LibraryRefusal: the library will not take a call that the check altered; then the check did not run.
         """
         ...
 
@@ -198,8 +198,8 @@ Difference = dict[str, Value]
 
 
 STEPS, STEPS_FP32 = 8, 64
-"""Units in the last place of a row's largest element by which a kernel without determinism may differ from itself. In
-fp32 the roundings of the scores do not vanish in that of the output: PyTorch on a CPU was once beyond 8, for other
+"""How far a kernel without determinism may differ from itself: units in the last place of a row's largest element.
+In fp32 the roundings of the scores do not vanish in that of the output: PyTorch on a CPU was once beyond 8, for other
 strides."""
 
 
@@ -272,7 +272,11 @@ def far_apart(before: Tensor, after: Tensor) -> Tensor:
 
 
 def lse_apart(before: Tensor, after: Tensor, rel: float) -> Tensor:
-    """Elements of two LSE of which not both can be right to a relative error, of at least 1; equal infinities are."""
+    """Where two LSE differ so much that one of them must be wrong. Equal infinities agree.
+
+    Args:
+        rel: the relative error that each may have; below 1 it is absolute.
+    """
     near = (before - after).abs() <= 2 * rel * before.abs().clamp(min=1)
     return ~((near & before.isfinite() & after.isfinite()) | same_bits(before, after))
 

@@ -1,13 +1,16 @@
 """layout: how tensors lie in memory must not matter.
 
-The call contract gives shapes, not strides: only the last dimension is contiguous. The same numbers are passed as
-slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, with keys
-laid out otherwise than values, with any stride where a dimension has one element, and with one KV head expanded over
-all by stride 0. The small tensors too: a block table whose rows stand further apart, as in the slice that an engine
-hands over, the fp8 factors of one sequence for all of them, and all of them behind other numbers in their memory. The
-result must be that of contiguous tensors; other roundings are noted, because strides and alignment may choose another
-kernel. What lies between padded rows is NaN: no kernel has business there.
-Latent values are where the keys are: they keep the strides of the keys, and layouts that would part them are not asked.
+The call contract gives shapes, not strides: only the last dimension is contiguous. The check passes the same numbers
+as slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, and with
+keys laid out otherwise than values. A dimension of one element gets any stride, and one KV head is expanded over all
+by stride 0.
+
+Small tensors change too. The rows of a block table stand further apart, as in the slice that an engine hands over.
+One sequence's fp8 factors serve all sequences. All small tensors lie behind other numbers in their memory.
+
+The result must be that of contiguous tensors. Other roundings are noted, because strides and alignment may choose
+another kernel. NaN lies between padded rows: no kernel may read there. Latent values keep the strides of the keys that
+hold them, so layouts that would separate the two are left out.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ OWN_STRIDE = 48
 FACTORS = ("q_descale", "k_descale", "v_descale")
 SMALL = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table", "bidirectional_spans", "sinks", *FACTORS)
 OTHER_NUMBERS = ("expanded", "factors of one sequence")
-"""layouts that change what is asked: they have a contiguous call of their own to agree with"""
+"""layouts that change the call: each agrees with a contiguous call of its own"""
 
 
 class Layout(Shipped):
@@ -73,7 +76,7 @@ class Layout(Shipped):
             rounded.append(name)
         findings = [passed(self.name, f"the same result for tensors that are {', '.join(same)}")] if same else []
         findings += [noted(self.name, f"{name}: other roundings, no more") for name in rounded]
-        return findings + [noted(self.name, f"not asked: the library refuses {text}") for text in refused]
+        return findings + [noted(self.name, f"not run: the library refuses {text}") for text in refused]
 
 
 def _padded(tensor: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
-"""leak: what a call takes of memory it gives back.
+"""leak: a call gives back the memory that it takes.
 
-After some calls to warm up, a few more are made, each with tensors of its own. Bytes in use must not grow by half of
-the keys' bytes with each call: a kernel that keeps a copy of them, or the tensor itself, ends an engine after hours.
-Growth is measured twice more before it counts, without garbage: caches fill up, a leak goes on.
+After some calls to warm up, the check makes a few more, each with tensors of its own. Bytes in use must not grow by
+half of the keys' bytes with each call: a kernel that keeps a copy of them, or the tensor itself, ends an engine after
+hours. Growth counts when it shows in three measurements, without garbage: caches fill up, a leak goes on.
 
-On a GPU bytes are counted in PyTorch's allocator and, for what a library allocates by itself, on the device outside of
-it. On a CPU the C library tells how many bytes are in use; the size of the process would not, because what was freed
-before serves the leak. Where another allocator is loaded, which does not tell, nothing is asked.
+On a GPU the bytes in PyTorch's allocator count and, for libraries that allocate by themselves, those on the device
+outside of it. On a CPU the C library tells how many bytes are in use. The size of the process would not tell, because
+memory that was freed before serves the leak. Where another allocator is loaded that does not tell, the check does not
+run.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Leak(Shipped):
         decode = max(workload.seqlens_q) == 1
         question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}/{decode}"
         if question in subject.asked:
-            return [noted(self.name, "asked before, of another shape, and right")]
+            return [noted(self.name, "passed before, on another shape")]
         if not subject.kernel.counts_bytes():
-            return [noted(self.name, "not asked: the allocator of its process does not tell its bytes in use")]
+            return [noted(self.name, "not run: the allocator of its process does not tell its bytes in use")]
         small = replace(subject, workload=workload)
         key_bytes = sum(workload.seqlens_k) * workload.heads_kv * workload.head_dim * small.inputs().call.k.itemsize
         for _ in range(WARM_UP):

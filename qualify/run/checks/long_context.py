@@ -70,21 +70,21 @@ class LongContext(Shipped):
     def run(self, subject: Subject) -> list[Finding]:
         """Calls with every role, then one again and again; what the machine has no room for is noted.
 
-        What one shape has passed, another passes too. So a kernel is asked once for each dtype and layout while the
-        process lives, and once more under a mask that hides the early keys.
+        What one shape has passed, another passes too. So the check runs once for each kernel, dtype and layout in a
+        process, and once more under a mask that hides the early keys.
         """
         workload = _long(subject, KEYS)
         near = "/near" if workload.mask.pattern or workload.mask.windowed else ""
         question = f"{self.name}/{subject.card.kernel}/{workload.dtype}/{layout_of(workload)}{near}"
         question += f"/{max(workload.seqlens_q)}"
         if question in subject.asked:
-            return [noted(self.name, "asked before, of another shape, and right")]
+            return [noted(self.name, "passed before, on another shape")]
         try:
             wrong = self._wrong(replace(subject, workload=workload))
             if not wrong and subject.card.claims.deterministic:
                 wrong = self._varies(replace(subject, workload=_long(subject, STEADY_KEYS)))
         except (torch.OutOfMemoryError, MemoryError) as error:
-            return [noted(self.name, f"not asked: no room for it ({str(error).splitlines()[0][:120]})")]
+            return [noted(self.name, f"not run: no room for it ({str(error).splitlines()[0][:120]})")]
         finally:
             subject.processor.give_back()
         if wrong:
@@ -121,7 +121,7 @@ def _named(workload: Workload) -> str:
 
 
 def _long(subject: Subject, lengths: dict[Scale, int]) -> Workload:
-    """The workload's heads, as few as tell, on one long sequence; on pages it has neighbours."""
+    """The workload's heads, as few as suffice, on one long sequence; on pages it has neighbours."""
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
     keys: tuple[int, ...] = (lengths[subject.processor.scale],)
     if subject.workload.page_size and "ragged" in subject.card.claims.features:

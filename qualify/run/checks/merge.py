@@ -1,11 +1,13 @@
-"""merge: attention over two parts of a cache, merged through their LSE, is attention over the whole.
+"""merge: attention over two parts of a cache, merged through their LSE, equals attention over the whole.
 
-out = (out_1 e^lse_1 + out_2 e^lse_2) / (e^lse_1 + e^lse_2): what split-KV kernels, cascades and context parallelism
-do with the LSE that a kernel returns. Asked of calls with one query per sequence and no window, where a part of
-the keys is a legitimate call of the same kernel. A sink is in the LSE of both parts, and taken out of one.
-The parts are uneven, so that a kernel splits them differently than the whole; and where the card claims empty
-sequences, one sequence has no key in the first part, as a rank of context parallelism may have none. (Not with sinks:
-kernels differ in whether the LSE of an empty row counts the sink.)
+out = (out_1 e^lse_1 + out_2 e^lse_2) / (e^lse_1 + e^lse_2): this is what split-KV kernels, cascades and context
+parallelism do with the LSE that a kernel returns. The check applies to calls with one query per sequence and no
+window, where a part of the keys is a legitimate call of the same kernel. A sink is in the LSE of both parts, and the
+check takes it out of one.
+
+The parts are uneven, so that a kernel splits them differently than the whole. Where the card claims empty sequences,
+one sequence has no key in the first part, as a rank of context parallelism may have none. (Not with sinks: kernels
+differ in whether the LSE of an empty row counts the sink.)
 """
 
 from __future__ import annotations

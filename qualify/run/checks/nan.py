@@ -1,13 +1,16 @@
 """nan: a NaN that a query sees shows in its result.
 
-A NaN upstream is a defect somebody has to find; a kernel that takes it for a masked key, or for zero, hides it. One
-element of a query, of a key and of a value becomes NaN, one call for each: every row that sees it must be NaN (of a
-value only that element), and no row of another sequence, nor of another KV head. That of a query is its own: all other
-rows and heads give what they gave without it, within rounding. Keys and values get it at the first,
-the middle and the last position that a row sees, because kernels treat tiles that a mask cuts, the last tile and all
-others differently; in a head in the middle, because one that is padded may read its neighbour.
-Asked where the card claims that NaN propagates. Of a key or value, rows of the same sequence and head that do not see
-it are not asked: several correct kernels compute 0 · NaN.
+A NaN upstream is a defect that somebody has to find. A kernel that takes it for a masked key, or for zero, hides it.
+One element of a query, of a key and of a value becomes NaN, in one call each. Every row that sees it must be NaN (for
+a value: only that element), and no row of another sequence or KV head. A NaN in a query belongs to that query and
+head: all others give the result without it, within rounding.
+
+Keys and values get the NaN at the first, the middle and the last position that a row sees, because kernels treat tiles
+that a mask cuts, the last tile and all others differently. The head is one in the middle, because a padded one may
+read its neighbour.
+
+The check applies where the card claims that NaN propagates. It leaves out rows of the same sequence and head that do
+not see the key or value: several correct kernels compute 0 · NaN.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """needle: one key dominates each query, and the output must be that key's value, bit for bit.
 
-Keys carry random ±1 codes; a query is the code of its target key, so the target's score stands far above
-all others (their codes are nearly orthogonal) and every other weight vanishes below the last bit. The last
-element of q and k subtracts a constant from all scores, which keeps the gap open under a softcap. Targets
-sweep the edges of tiles, pages and windows, another one for every query and head, so a wrong page, a wrong
-stride, a wrong KV head or a lost split gives another vector. No tolerance: v_j or not, in float32 within two units in
-the last place, because a kernel that scales the row maximum apart from the scores gives the largest weight 1 ± 2^-24.
-The last of several passes lifts all scores over a thousand instead, where none may be cut off.
+Keys carry random ±1 codes, and a query is the code of its target key. The codes are nearly orthogonal, so the target's
+score stands far above all others and every other weight vanishes below the last bit. The last element of q and k
+subtracts a constant from all scores, which keeps the gap open under a softcap.
 
-In latent attention the value is most of the key: there the codes are those of the rotated part, and the queries' other
-elements 0.
+Targets sweep the edges of tiles, pages and windows, with another one for every query and head. So a wrong page, a
+wrong stride, a wrong KV head or a lost split gives another vector. There is no tolerance: v_j or not. In float32 two
+units in the last place are allowed, because a kernel that scales the row maximum apart from the scores gives the
+largest weight 1 ± 2^-24. The last of several passes lifts all scores over a thousand, where a kernel must not cut them
+off.
+
+In latent attention the value is most of the key. There the codes are those of the rotated part, and the queries' other
+elements are 0.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from qualify.run.inputs.tensors import make_inputs, replace_keys, with_tensors
 GAP = 45.0
 """least distance, in natural logarithms, between the target's score and any other: exp(-45) is 3e-20"""
 FP32_UNITS = 2
-"""of 2^-23, by which a float32 output may differ from its target's value"""
+"""units of 2^-23 that a float32 output may differ from its target's value"""
 LEAST_DIM = 32
 """below it there are too few nearly orthogonal codes"""
 PASSES: dict[Level, int] = {"smoke": 1, "full": 3}

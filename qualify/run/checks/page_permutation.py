@@ -1,12 +1,16 @@
 """page permutation: where the pages of a cache lie must not matter, and the cache must stay as it was.
 
-First the block table becomes wider than needed, and ``max_seqlen_k`` larger, though not by as much, as an engine hands
-them over that prepares for its longest request. That may change the result by rounding: kernels choose their KV splits
-by either. Then the same pages are placed in another pool, under a table as wide: twice as large, in another order,
-among pages that hold other numbers, at one of which the table's unused entries point. The result must be bitwise the
-same (within rounding for a kernel without a claim of determinism), and no slot and no entry may change. At full the
-unused entries are also -1, before a pool that begins behind a page of NaN; and the sequences begin alike, once with
-pages of their own and once with the same pages, as a prefix cache hands them out.
+First the block table becomes wider than needed, and ``max_seqlen_k`` larger by another amount, as an engine hands them
+over that prepares for its longest request. That may change the result by rounding, because kernels choose their KV
+splits by either.
+
+Then the same pages are placed in another pool, under a table of the same width. The pool is twice as large, with the
+pages in another order, among pages that hold other numbers; the table's unused entries point at one of these. The
+result must be bitwise the same (within rounding for a kernel without a claim of determinism), and no slot and no entry
+may change.
+
+At full the unused entries are also -1, before a pool that begins behind a page of NaN. And the sequences begin alike,
+once with pages of their own and once with shared pages, as a prefix cache hands them out.
 """
 
 from __future__ import annotations
@@ -146,7 +150,7 @@ def unlike(was: Tensor, now: Tensor) -> int:
 def shared_prefix(inputs: Inputs, workload: Workload) -> tuple[AttentionCall, AttentionCall] | None:
     """The call with equal contents in the first whole pages of every sequence, and the same with the same pages.
 
-    Of the sequences after the first such one every second shares its first page alone, and differs from there on. None
+    After the first such sequence, every second one shares only its first page, and differs from there on. None
     where fewer than two sequences have a whole page.
     """
     table = inputs.call.block_table

@@ -1,15 +1,17 @@
 """parameters: the scale, the softcap and each head's sink, read back from the result.
 
-Half of the keys score x + d, the other half x, with values 1 and 0, so a row gives the share of the first half
-and the LSE in closed form. x and d differ from head to head, and sinks stand near the logarithm of the number of
-keys, where they matter. With x = 0 the share tells the scale; with x near the softcap it tells the softcap. A wrong
-result is solved for the parameter: the finding says which wrong value explains it. At full the scale is also 1.0, which
-is no word for "not given"; x also fifty softcaps, where tanh is 1 and its exponentials are infinite; and the sinks also
-stand so far above all scores that nothing else has weight, and so far below that they have none.
+Half of the keys score x + d and have the value 1; the other half score x and have the value 0. So a row gives the share
+of the first half, and the LSE, in closed form. x and d differ from head to head, and sinks stand near the logarithm of
+the number of keys, where they matter. With x = 0 the share tells the scale. With x near the softcap it tells the
+softcap. The check solves a wrong result for the parameter, so the finding says which wrong value explains it.
 
-The expectation is exact, so the tolerance is that of the formats alone: the weights of a half are equal and may all be
-rounded the same way, by the accuracy class's roundoff, the output by its own, scores by those of float32 or of the
-class.
+At full the scale is also 1.0, which must not be taken for "not given". x is also fifty softcaps, where tanh is 1 and
+its exponentials are infinite. The sinks also stand so far above all scores that nothing else has weight, and so far
+below that they have none.
+
+The expectation is exact, so the tolerance is that of the formats alone. The weights of a half are equal and may all be
+rounded the same way, by the roundoff of the accuracy class. The output is rounded by its own format, scores by float32
+or by the class.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ ADDED_SINGLY = 2
 """The first of n equal terms meets n roundings and the last one none. PyTorch's math path in float32 on an H100 was 42
 units of 2^-24 off on 358 keys, where 23 were allowed without this term"""
 OTHER_SCALES = (1.0, 0.5)
-"""at full level the scale is the first of these that it is not: a kernel that ignores an explicit scale is seen"""
+"""at full level the scale becomes the first of these that differs from it, which shows a kernel that ignores an
+explicit scale"""
 CAPPED = 50.0
 """x in softcaps where nothing is left of its tanh but 1"""
 NEGLIGIBLE = -1e30
-"""how sinks stand that say that there is none"""
+"""how low sinks stand that mean no sink"""
 OVERWHELMING = 120.0
 """by how much sinks stand above x and the keys' number: exp(120) is beyond float32"""
 
@@ -200,7 +203,7 @@ def _far(subject: Subject, probe: Probe, result: Result, share: Tensor, lse: Ten
     largest = max(1.0, float(probe.high.abs().max()) * abs(probe.inputs.call.scale))
     keys = (probe.ones + probe.zeros).double()[:, None]
     sums = keys / (ADDED_SINGLY if declared.name == "fp32" else ACCUMULATED)
-    rounded = 1.25 * declared.roundoff + FORMATS[subject.workload.out_format].roundoff
+    rounded = 1.25 * declared.roundoff + (1 + declared.rounded_parts) * FORMATS[subject.workload.out_format].roundoff
     rounded += 2 * declared.scores * largest  # both scores are rounded, and may move apart
     allowed = (rounded + FP32_ROUNDOFF * (8 * largest + sums)) * share + declared.underflow
     allowed = allowed + torch.finfo(result.out.dtype).smallest_normal

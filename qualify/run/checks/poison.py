@@ -1,10 +1,10 @@
-"""poison: bytes that are none of the kernel's business must not matter.
+"""poison: bytes outside of the valid region must not matter.
 
-Everything outside the valid region (guard bands, the tail of each last page, free pages, the null page) is
-set to 0, to 1e4 and to NaN: the output must stay the same bit for bit (within a few units in the last place for a
-kernel that does not claim determinism). Keys that lie inside the allocation
-but that no query of their sequence sees (left of a window in decode) get finite poison, which is mandatory;
-NaN there is informational, because several correct kernels compute 0 · NaN.
+Everything outside of the valid region (guard bands, the tail of each last page, free pages, the null page) is set to
+0, to 1e4 and to NaN. The output must stay the same bit for bit (within a few units in the last place for a kernel that
+does not claim determinism). Keys that lie inside the allocation but that no query of their sequence sees (left of a
+window in decode) get finite poison, which must not matter. NaN in such keys is only noted, because several correct
+kernels compute 0 · NaN.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 (2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V exactly 2^c times the output: bit for bit, because a
 power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q takes |q·k|
-beyond 65504), and so does one that accumulates the output in fp16; 2^-6 q asks for a scale above 1. bf16 and float32
-have the exponents for 2^40: with those, and with (2^40 q, 2^-40 k), nothing is left of what goes through fp16 on its
-way. The inputs are small multiples of 1/8 and 1/4, so nothing leaves the formats' normal range. Where the values are
-part of the keys, what they weigh in the scores is taken out for the last question: there the queries' elements are 0.
+beyond 65504). So does one that accumulates the output in fp16. 2^-6 q comes with a scale above 1. bf16 and float32
+have the exponents for 2^40: with those, and with (2^40 q, 2^-40 k), data that pass through fp16 are lost.
+
+The inputs are small multiples of 1/8 and 1/4, so nothing leaves the formats' normal range. Where the values are part
+of the keys, the queries' elements are 0 there in the test of V, so the values have no weight in the scores.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """repeat: the same call gives the same bits, if the card claims determinism.
 
-The process's first call of the case is one of them: while a library builds, tunes or fills what it keeps, its result is
-delivered too.
-At level full the later half of the calls shares the GPU with matrix products of another stream. Where a card claims
-batch invariance, a sequence alone also gives the bits that it gives among others.
+The first call of the case in its process is one of them: an engine delivers that result too, while a library still
+builds, tunes or fills its caches. At level full the later half of the calls shares the GPU with matrix products of
+another stream. Where a card claims batch invariance, a sequence alone also gives the bits that it gives among others.
 """
 
 from __future__ import annotations

@@ -1,16 +1,23 @@
-"""size limits: what a kernel counts in 16 or 32 bits must not end where a production call goes on.
+"""size limits: 16-bit or 32-bit numbers in a kernel must not limit a production call.
 
-Calls that are large in one thing only, and cheap because everything else is small: keys, values or queries that lie
-more than 2^31, and than 2^32, elements from the start of their tensor (in far pages of a large cache, or in rows far
-apart), one sequence of over 2^11 queries (on a GPU, where that costs nothing, 2^16), one of over 2^9 queries after more
-than 2^10 keys, more heads than a block has threads, as many sequences that all have queries (on a GPU more than its
-largest block has threads; twice, with the lengths in the other order, because a workspace of that size may hold what
-was left there, and then with more queries than a tile in more of them than a warp has threads; and some of them alone,
-where the card claims batch invariance), and a batch of more than 2^16 of which those beside every power of two have
-queries: a scheduler counts in warps and blocks. Before the far tensor lies more memory, full of NaN on a GPU, so that
-an offset that wraps to a negative number reads something wrong and does not end the process. A card that limits its
-batch is asked at that limit, one that limits the elements of a tensor no further. Very many keys are the question of
-``long_context``.
+Each call is large in one thing only, and cheap because everything else is small:
+
+* keys, values or queries that lie more than 2^31, and more than 2^32, elements from the start of their tensor: in far
+  pages of a large cache, or in rows far apart
+* one sequence of over 2^11 queries (on a GPU, where that costs nothing, 2^16)
+* one sequence of over 2^9 queries after more than 2^10 keys
+* more heads than a block has threads
+* many sequences that all have queries, on a GPU more than its largest block has threads
+* a batch of more than 2^16 sequences, with queries only in those beside every power of two: a scheduler counts in
+  warps and blocks
+
+The call with many sequences runs twice, with the lengths in the other order, because a workspace of that size may hold
+earlier results. Then more of the sequences than a warp has threads have more queries than a tile. Where the card
+claims batch invariance, some of them also run alone.
+
+Before the far tensor lies more memory, full of NaN on a GPU. An offset that wraps to a negative number reads something
+wrong there, and does not end the process. A limit of the batch or of the elements on the card is also the limit of the
+check. ``long_context`` tries very many keys.
 """
 
 from __future__ import annotations
@@ -62,8 +69,8 @@ class Sizes:
     queries: int
     """of one sequence: past 2^11 kernels choose other tiles, schedules and splits, past 2^16 grids end"""
     spread: int
-    """rows of a tensor that is 9/8 of a limit long: a kernel may count to the first row of a tile in fewer bits than
-    within it, and of tiles of as many rows as kernels have the last one begins beyond the limit"""
+    """rows of a tensor that is 9/8 of a limit long. A kernel may count the first row of a tile in fewer bits than the
+    rows within it. With so many rows the last tile of every usual size begins beyond the limit"""
     alive: int
     """sequences that all have queries: more than the threads of two warps; on a GPU more than of the largest block"""
 
@@ -83,13 +90,13 @@ LONG_Q, LONG_K = (1 << 9) + 33, (1 << 10) + 645
 GROUP = 2
 """query heads on the one KV head of the long calls: enough to be grouped, and no more work than that"""
 LEAST, LENGTHS = 40, 130
-"""fewest keys of theirs, and different lengths at most"""
+"""fewest keys of the live sequences, and the most different lengths"""
 TILED = 40
-"""of them, those that have more queries than a tile in the second call"""
+"""live sequences that have more queries than a tile in the second call"""
 ALONE = (0, 20, 40)
-"""of them, those that are also run alone: of several tiles of keys, in the last order"""
+"""live sequences that also run alone: of several tiles of keys, in the last order"""
 NARROW = 20
-"""left side of the window of their second call"""
+"""left side of the window in the second call of the live sequences"""
 HEADS = 130
 """query heads at least: more than the threads of four warps"""
 FEW = 40
@@ -106,8 +113,8 @@ class SizeLimits(Shipped):
     def run(self, subject: Subject) -> list[Finding]:
         """The first limit that shows ends it; what the machine or the library has no room for is noted.
 
-        Small calls with the case's heads: what one shape has passed, another passes too. So a kernel is asked each
-        question once for each dtype and layout while the process lives.
+        These are small calls with the case's heads: a kernel that passes with one shape passes with another. So each
+        call runs once for each kernel, dtype and layout in a process.
         """
         asked, told, notes = [], [], []
         layout = layout_of(subject.workload)
@@ -119,10 +126,10 @@ class SizeLimits(Shipped):
             try:
                 wrong = part(subject)
             except LibraryRefusal as refusal:
-                notes.append(noted(self.name, f"not asked: the library refuses {name} ({refusal})"))
+                notes.append(noted(self.name, f"not run: the library refuses {name} ({refusal})"))
                 continue
             except (torch.OutOfMemoryError, MemoryError) as error:
-                notes.append(noted(self.name, f"not asked: no room for {name} ({str(error).splitlines()[0][:120]})"))
+                notes.append(noted(self.name, f"not run: no room for {name} ({str(error).splitlines()[0][:120]})"))
                 continue
             finally:
                 subject.processor.give_back()
@@ -131,17 +138,17 @@ class SizeLimits(Shipped):
             subject.asked[question] = "right"
             asked.append(name)
         findings = [passed(self.name, f"right with {', '.join(asked)}")] if asked else []
-        before = [noted(self.name, f"asked before, of another shape, and right: {', '.join(told)}")] if told else []
+        before = [noted(self.name, f"passed before, on another shape: {', '.join(told)}")] if told else []
         return findings + before + notes
 
 
 def layout_of(workload: Workload) -> str:
-    """What a question that is asked once is asked once for."""
+    """The key of a call that runs once."""
     return ("paged" if workload.page_size else "packed") + ("/latent" if workload.latent else "")
 
 
 def _parts(subject: Subject) -> dict[str, Callable[[Subject], Finding | None]]:
-    """What is asked, by name, as far as the card claims it."""
+    """The calls by name, as far as the card claims them."""
     claims, workload = subject.card.claims, subject.workload
     parts: dict[str, Callable[[Subject], Finding | None]] = {}
     limit = math.inf if claims.elements is None else claims.elements.max
@@ -193,7 +200,7 @@ def _same(subject: Subject, lengths: Lengths | None, move: Callable[[AttentionCa
 
 
 def far_pages(call: AttentionCall, *, offsets: int) -> AttentionCall:
-    """The call with its pages at the end of a cache of which keys or values (the larger) have more elements."""
+    """The call with its pages at the end of a cache whose keys or values (the larger) have more elements."""
     assert call.block_table is not None, "only a paged call has pages"
     pool = len(call.k)
     first = -(-offsets // max(call.k[0].numel(), call.v[0].numel()))
@@ -278,7 +285,7 @@ def _many(workload: Workload) -> int:
 
 
 def _many_sequences(subject: Subject) -> Finding | None:
-    """A batch of which the sequences beside powers of two, and the last ones, alone have queries and keys."""
+    """A batch in which only the sequences beside powers of two, and the last ones, have queries and keys."""
     batch = _largest_batch(subject)
     ends = [batch, *(1 + (1 << power) for power in range(2, batch.bit_length()))]
     live = {index for end in ends for index in range(max(0, end - LIVE), end) if index < batch}

@@ -1,7 +1,8 @@
-"""surroundings: a call gives the same where serving makes it, and not only where this process does.
+"""surroundings: a call gives the same result in the surroundings of a server, and not only in those of this process.
 
 An engine calls in inference mode, from a thread of its own, on a stream of its own, with as many threads as its
-container has, and after more shapes than a kernel's host code keeps plans for. A short call is made
+container has. It also makes calls of more shapes than a kernel's host code keeps plans for. The check makes a short
+call
 
 ::
 
@@ -11,9 +12,9 @@ container has, and after more shapes than a kernel's host code keeps plans for. 
     stream    on another stream, behind work that replaces its inputs (CUDA): who does not wait reads the old ones
     shapes    again, after 66 calls of other lengths
 
-and each time has to give the bits that it gave before. A kernel that does not claim determinism has to stay within its
-error budget, and so has every kernel under another number of threads: sums may then be cut elsewhere. An adapter that
-copies its inputs before the launch is not asked on another stream.
+Each time the call has to give the bits that it gave before. A kernel that does not claim determinism has to stay
+within its error budget. So has every kernel under another number of threads, because sums may then be cut elsewhere.
+An adapter that copies its inputs before the launch is not tried on another stream.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class Surroundings(Shipped):
         return ""
 
     def run(self, subject: Subject) -> list[Finding]:
-        """The first other result ends it. It is about host code, so a kernel is asked once for each layout."""
+        """The first other result ends the check. It tests host code, so it runs once for each kernel and layout."""
         small = replace(subject, workload=shortened(subject.workload))
         decode = max(small.workload.seqlens_q) == 1
         question = f"{self.name}/{subject.card.kernel}/{layout_of(small.workload)}/{'decode' if decode else 'prefill'}"
         if question in subject.asked:
-            return [noted(self.name, "asked before, by another case, and right")]
+            return [noted(self.name, "passed before, in another case")]
         call = small.inputs().call
         before = small.run(call)
         asked, findings = [], []
@@ -60,7 +61,7 @@ class Surroundings(Shipped):
             try:
                 after = self._from(small, call, place)
             except LibraryRefusal as refusal:
-                findings.append(noted(self.name, f"not asked {name}: {refusal}"))
+                findings.append(noted(self.name, f"not run {name}: {refusal}"))
                 continue
             wrong = self._differs(small, call, before, after, name, exact=exact)
             if wrong:
@@ -117,7 +118,7 @@ class Surroundings(Shipped):
             return passed(self.name, "the same result on another stream, behind the work that makes its inputs")
         here = subject.judged(prepared.result(prepared.launch()))
         if difference(subject, expected, here, exact=exact):
-            return noted(self.name, "not asked on another stream: the adapter copies its inputs")
+            return noted(self.name, "not run on another stream: the adapter copies its inputs")
         detail = f"on another stream, the call does not wait for the work before it: {changed(found)}"
         return unsteady(subject, inputs.call) or failing(self.name, detail, {"where": "stream", **found})
 

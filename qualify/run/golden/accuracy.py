@@ -6,14 +6,16 @@ accumulates in float32 and rounds the output with u_O. With e = out - o, per ele
     worst case    B  = u_P·A + u_O·|o|
     statistical   σ² = (u_P/2)²·Q + ulp(o)²/12,     σ_row² = the mean of σ² over a row
 
+(docs/numerics.md has the terms of float32, of tensor cores and of special formats, too)
+
     E = max |e| / min(1.25·B, 9·max(σ, σ_row))      ≤ 1      one wrong element
     R = worst row's rms(e) / σ_row                  ≤ 3      one wrong row (σ_row grows to 2 σ_row where all
                                                              elements of a row share one error)
     G = rms over many rows of e / σ_row             ≤ 1.6    a little wrong everywhere
     β = <e,o> / <o,o>, against β₀ + 6·SE            ≤ 1      a bias that averages hide
 
-G and β are taken over every sequence alone and over the whole batch, and the one that comes closest to its limit
-counts: no wrong sequence hides behind others, whether it is long or short. docs/numerics.md derives the limits and
+G and β are taken over every sequence alone and over the whole batch. The one that comes closest to its limit counts,
+so no wrong sequence hides behind others, whether it is long or short. docs/numerics.md derives the limits and
 publishes how correct kernels measure.
 """
 
@@ -43,9 +45,10 @@ all its weights are: vLLM's Triton kernel on gpt-oss-20b in bf16 on an H100, ris
 
 
 ACCUMULATED = 16
-"""Keys that a tensor core adds in one step, at least. It cuts each sum instead of rounding it (Fasi et al. 2021, PeerJ
-Computer Science 7:e330), so every step may take 2^-24 of it away. One query on 16,384 keys in fp16 on an H100, with
-values of one sign: β of -1.04e-4 by FlashInfer's fa3 and by FlashAttention-4; 9.4e-5 was allowed without this term."""
+"""Keys for which a tensor core may take 2^-24 of a sum away, because it cuts sums instead of rounding them (Fasi et al.
+2021, PeerJ Computer Science 7:e330). On an H100 in fp16, with values of one sign, the loss grows with the keys:
+FlashInfer's fa3 and FlashAttention-4 lose 1.04e-4 of a sum over 16,384 keys; FlashAttention-2 loses 8e-4 over
+131,136."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,9 +82,11 @@ def declared_class(card: KernelCard, dtype: Dtype) -> AccuracyClass:
 
     Beside an fp8 cache the arithmetic is that of the queries' 16 bits, so ``fp8kv`` grants fp16 no more than fp16.
     """
-    declared = class_named(card.accuracy[dtype])
+    declared = replace(class_named(card.accuracy[dtype]), rounded_parts=card.claims.split_outputs == "rounded")
     if declared.name == "fp8kv":
-        like = class_named("fp16") if DTYPES[dtype].q == "fp16" else declared
+        like = declared
+        if DTYPES[dtype].q == "fp16":
+            like = replace(class_named("fp16"), rounded_parts=declared.rounded_parts)
         if card.claims.fp8.cache == "rounded":
             like = replace(like, roundoff=2 * like.roundoff, product=like.roundoff / 2)
         return replace(like, name=declared.name, rescaled=card.claims.fp8.value_factor == "after_rounding")
@@ -132,6 +137,8 @@ class _Compared:
     """(n, heads_q), the part of it that products have"""
     flushed: Tensor
     """(n, heads_q)"""
+    parts: Tensor | float
+    """(n, heads_q, head_dim_v), variance of rounded parts"""
     element: Tensor
     """(n, heads_q, head_dim_v), E of every element"""
     row: Tensor
@@ -182,7 +189,7 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: boo
     products = FP32_ROUNDOFF * golden.score_bound + kind.product * golden.product_bound
     scores = products + FP32_ROUNDOFF * golden.keys.to(exact.dtype).sqrt()[:, None]
     flushed = _flushed(golden)
-    variance = _variance(golden, kind, scores, step, flushed)
+    variance = _variance(golden, kind, scores, step, flushed, out.dtype)
     row_variance = variance.mean(-1, keepdim=True)
     sigma = torch.maximum(variance, row_variance).sqrt()
     limit = torch.minimum(1.25 * _worst_case(golden, kind, scores, step, out.dtype), 9 * sigma)
@@ -196,6 +203,7 @@ def _compare(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: boo
         scores=scores,
         products=products,
         flushed=flushed,
+        parts=_parts(golden, kind, out.dtype),
         element=_ratio(error.abs(), limit),
         row=_ratio(rms, (typical + 3 * _common(golden, kind, scores)).sqrt()),
         spread=_ratio(rms, typical.sqrt()),
@@ -207,18 +215,32 @@ def _worst_case(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tenso
     roundoff_out = FORMATS[format_of(dtype)].roundoff
     worst = (kind.roundoff + 4 * (scores.unsqueeze(-1) + _sums(golden))) * golden.A
     worst = worst + (1 + kind.rescaled) * torch.maximum(roundoff_out * golden.out.abs(), step / 2)
+    worst = worst + kind.rounded_parts * roundoff_out * golden.A
     return worst + kind.scores * golden.S if kind.scores and golden.S is not None else worst
 
 
-def _variance(golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, flushed: Tensor) -> Tensor:
+def _variance(
+    golden: Golden, kind: AccuracyClass, scores: Tensor, step: Tensor, flushed: Tensor, dtype: torch.dtype
+) -> Tensor:
     """σ² of every element."""
     variance = (kind.roundoff / 2 + scores).square().unsqueeze(-1) * golden.Q + _rounded(kind) * step.square()
     variance = variance + (_sums(golden) * golden.A).square() + flushed.square().unsqueeze(-1)
+    variance = variance + _parts(golden, kind, dtype) + (_cut(golden, kind).unsqueeze(-1) * golden.out).square()
     if kind.spacing and golden.U is not None:  # Σ v² of values that are not far from normal is at most 2 (Σ|v|)² / n
         keys = golden.keys.to(golden.A.dtype)[:, None]
         weight = kind.spacing * _largest_weight(golden) * (2 / 12 / keys).sqrt()
         variance = variance + (weight.unsqueeze(-1) * golden.U).square()
     return variance + (kind.scores / 2) ** 2 * golden.T if kind.scores and golden.T is not None else variance
+
+
+def _parts(golden: Golden, kind: AccuracyClass, dtype: torch.dtype) -> Tensor | float:
+    """What rounding the outputs of at least two parts of the keys adds to σ² of every element.
+
+    The squares of the parts add up to Q where values of both signs meet, and to at most o²/2 where they have one sign.
+    """
+    if not kind.rounded_parts:
+        return 0.0
+    return (FORMATS[format_of(dtype)].roundoff / 2) ** 2 * (golden.Q + golden.out.square() / 2)
 
 
 def _largest_weight(golden: Golden) -> Tensor:
@@ -245,6 +267,12 @@ def _sums(golden: Golden) -> Tensor:
     return FP32_ROUNDOFF / 2 * golden.keys.to(golden.A.dtype).sqrt().view(-1, 1, 1)
 
 
+def _cut(golden: Golden, kind: AccuracyClass) -> Tensor:
+    """What tensor cores may cut off a sum over the keys, relative to the sum, (n, 1); float32 does not use them."""
+    step = 0.0 if kind.name == "fp32" else FP32_ROUNDOFF / ACCUMULATED
+    return step * golden.keys.to(golden.A.dtype)[:, None]
+
+
 def _common(golden: Golden, kind: AccuracyClass, scores: Tensor) -> Tensor:
     """Part of a row's mean σ² that all its elements share, (n, heads_q).
 
@@ -268,7 +296,7 @@ def _by_sequence(
     along = (compared.error * exact).sum(-1)
     # Errors of P are common to all elements of a row, so their part along the output is taken exactly.
     variance = (kind.roundoff / 2 + compared.scores).square() * golden.gain
-    variance = variance + (step.square() / 12 * exact.square()).sum(-1)
+    variance = variance + ((step.square() / 12 + compared.parts) * exact.square()).sum(-1)
     if kind.scores and golden.T is not None:
         variance = variance + (kind.scores / 2) ** 2 * golden.T.sum(-1) * power
     found, place = torch.unique(golden.sequence, return_inverse=True)
@@ -277,8 +305,7 @@ def _by_sequence(
     copy = (golden.keys == 1)[:, None]
     copied, variance = torch.where(copy, variance.sqrt(), 0.0), torch.where(copy, 0.0, variance)
     # Products that are cut flatten or sharpen all weights alike: at worst the output's gain is their relative error.
-    cut = 0.0 if kind.name == "fp32" else FP32_ROUNDOFF / ACCUMULATED
-    bent = (compared.products + cut * golden.keys.to(exact.dtype)[:, None]) * power
+    bent = (compared.products + _cut(golden, kind)) * power
     bent = bent + compared.flushed * exact.abs().sum(-1)
     if kind.rescaled:
         bent = bent + (step / 2 * exact.abs()).sum(-1)

@@ -1,9 +1,8 @@
 """The golden result: attention in fp64, blockwise, on exactly the inputs that the kernel read.
 
-Never rounded back to the kernel's dtype, never a score matrix of S × S: query rows are taken in blocks
-under a memory budget. Beside the output it returns what the error budget needs (docs/numerics.md):
-``A = P|V|``, ``Q = (P∘P)(V∘V)``, ``U = Σ_visible |v|``, the LSE, the largest scores of each row, and what a
-rounding of the scores may cost.
+It is never rounded to the kernel's dtype, and there is never a score matrix of S × S: query rows are taken in blocks
+under a memory budget. Beside the output it returns what the error budget needs (docs/numerics.md): ``A = P|V|``, ``Q =
+(P∘P)(V∘V)``, ``U = Σ_visible |v|``, the LSE, the largest scores of each row, and the effect of rounded scores.
 """
 
 from __future__ import annotations
@@ -310,7 +309,7 @@ def _fill_block(
 
     Args:
         index: (members * rows,) of the packed queries.
-        real: (members * rows,) which of them are no padding.
+        real: (members * rows,) whether a row is no padding.
     """
     q = _queries(call, bucket, index.where(real, 0), k)
     n, heads_kv, group, rows = q.shape[:4]

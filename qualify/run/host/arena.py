@@ -9,6 +9,7 @@ import weakref
 from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +27,13 @@ SPARSE_BYTES = 32 << 20
 """memory on a CPU from which on only touched pages are copied"""
 KEPT_BYTES = 2 << 30
 """memory of a device that an arena keeps though it is free"""
+CALL_FIELDS = tuple(item.name for item in fields(AttentionCall))
+PLAIN = frozenset((int, float, bool, type(None)))
+MASK_FIELDS = tuple(item.name for item in fields(Mask))
+LEAST_NEW = 32
+"""copies that are made before those whose storage is gone are looked for, unless they are large"""
+SWEPT_BYTES = 64 << 20
+"""of new copies after which they are looked for"""
 SEGMENT_BYTES = 256 << 20
 """least memory of a device that is asked for at once"""
 
@@ -212,23 +220,27 @@ class Mirror:
         self.arena = arena
         self.settle = settle
         self.copies: dict[int, _Copied] = {}
+        self.left = 0
+        """copies after the last sweep"""
+        self.taken_bytes = 0
+        """for copies since then"""
 
     def place(self, call: AttentionCall) -> Placed:
         """Copy what is not there yet, or has changed."""
-        self.sweep()
+        self._sweep_at_times()
         copies: dict[str, tuple[Tensor, _Copied]] = {}
         data: dict[str, Any] = {}
-        for item in fields(call):
-            value = getattr(call, item.name)
-            if isinstance(value, Tensor):
-                copies[item.name] = value, self._copied(value)
-                data[item.name] = spec_of(value, copies[item.name][1].slot)
+        for name in CALL_FIELDS:
+            value = getattr(call, name)
+            if type(value) in PLAIN:
+                data[name] = value
+            elif isinstance(value, Tensor):
+                copies[name] = value, self._copied(value)
+                data[name] = spec_of(value, copies[name][1].slot)
             elif isinstance(value, Mask):
-                data[item.name] = {part.name: getattr(value, part.name) for part in fields(value)}
-            elif isinstance(value, torch.dtype):
-                data[item.name] = str(value).removeprefix("torch.")
+                data[name] = {part: getattr(value, part) for part in MASK_FIELDS}
             else:
-                data[item.name] = value
+                data[name] = dtype_name(value)
         placed = Placed(copies, data)
         self.refresh(placed)
         return placed
@@ -270,7 +282,7 @@ class Mirror:
             if not isinstance(value, Tensor):
                 continue
             copied = self.copies.get(value.untyped_storage()._cdata)
-            if copied is not None:
+            if copied is not None and not copied.weak.expired():  # type: ignore[no-untyped-call]
                 own = _bytes(value)
                 if not torch.equal(own, copied.slot.view):
                     own.copy_(copied.slot.view)
@@ -280,20 +292,50 @@ class Mirror:
         """Let go of copies whose storage is gone."""
         for key in [key for key, copied in self.copies.items() if copied.weak.expired()]:  # type: ignore[no-untyped-call]
             del self.copies[key]
+        self.left, self.taken_bytes = len(self.copies), 0
+
+    def _sweep_at_times(self) -> None:
+        """Sweep once there are enough new copies: asking every storage takes as long as a call where many are held."""
+        many = len(self.copies) - self.left >= max(LEAST_NEW, self.left)
+        if many or self.taken_bytes >= SWEPT_BYTES:
+            self.sweep()
+
+    def _slot(self, count: int) -> Slot:
+        try:
+            return self.arena.take(count)
+        except torch.OutOfMemoryError:
+            self.sweep()
+            return self.arena.take(count)
 
     def _copied(self, tensor: Tensor) -> _Copied:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key not in self.copies:
-            self.copies[key] = _Copied(storage, self.arena.take(storage.nbytes()))
-        return self.copies[key]
+        known = self.copies.get(key)
+        if known is None or known.weak.expired():  # type: ignore[no-untyped-call]
+            self.copies.pop(key, None)
+            known = self.copies[key] = _Copied(storage, self._slot(storage.nbytes()))
+            self.taken_bytes += known.slot.count
+        return known
+
+
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """As messages have it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def spec_of(tensor: Tensor, slot: Slot) -> Spec:
     """A tensor over a copy of its storage."""
     begin = int(tensor.storage_offset()) * tensor.element_size()
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return slot.segment, slot.first, slot.count, begin, dtype, tuple(tensor.shape), tuple(tensor.stride())
+    return (
+        slot.segment,
+        slot.first,
+        slot.count,
+        begin,
+        dtype_name(tensor.dtype),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+    )
 
 
 def _bytes(tensor: Tensor) -> Tensor:

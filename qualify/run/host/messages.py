@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal
 
 from qualify.facts.stack import ComponentKind
@@ -210,6 +210,30 @@ class TimeCalls(HostRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrepareBlocks(HostRequest):
+    """Prepare blocks of launches of calls in turn. Numbers: µs of a launch, roughly."""
+
+    numbers: tuple[int, ...]
+    """of the prepared calls"""
+    number: int
+    """that the blocks get"""
+    graph: bool
+    block_us: float
+    plant: float
+    """share of its time that a block spins"""
+    like_us: float
+    """of a launch on the other side; 0 = unknown"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBlock(HostRequest):
+    """Time one block. Numbers: µs of one launch, on the device or of the host that issues it."""
+
+    number: int
+    host: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Memory(HostRequest):
     """Numbers: bytes in use by each counter, of inputs that are gone and still held, and whether they are counted."""
 
@@ -315,6 +339,10 @@ class Script(HostAnswer):
     """empty where its function has no source to give"""
 
 
+def _has_default(item: Field[Any]) -> bool:
+    return item.default is not MISSING or item.default_factory is not MISSING
+
+
 REQUESTS: Mapping[str, type[HostRequest]] = {
     kind.__name__.lower(): kind
     for kind in (
@@ -337,7 +365,7 @@ REQUESTS: Mapping[str, type[HostRequest]] = {
             ReplayGraph,
             Behind,
         ),
-        *(TraceCalls, TimeCalls, Memory, Wait),
+        *(TraceCalls, TimeCalls, PrepareBlocks, TimeBlock, Memory, Wait),
     )
 }
 Answer = Accepted | Began | Returned | Raised | Numbers | Events | Sampled | HostSoftware | Script
@@ -347,15 +375,25 @@ ANSWERS: Mapping[str, type[Answer]] = {
 }
 
 
+USUAL: Mapping[type, Mapping[str, Any]] = {
+    kind: {item.name: {} if item.default is MISSING else item.default for item in fields(kind) if _has_default(item)}
+    for kind in (*REQUESTS.values(), *ANSWERS.values())
+}
+"""what a message has where nobody says otherwise: it is not sent"""
+_to_host = json.JSONEncoder(separators=(",", ":"), default=vars).encode
+_to_judge = json.JSONEncoder(separators=(",", ":"), default=vars, ensure_ascii=False).encode
+
+
 def encode(message: HostRequest | Answer) -> bytes:
-    """The message as a line."""
-    data = {item.name: getattr(message, item.name) for item in fields(message)}
+    """The message as a line, without what is as usual."""
+    usual = USUAL[type(message)]
+    data = {name: value for name, value in vars(message).items() if name not in usual or value != usual[name]}
     data["event"] = type(message).__name__.lower()
-    text = json.dumps(data, separators=(",", ":"), default=asdict, ensure_ascii=isinstance(message, HostRequest))
+    text = _to_host(data) if isinstance(message, HostRequest) else _to_judge(data)
     return text.encode("utf-8", "replace") + b"\n"
 
 
 def decode_request(line: bytes) -> HostRequest:
     """What the judge sent; lists where it had tuples."""
-    data = json.loads(line)
+    data = json.loads(line.decode())
     return REQUESTS[data.pop("event")](**data)

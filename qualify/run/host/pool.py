@@ -172,16 +172,22 @@ class Pool:
         """started, and nothing loaded"""
 
     def begin_start(self, cards: Iterable[KernelCard]) -> None:
-        """Start the hosts of some cards side by side, without waiting for them."""
+        """Start the hosts of some cards side by side, without waiting for them.
+
+        A third party's kernel is loaded with its first case. Where an environment has no other kernels, a host of
+        theirs starts all the same: somebody must say what is installed there.
+        """
         for card in cards:
-            if card.adapter == CALL:
-                continue
             library = library_of(card)
+            known = {place.partition("/")[0] for place in self.places}
+            if card.adapter == CALL and (not card.environment or card.environment in known):
+                continue
             if library not in self.places:
                 if len(self.places) == MOST:
                     continue
                 self.places[library] = _Place(host=self._spawn(card))
-            self.places[library].preload.append(card)
+            if card.adapter != CALL:
+                self.places[library].preload.append(card)
 
     def finish_start(self, announce: Callable[[str], None]) -> None:
         """Wait for them, and load their libraries. What fails fails again, and is recorded, as a case's outcome.

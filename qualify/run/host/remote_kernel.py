@@ -201,6 +201,47 @@ class RemoteTurned:
         return _launched(self.kernel, self.number)
 
 
+class RemoteBlocks:
+    """Blocks of launches of a call, prepared in its host (qualify.run.host.blocks)."""
+
+    def __init__(
+        self,
+        calls: Sequence[RemoteBound | RemoteTurned],
+        *,
+        graph: bool,
+        block_us: float,
+        plant: float,
+        like_us: float,
+    ) -> None:
+        """Prepare them.
+
+        Args:
+            like_us: of a launch on the other side, in µs; 0 = unknown.
+
+        Raises:
+            KernelRaised: the call cannot be captured.
+        """
+        self.host = calls[0].kernel.host
+        self.calls = calls
+        self.number = next(self.host.numbers)
+        for call in calls:
+            call.refresh()
+        asked = says.PrepareBlocks(
+            numbers=tuple(call.number for call in calls),
+            number=self.number,
+            graph=graph,
+            block_us=block_us,
+            plant=plant,
+            like_us=like_us,
+        )
+        self.launch_us = self.host.ask_numbers(asked)[0] or 0.0
+        weakref.finalize(self, self.host.drop, self.number).atexit = False
+
+    def time(self, *, host: bool = False) -> float:
+        """µs of one launch in one block; of the host that issues it, if asked."""
+        return self.host.ask_numbers(says.TimeBlock(number=self.number, host=host))[0] or 0.0
+
+
 def _launched(kernel: RemoteKernel, number: int) -> Native:
     native = Native(kernel.host)
     kernel.host.ask(says.LaunchBound(number=number, place=kernel.place, native=native.number), says.Accepted)

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,7 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.adapters.registry import create_adapter
 from qualify.run.host import messages as says
+from qualify.run.host.blocks import Blocks
 from qualify.run.host.interface import CallPlace, Effort
 from qualify.run.host.local import LocalBound, LocalHost, LocalKernel, in_use
 from qualify.run.host.memory import DeviceMemory, SharedFile, closed, opened, typed
@@ -94,6 +95,8 @@ class Server:
             says.Behind: self.behind,
             says.TraceCalls: self.trace,
             says.TimeCalls: self.sample,
+            says.PrepareBlocks: self.prepare_blocks,
+            says.TimeBlock: self.time_block,
             says.Memory: self.memory,
             says.Wait: self.wait,
         }
@@ -124,7 +127,8 @@ class Server:
 
     def say(self, answer: says.Answer) -> None:
         """Send one message about the present request."""
-        self.answers.write(says.encode(replace(answer, to=self.asked)))
+        answer.__dict__["to"] = self.asked
+        self.answers.write(says.encode(answer))
         self.answers.flush()
 
     def forget(self, segment: int, first: int) -> None:
@@ -274,6 +278,25 @@ class Server:
         samples, self.kept[request.native] = self.host.sample(bounds, effort)
         return says.Sampled(**asdict(samples))
 
+    def prepare_blocks(self, request: says.PrepareBlocks) -> says.Answer:
+        """Keep the blocks."""
+        launches = [self.kept[number].launch for number in request.numbers]
+        blocks = Blocks(
+            launches,
+            self.processor,
+            graph=request.graph,
+            block_us=request.block_us,
+            plant=request.plant,
+            like_us=request.like_us,
+        )
+        self.kept[request.number] = blocks
+        return says.Numbers(values=(blocks.launch_us,))
+
+    def time_block(self, request: says.TimeBlock) -> says.Answer:
+        """One block."""
+        blocks: Blocks = self.kept[request.number]
+        return says.Numbers(values=(blocks.host_time() if request.host else blocks.time(),))
+
     def memory(self, request: says.Memory) -> says.Answer:
         """What is in use here."""
         used = in_use(self.processor, collect=request.collect)
@@ -300,14 +323,13 @@ class Server:
         """The call, whose tensors are views of shared memory."""
         flats: dict[says.Region, Tensor] = {}
         values: dict[str, Any] = dict(data)
-        for item in fields(AttentionCall):
-            value: Any = values.get(item.name)
-            if item.name == "mask":
+        for name, value in data.items():
+            if name == "mask":
                 values["mask"] = Mask(**{**value, "window": tuple(value["window"])})
-            elif item.name == "out_dtype":
+            elif name == "out_dtype":
                 values["out_dtype"] = getattr(torch, value)
             elif isinstance(value, list):
-                values[item.name] = self._tensor(value, flats)
+                values[name] = self._tensor(value, flats)
         return AttentionCall(**values)
 
     def _tensor(self, data: Any, flats: dict[says.Region, Tensor]) -> Tensor:

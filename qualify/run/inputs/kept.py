@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class Kept(Generic[Value]):
-    """Values by key, as many as fit; those that nobody asked for longest go first."""
+    """Values by key, as many as fit; those that were unused for longest go first."""
 
     def __init__(self, limit_bytes: int, size: Callable[[Value], int]) -> None:
         self.limit_bytes = limit_bytes

@@ -14,8 +14,8 @@
     sink       the first key takes most of the weight and has a small value: the others' weights come near underflow
     rising     logits rise by 4 with each tile of 64 keys (fall in every second KV head): each tile brings a new maximum
 
-The last four of the logits' shapes live in the last element of q and k, so q·k has a part that is known. Under a
-softcap they stay below it, where it still bends.
+``negative``, ``positive``, ``sink`` and ``rising`` shape the logits through the last element of q and k, so q·k has a
+known part. Under a softcap the logits stay below it, where its curve still bends.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Every tensor is a view into a larger allocation. What lies around it (the guard 
 cache also the free pages, the null page 0 and the tail of each last page, is outside the valid region: a
 correct kernel's result does not depend on it. :func:`poison_outside` rewrites exactly those bytes.
 
-Where a workload is latent, the values are a view of the keys, and stay one whatever is replaced. What is asked of the
-values then goes into the first elements of the keys (:func:`latent_keys`); a probe that has to know the scores leaves
-those elements of its queries 0, and steers with the others (``Workload.rope``).
+Where a workload is latent, the values are a view of the keys, and stay a view whatever is replaced. A probe writes its
+values into the first elements of the keys (:func:`latent_keys`). If it has to know the scores, it leaves those
+elements of its queries 0 and steers with the others (``Workload.rope``).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _cumulative(lengths: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def _block_table(workload: Workload, generator: torch.Generator) -> tuple[Tensor, int]:
-    """Shuffled pages for every sequence, (batch, max_pages), of which there is one at least, and the size of the pool.
+    """Shuffled pages for every sequence, (batch, max_pages) with at least one page, and the size of the pool.
 
     Page 0 is the null page: unused entries point there, as serving engines do it.
     """
@@ -96,7 +96,7 @@ def make_inputs(
 
 
 def _elements(workload: Workload) -> int:
-    """Of all that is allocated for q, k and v: guard bands, free pages and the tails of last pages too."""
+    """Elements allocated for q, k and v: guard bands, free pages and the tails of last pages too."""
     size = workload.page_size
     rows_q, rows_k = (sum(lengths) + 2 * GUARD_ROWS for lengths in (workload.seqlens_q, workload.seqlens_k))
     if size:
@@ -203,7 +203,8 @@ def _quantise(
     """Factors by which the rows of each sequence and KV head (or all rows) are divided, in place.
 
     The largest value of a head in its sequence (or in the batch, or of the tensor) lands between half of ``range_``
-    and all of it, another place for each: no two factors are equal, and one that is taken for another shows. Where a
+    and all of it, at another place for each. So no two factors are equal, and a kernel that takes one for another
+    fails. Where a
     tensor has one factor, its place among q, k and v takes the part of the head.
     """
     batch, heads_kv = len(lengths), workload.heads_kv

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,7 +16,9 @@ from torch.profiler import ProfilerActivity
 from qualify.errors import DeviceError
 from qualify.facts.devices import KINDS, DeviceKind, Scale
 from qualify.facts.stack import Component, Device
-from qualify.run.machine.software import describe_cpu, firmware
+from qualify.run.machine.allocated import malloc_bytes
+from qualify.run.machine.nvidia import driver_components, misplaced_by_nvml, no_cuda_reason
+from qualify.run.machine.software import describe_cpu
 
 SPIN_CYCLES_PER_US = 2_000
 """a little more than the clock of the cards that it runs on"""
@@ -116,6 +117,14 @@ class Processor(ABC):
         Raises:
             DeviceError: it is not usable; the message says why and what to do.
         """
+
+    def misplaced(self, described: Device, expected: str) -> str:
+        """Why this process is not on the card that was meant for it; empty where it is.
+
+        Args:
+            expected: the card's UUID.
+        """
+        return "" if described.uuid == expected else f"it sees {described.uuid}"
 
     def runtimes(self, described: Device) -> list[Component]:
         """Its driver, runtime and firmware."""
@@ -235,6 +244,11 @@ class Cuda(Processor):
             cache_bytes=int(getattr(properties, "L2_cache_size", 0)),
         )
 
+    def misplaced(self, described: Device, expected: str) -> str:
+        """By CUDA, and by NVML for the card at the place on the bus that CUDA names."""
+        seen = super().misplaced(described, expected)
+        return f"CUDA says that {seen}" if seen else misplaced_by_nvml(expected)
+
     def runtimes(self, described: Device) -> list[Component]:
         """CUDA and cuDNN as torch sees them, the driver and firmware where NVML tells."""
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -242,7 +256,7 @@ class Cuda(Processor):
             Component(kind="runtime", name="cuda", version=str(torch.version.cuda), digest=""),
             Component(kind="runtime", name="cudnn", version="" if cudnn is None else str(cudnn), digest=""),
         ]
-        return found + _nvml(described)
+        return found + driver_components(described)
 
     def synchronize(self) -> None:
         """All streams."""
@@ -317,58 +331,3 @@ def processor_of(kind: str) -> Processor:
 def device_of(kind: str) -> torch.device:
     """The torch device of a worker."""
     return processor_of(kind).device
-
-
-def no_cuda_reason() -> str:
-    """Why CUDA cannot be used here, and what to do about it."""
-    if torch.version.cuda is None:
-        return (
-            f"no CUDA device: this torch ({torch.__version__}) is built without CUDA. Install a CUDA build of torch, "
-            "or run with --device cpu."
-        )
-    try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-    except (RuntimeError, AssertionError) as error:
-        text = str(error).splitlines()[0].rstrip(".")
-        hint = "Upgrade the NVIDIA driver" if "driver" in text.lower() and "old" in text.lower() else "See `nvidia-smi`"
-        return f"no CUDA device: {text}. {hint}, or run with --device cpu."
-    return "no CUDA device: torch sees none (CUDA_VISIBLE_DEVICES?). See `nvidia-smi`, or run with --device cpu."
-
-
-def _nvml(device: Device) -> list[Component]:
-    """What only the driver's management library knows; a note of its absence where it cannot be asked."""
-    try:
-        import pynvml
-    except ImportError:
-        return [Component(kind="driver", name="driver", version="unknown (nvidia-ml-py is not installed)", digest="")]
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        driver = Component(kind="driver", name="driver", version=str(pynvml.nvmlSystemGetDriverVersion()), digest="")
-        return [driver, *firmware(pynvml, handle)]
-    except pynvml.NVMLError as error:
-        return [Component(kind="driver", name="driver", version=f"unknown (NVML: {error})", digest="")]
-
-
-class _Mallinfo(ctypes.Structure):
-    """``struct mallinfo2`` of glibc."""
-
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    )
-    hblkhd: int
-    uordblks: int
-
-
-def malloc_bytes() -> int:
-    """Bytes that the C library has given out and not got back; 0 where it does not tell."""
-    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if ask is None:
-        return 0
-    ask.restype = _Mallinfo
-    told = ask()
-    return int(told.uordblks + told.hblkhd)

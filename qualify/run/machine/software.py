@@ -12,9 +12,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from qualify.facts.devices import CPU_DEVICE
 from qualify.facts.stack import Component, Device
 from qualify.plan.digests import digests_of
 from qualify.plan.installed import digest_of, files_of, not_as_promised
+from qualify.run.machine.image import image
 
 DISTRIBUTIONS = (
     "torch",
@@ -43,11 +45,8 @@ DISTRIBUTIONS = (
 )
 """Distributions whose version can change which kernel runs or what it computes."""
 
-IMAGE = "QUALIFY_IMAGE"
-"""variable in which a deployment names the container image; no runtime tells it to what runs inside"""
-
 DISPATCH = re.compile(
-    r"^(?:CUDA_|CUDNN_|CUBLAS_|CUBLASLT_|NVRTC_|NVCC_|NCCL_|NVTE_|NVIDIA_(?!REQUIRE_)"
+    r"^(?:CUDA_(?!VISIBLE_DEVICES$)|CUDNN_|CUBLAS_|CUBLASLT_|NVRTC_|NVCC_|NCCL_|NVTE_|NVIDIA_(?!REQUIRE_|VISIBLE_DEVICES$)"
     r"|TORCH|PYTORCH_|ATEN_|INDUCTOR_|DISABLE_ADDMM_CUDA_LT|TRITON_|CUTE_|CUTLASS_|QUACK_|TVM_"
     r"|FLASH|FA[234]_|VLLM_|SGLANG_|SGL_|XFORMERS_"
     r"|MKL_|MKLDNN_|ONEDNN_|DNNL_|OPENBLAS_|OMP_(?!WAIT_POLICY$)|GOMP_|KMP_"
@@ -55,7 +54,8 @@ DISPATCH = re.compile(
 )
 """Environment variables that steer dispatch, the numbers, or which library is loaded.
 
-``NVIDIA_REQUIRE_*`` says which drivers an image wants. ``OMP_WAIT_POLICY`` says how threads wait, and qualify's own
+``*_VISIBLE_DEVICES`` says which card a process sees, and the stack names that by itself. ``NVIDIA_REQUIRE_*`` says
+which drivers an image wants. ``OMP_WAIT_POLICY`` says how threads wait, and qualify's own
 processes get one.
 """
 SECRET = re.compile(r"TOKEN(?!S)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|(?:^|_)KEYS?(?:_|$)")
@@ -81,7 +81,7 @@ def describe_cpu() -> Device:
     return Device(
         kind="cpu",
         name=name,
-        uuid=name,
+        uuid=os.environ.get(CPU_DEVICE) or name,
         compute_capability="",
         units=len(os.sched_getaffinity(0)),
         memory_bytes=memory,
@@ -116,51 +116,66 @@ def started_with() -> Mapping[str, str]:
 
 def dispatch_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables that steer dispatch; never one that may hold a secret, and in values ``***`` for what may be one."""
+    return told_safely({name: value for name, value in variables.items() if DISPATCH.match(name)})
+
+
+def told_safely(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables without those that may hold a secret, and in values ``***`` for what may be one."""
     return {
         name: _IN_PARAMETER.sub(r"\1***", _IN_URL.sub(r"\1***@", value))
         for name, value in sorted(variables.items())
-        if DISPATCH.match(name) and not SECRET.search(name)
+        if not SECRET.search(name)
     }
 
 
 def system() -> list[Component]:
-    """Interpreter, kernel, libc, and the image where the deployment names it."""
-    image = os.environ.get(IMAGE, "")
+    """Interpreter, kernel, libc, and the image where the deployment or the runtime names it."""
+    running = image()
     return [
         Component(kind="system", name="python", version=platform.python_version(), digest=""),
         Component(kind="system", name="kernel", version=platform.release(), digest=""),
         Component(kind="system", name="libc", version=" ".join(platform.libc_ver()), digest=""),
-        *([Component(kind="system", name="image", version=image, digest="")] if image else []),
+        *([Component(kind="system", name="image", version=running, digest="")] if running else []),
     ]
 
 
 def promised_distributions() -> list[Component]:
     """Installed attention and CUDA distributions, as their RECORD promises them."""
-    return [_component(name, version, digest_of(record, {})) for name, version, record, _ in _installed()]
+    return [_component(name, version, digest_of(record, {})) for name, version, record, _ in _installed(DISTRIBUTIONS)]
 
 
-def distributions(hash_cache: Path | None) -> list[Component]:
+def distributions(hash_cache: Path | None, names: Iterable[str] = DISTRIBUTIONS) -> list[Component]:
     """The same as they are: the digest is another one where a file is not as its RECORD promises.
 
     Args:
-        hash_cache: where digests of files are remembered; None = every file is read anew.
+        hash_cache: where digests of files are remembered; None = every file is read again.
+        names: which of them, as far as they are installed.
     """
-    found = [(name, version, record, files_of(record, root)) for name, version, record, root in _installed()]
-    paths = {path for *_, files in found for path, _ in files.values()}
-    digests = digests_of(sorted(paths), hash_cache)
-    return [
+    return libraries((), hash_cache, names)
+
+
+def libraries(
+    binaries: Iterable[Path], hash_cache: Path | None, names: Iterable[str] = DISTRIBUTIONS
+) -> list[Component]:
+    """Distributions, and then binaries that are mapped; most large files are both, and are read once."""
+    mapped = {str(path): path.name for path in binaries}
+    found = [(name, version, record, files_of(record, root)) for name, version, record, root in _installed(names)]
+    promised = {path for *_, files in found for path, _ in files.values()}
+    digests = digests_of(sorted(promised | mapped.keys()), hash_cache)
+    installed = [
         _component(name, version, digest_of(record, not_as_promised(files, digests)))
         for name, version, record, files in found
     ]
+    return [*installed, *_binaries(mapped, digests)]
 
 
 def _component(name: str, version: str, digest: str) -> Component:
     return Component(kind="distribution", name=name, version=version, digest=digest)
 
 
-def _installed() -> Iterator[tuple[str, str, str, str]]:
+def _installed(names: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
     """Name, version, text of the RECORD and folder of the distributions that are installed."""
-    for name in DISTRIBUTIONS:
+    for name in names:
         with suppress(metadata.PackageNotFoundError):
             one = metadata.distribution(name)
             # While pip replaces a distribution its metadata may have no version, for which importlib has None.
@@ -170,7 +185,11 @@ def _installed() -> Iterator[tuple[str, str, str, str]]:
 def hashed(paths: Iterable[Path], hash_cache: Path | None) -> list[Component]:
     """The files as components; one that has gone meanwhile, as while pip replaces it, is none."""
     names = {str(path): path.name for path in paths}
-    digests = digests_of(names, hash_cache)
+    return _binaries(names, digests_of(names, hash_cache))
+
+
+def _binaries(names: Mapping[str, str], digests: Mapping[str, str]) -> list[Component]:
+    """Files as components, from their names and digests by path."""
     return [
         Component(kind="binary", name=name, version="", digest=digests[path])
         for path, name in names.items()

@@ -11,8 +11,8 @@ from qualify.run.machine.device import processor_of
 from qualify.run.machine.software import (
     BINARY,
     dispatch_environment,
-    distributions,
     hashed,
+    libraries,
     started_with,
     system,
 )
@@ -22,15 +22,14 @@ def describe_stack(device: Device, hash_cache: Path | None, binaries: Iterable[s
     """The full fingerprint of this process and its hosts; call it once the attention libraries are loaded.
 
     Args:
-        hash_cache: where digests of files are remembered; None = every file is read anew.
+        hash_cache: where digests of files are remembered; None = every file is read again.
         binaries: files that matter and that hosts have mapped.
     """
     mapped = {*mapped_binaries(), *map(Path, binaries)}
     components = [
         *system(),
         *processor_of(device.kind).runtimes(device),
-        *distributions(hash_cache),
-        *hashed(sorted(mapped), hash_cache),
+        *libraries(sorted(mapped), hash_cache),
     ]
     return Stack(device=device, components=tuple(components), environment=dispatch_environment(started_with()))
 

@@ -1,6 +1,6 @@
 """What a call launches: the names that the profiler saw, on CUDA the kernels and on the CPU the operators.
 
-A range that a kernel opens by itself (``record_function``) is no operator, whatever its name is.
+A range that a kernel opens by itself (``record_function``) is no operator, whatever its name.
 
 Many calls share one profiler session (the first one of a process costs seconds). Each call sits in a range
 of its own; device records are assigned to it by correlation id, on the CPU operators by time. A sentinel
@@ -102,7 +102,7 @@ def _exported(session: Any) -> list[dict[str, Any]]:
 def _recorded(session: Any) -> list[dict[str, Any]]:
     """The events of a session on a CPU as the file has them, whose writing and reading takes longer than the calls.
 
-    Of the operators within an attention operator, nearly all there are, only products and softmaxes are asked for.
+    Nearly all operators lie within an attention operator. Of those, only products and softmaxes are kept.
     """
     events: list[dict[str, Any]] = []
     began = session.kineto_results.trace_start_ns()

@@ -6,15 +6,15 @@ import contextlib
 import os
 import secrets
 import select
-import selectors
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import qualify
@@ -35,6 +35,7 @@ WITHHELD = {"QUALIFY_DB", "QUALIFY_DB_PASSWORD_FILE", "PGPASSWORD", "QUALIFY_SIG
 """environment variables that may hold the store's password, or lead to it or to the key; what a kernel prints is stored
 """
 POLL_S = 0.25
+POLL_MS = 250
 START_TIMEOUT_S = 300.0
 """until a process must have answered its first message"""
 JUDGE_S = 60.0
@@ -48,6 +49,7 @@ LAST_BREATH_S = 5.0
 MARK = "QUALIFY_STARTED"
 """environment variable by which the processes that a child started are known; those around it keep their marks in it.
 Its value is the child's last argument too"""
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 CLOSED = "something in the process closed qualify's own pipe"
 
 
@@ -67,11 +69,14 @@ class Program:
     shared_bytes: int = 0
     spin_s: float = 0.0
     """how long to look for an answer before sleeping until it comes"""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """that its environment has besides this process's"""
 
 
-def worker() -> Program:
+def worker(variables: Mapping[str, str] = NO_VARIABLES) -> Program:
     """A judge."""
     return Program(
+        variables=variables,
         interpreter=sys.executable,
         arguments=("-P", "-c", BOOT, str(Path(qualify.__file__).resolve().parents[1])),
         encode=encode,
@@ -130,6 +135,7 @@ class Child:
         os.close(child_in)
         os.close(child_out)
         os.set_blocking(self.outgoing, False)
+        self.readable, self.writable = _poll(self.incoming, select.POLLIN), _poll(self.outgoing, select.POLLOUT)
         self.weighed = time.monotonic()
         """when its memory was last looked at"""
 
@@ -141,7 +147,7 @@ class Child:
             try:
                 rest = rest[os.write(self.outgoing, rest) :]
             except BlockingIOError:
-                if not _ready(self.outgoing, selectors.EVENT_WRITE):
+                if not self.writable.poll(POLL_MS):
                     self.watch(limit_s)
             except BrokenPipeError:
                 raise self._ended() from None
@@ -158,7 +164,7 @@ class Child:
         """
         line = self._line()
         if line is None:
-            if self._soon() or _ready(self.incoming, selectors.EVENT_READ):
+            if self._soon() or self.readable.poll(POLL_MS):
                 self._read()
             line = self._line()
         if line is None:
@@ -178,7 +184,7 @@ class Child:
         """Look again and again for a moment, where being woken takes longer than most answers; whether one came."""
         until = time.perf_counter() + self.program.spin_s
         while time.perf_counter() < until:
-            if _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
+            if self.readable.poll(0):
                 return True
         return False
 
@@ -233,7 +239,7 @@ class Child:
 
     def watch(self, limit_s: float) -> None:
         """End a process that makes no progress or takes too much memory; notice one whose children hold its pipe."""
-        if self._has_ended() and not _ready(self.incoming, selectors.EVENT_READ, wait_s=0):
+        if self._has_ended() and not self.readable.poll(0):
             raise self._ended()
         self._watch_progress(limit_s)
         self._watch_memory()
@@ -335,24 +341,34 @@ def _pipe(undo: contextlib.ExitStack) -> tuple[int, int]:
 
 def _spawn(program: Program, child_in: int, child_out: int, printed: int, mark: str) -> subprocess.Popen[bytes]:
     """The child, in a session of its own: Ctrl-C is the parent's, and what it starts is known by that session."""
-    # On a machine that others use too, OpenMP's spinning threads wait for each other's time slices: four times slower.
-    defaults = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE"}
-    kept = {name: value for name, value in os.environ.items() if name not in WITHHELD}
-    numbers = (child_in, child_out, os.getpid(), program.shared, program.shared_bytes)
     shared = (program.shared,) if program.shared >= 0 else ()
     return subprocess.Popen(
-        [program.interpreter, *program.arguments, *map(str, numbers), mark],
+        [program.interpreter, *program.arguments, *told(program, child_in, child_out, mark)],
         pass_fds=(child_in, child_out, *shared),
         stdin=subprocess.DEVNULL,
         stdout=printed,
         stderr=printed,
-        env={**defaults, **kept, MARK: mark},
+        env={**surroundings(mark), **program.variables},
         start_new_session=True,
     )
 
 
-def _ready(end: int, event: int, wait_s: float = POLL_S) -> bool:
-    """Whether a pipe can be read or written within a moment; few system calls, because a run asks a million times."""
+def told(program: Program, child_in: int, child_out: int, mark: str) -> list[str]:
+    """The last arguments of a child: what it needs before the first message, and its mark."""
+    numbers = (child_in, child_out, os.getpid(), program.shared, program.shared_bytes)
+    return [*map(str, numbers), mark]
+
+
+def surroundings(mark: str) -> dict[str, str]:
+    """The environment of a child, without what leads to the store or to a key."""
+    # On a machine that others use too, OpenMP's spinning threads wait for each other's time slices: four times slower.
+    defaults = {"KINETO_LOG_LEVEL": "6", "TOKENIZERS_PARALLELISM": "false", "OMP_WAIT_POLICY": "PASSIVE"}
+    kept = {name: value for name, value in os.environ.items() if name not in WITHHELD}
+    return {**defaults, **kept, MARK: mark}
+
+
+def _poll(end: int, event: int) -> select.poll:
+    """What says whether a pipe can be read or written; made once, because a run asks a million times."""
     poll = select.poll()
-    poll.register(end, select.POLLIN if event == selectors.EVENT_READ else select.POLLOUT)
-    return bool(poll.poll(wait_s * 1e3))
+    poll.register(end, event)
+    return poll

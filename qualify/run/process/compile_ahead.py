@@ -26,7 +26,7 @@ from qualify.facts import codec
 from qualify.facts.case import Case
 from qualify.plan.host import installed_version
 from qualify.plan.interpreter import interpreter
-from qualify.run.process.child import POLL_S, Child, Gone
+from qualify.run.process.child import POLL_S, Child, Gone, worker
 from qualify.run.process.messages import CallCompiled, CaseRequest, Chunk, Ready, StageBegun
 from qualify.run.process.setup import Settings
 
@@ -168,7 +168,7 @@ class _Pool:
 
     def _start(self) -> None:
         try:
-            child = Child(self.settings.memory_bytes // self.size)
+            child = Child(self.settings.memory_bytes // self.size, worker(self.settings.place))
         except OSError:
             self.lost = LOST_PROCESSES
             return

@@ -6,6 +6,9 @@ A worker starts with one setup, which says what it is for::
                                                              until ChunkDone, or ContextLost, after which it ends
     CompileSetup  Chunk, Chunk ...         compiles calls    Ready, then for each case StageBegun and CallCompiled
     TrialSetup    TrialRequest, ...        qualify repro     Ready, then for each trial StageBegun and TrialEnded
+    DuelSetup     DuelRound, ...           qualify duel      Ready, then for each round CardUnfit, or StageBegun and
+                                                             CellTimed or CellFailed of each cell, until ChunkDone;
+                                                             SidesDescribed once
 
 A worker that cannot use its device or load its kernel says Unusable once instead, and ends.
 """
@@ -23,6 +26,7 @@ from qualify.cards.kernel import KernelCard
 from qualify.facts import codec
 from qualify.facts.case import Case, Level
 from qualify.facts.devices import DeviceKind
+from qualify.facts.duel import DuelPair, DuelTask
 from qualify.facts.lines import decode_line
 from qualify.facts.outcome import Outcome
 from qualify.facts.stack import Ceilings, Stack
@@ -69,6 +73,8 @@ class RunSetup:
     hosts: HostLimits
     ceilings: Ceilings | None
     """what an earlier worker of the run measured; None to measure"""
+    card: str = ""
+    """UUID of the card that the worker must be on; empty = the first that it sees"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +97,44 @@ class TrialSetup:
     import_paths: tuple[str, ...]
     card: Card
     hosts: HostLimits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelEffort:
+    """How long a duel times."""
+
+    quads: int
+    """of the deciding way, for each pair of processes"""
+    block_us: float
+    """device time of a block"""
+    aside: float
+    """share of it that the blocks of the other ways take"""
+    stage_s: float
+    """how long a step may take"""
+    compile_s: float
+    """the same where a library may be compiling"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelSetup:
+    """The worker has two sides take turns."""
+
+    device: DeviceKind
+    import_paths: tuple[str, ...]
+    cards: Mapping[str, Card]
+    """of both sides, by name"""
+    hash_cache: str
+    """file that remembers the digests of libraries"""
+    hosts: HostLimits
+    effort: DuelEffort
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelRound:
+    """One fresh pair of processes."""
+
+    number: int
+    tasks: tuple[DuelTask, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,14 +252,65 @@ class TrialEnded:
         return self.ended != "passed"
 
 
-Setup = RunSetup | CompileSetup | TrialSetup
-FromParent = Setup | Chunk | TrialRequest
-FromChild = Ready | Described | Unusable | StageBegun | CaseEnded | ChunkDone | ContextLost | CallCompiled | TrialEnded
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SidesDescribed:
+    """What the two sides of a duel run on; sent once, after the first cell."""
+
+    a: Stack
+    b: Stack
+    note: str
+    """what a reader should know of the device; empty = nothing"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellTimed:
+    """What one pair of processes gave for a cell."""
+
+    cell: str
+    pairs: tuple[DuelPair, ...]
+    """one for each way"""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellFailed:
+    """A cell cannot be timed."""
+
+    cell: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardUnfit:
+    """Nothing may be timed on the device now."""
+
+    reasons: tuple[str, ...]
+
+
+Setup = RunSetup | CompileSetup | TrialSetup | DuelSetup
+FromParent = Setup | Chunk | TrialRequest | DuelRound
+FromChild = (
+    Ready
+    | Described
+    | Unusable
+    | StageBegun
+    | CaseEnded
+    | ChunkDone
+    | ContextLost
+    | CallCompiled
+    | TrialEnded
+    | SidesDescribed
+    | CellTimed
+    | CellFailed
+    | CardUnfit
+)
 
 TO_CHILD: Mapping[str, type[FromParent]] = {
     "run": RunSetup,
     "compile": CompileSetup,
     "trials": TrialSetup,
+    "duel": DuelSetup,
+    "round": DuelRound,
     "chunk": Chunk,
     "trial": TrialRequest,
 }
@@ -229,6 +324,10 @@ TO_PARENT: Mapping[str, type[FromChild]] = {
     "sick": ContextLost,
     "compiled": CallCompiled,
     "ended": TrialEnded,
+    "sides": SidesDescribed,
+    "timed": CellTimed,
+    "untimed": CellFailed,
+    "unfit": CardUnfit,
 }
 EVENTS: Mapping[type[FromParent | FromChild], str] = {
     kind: event for table in (TO_CHILD, TO_PARENT) for event, kind in table.items()

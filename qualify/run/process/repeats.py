@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from qualify.facts.case import Case
 from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Outcome, TimedOut, evidence_of, findings_of
 from qualify.facts.run import Record
+from qualify.facts.stages import ending
 
 ATTEMPTS = 3
 """processes in which a trace may be incomplete before the case is UNPROVEN"""
@@ -62,7 +63,7 @@ def with_history(outcome: Outcome, before: Outcome | None) -> Outcome:
     if isinstance(before, Crashed):
         cause = f"it crashed ({before.error})"
     elif isinstance(before, TimedOut):
-        cause = f"it gave no sign of life for {before.limit_s:g} s in {before.stage}"
+        cause = f"it gave {ending(before)}"
     else:
         cause = "; ".join(f"{item.check}: {item.detail}" for item in findings_of(before) if item.verdict == "fail")
     detail = f"history-dependent: it passes alone in a fresh process; after other cases {cause}"

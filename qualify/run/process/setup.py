@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qualify.cards.kernel import KernelCard
 from qualify.facts.case import Level
-from qualify.facts.devices import DeviceKind
+from qualify.facts.devices import DeviceKind, chosen_by
 from qualify.facts.stack import Ceilings
 from qualify.run.process.messages import CompileSetup, HostLimits, Reference, RunSetup
 
@@ -37,6 +37,13 @@ class Settings:
     """interpreters by the name of their environment"""
     ceilings: Ceilings | None = None
     """what an earlier worker of the same run measured; None to measure"""
+    card: str = ""
+    """UUID of the card that the workers see; empty = the first that this process sees"""
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Environment variables of workers that lead them to their card."""
+        return {chosen_by(self.device): self.card} if self.card else {}
 
     def run_setup(self, preload: Iterable[str], ceilings: Ceilings | None) -> RunSetup:
         """The first message to a worker that runs cases.
@@ -55,6 +62,7 @@ class Settings:
             preload=tuple(preload),
             hosts=self.host_limits,
             ceilings=ceilings,
+            card=self.card,
         )
 
     def compile_setup(self) -> CompileSetup:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from qualify.cards.kernel import CALL
@@ -17,7 +18,7 @@ from qualify.facts.devices import KINDS
 from qualify.facts.outcome import Crashed, Finding, Outcome, TimedOut
 from qualify.facts.run import Record
 from qualify.facts.stack import Ceilings, Stack
-from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone
+from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone, worker
 from qualify.run.process.messages import (
     CaseEnded,
     CaseRequest,
@@ -40,6 +41,8 @@ from qualify.run.process.repeats import (
 )
 from qualify.run.process.setup import Settings
 
+SHARE = 8
+"""where cards share a queue, one takes at most this part of it: at the end all have something to do"""
 JUDGE_BYTES = 4 << 30
 """that a judge and all its hosts may take beyond what one host may"""
 
@@ -53,6 +56,8 @@ class Started:
     """stacks of other environments, by name"""
     ceilings: Ceilings
     start_s: float
+    card: str = ""
+    """the card that it must be on; empty = the first"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,16 +87,24 @@ Event = Started | At | Done | Tick
 class Supervisor:
     """Runs tasks on one device by a judge, which has a process of its own and is replaced if it ends."""
 
-    def __init__(self, settings: Settings, tasks: Iterable[Task]) -> None:
+    def __init__(self, settings: Settings, tasks: Iterable[Task], queue: deque[Task] | None = None) -> None:
+        """Nothing is started yet.
+
+        Args:
+            queue: tasks that are shared with supervisors of other cards; each takes some, and gives back what it
+                cannot end.
+        """
         self.settings = settings
         given = list(tasks)
-        self.queue = deque(task for task in given if not task.alone)
+        self.share = 1 if queue is None else SHARE
+        """part of the waiting tasks that is taken at once at most, where others wait for them too"""
+        self.queue = deque(task for task in given if not task.alone) if queue is None else queue
         self.alone = deque(task for task in given if task.alone)
         self.trials: deque[Task] = deque()
         """cases whose kernel failed to load among others: alone, and before any other case of that kernel"""
         self.repeats = Counter(task.case.kernel for task in self.alone)
-        self.preload = tuple(name for name, card in settings.cards.items() if card.adapter != CALL)
-        """libraries that are loaded before the fingerprint is taken; never a third party's entry"""
+        self.preload = tuple(name for name, card in settings.cards.items() if card.adapter != CALL or card.environment)
+        """libraries that are loaded before the fingerprint is taken, and what is started to describe an environment"""
         self.ceilings = settings.ceilings
         self.settled: set[str] = set()
         """cases that got an outcome elsewhere; whoever hears of the first start may fill it"""
@@ -105,9 +118,9 @@ class Supervisor:
         """
         try:
             while self.trials or self.queue or self.alone:
-                chunk = self._next_chunk()
                 if self.child is None:
                     yield from self._start()
+                chunk = self._next_chunk()
                 chunk = [task for task in chunk if task.case.id not in self.settled]
                 if chunk:
                     yield from self._run_chunk(chunk)
@@ -119,8 +132,13 @@ class Supervisor:
         if self.trials:
             return [self.trials.popleft()]
         waiting = self.queue or self.alone
-        size = min(KINDS[self.settings.device].session_cases, len(waiting))
-        return [waiting.popleft() for _ in range(size)]
+        size = min(KINDS[self.settings.device].session_cases, -(-len(waiting) // self.share))
+        taken: list[Task] = []
+        with suppress(IndexError):  # another card took the last ones
+            taken += [waiting.popleft()]
+            while len(taken) < size:
+                taken += [waiting.popleft()]
+        return taken
 
     def _drop_child(self) -> None:
         if self.child is not None:
@@ -135,7 +153,7 @@ class Supervisor:
         """
         began = time.monotonic()
         try:
-            self.child = child = Child(self.settings.memory_bytes + JUDGE_BYTES)
+            self.child = child = Child(self.settings.memory_bytes + JUDGE_BYTES, worker(self.settings.place))
         except OSError as error:
             raise DeviceError(
                 f"no worker process can be started: {error}. The machine has probably run out of processes, memory "
@@ -173,6 +191,7 @@ class Supervisor:
             environments=message.environments,
             ceilings=message.ceilings,
             start_s=time.monotonic() - began,
+            card=self.settings.card,
         )
 
     def _run_chunk(self, chunk: list[Task]) -> Iterator[Event]:
@@ -201,6 +220,9 @@ class Supervisor:
                         return
                     case _:
                         raise child.unexpected(message)
+        except DeviceError:
+            self.queue.extendleft(reversed(waiting.values()))
+            raise
         except Gone as gone:
             culprit = waiting.pop(child.case, None)
             log = child.log_tail()

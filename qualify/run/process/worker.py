@@ -26,6 +26,8 @@ from qualify.run.process.messages import (
     CompileSetup,
     ContextLost,
     Described,
+    DuelRound,
+    DuelSetup,
     FromChild,
     FromParent,
     HostLimits,
@@ -79,6 +81,8 @@ def main() -> None:
             _compile(setup, _only(Chunk, messages), pipe)
         case TrialSetup() as setup:
             _serve_trials(setup, _only(TrialRequest, messages), pipe)
+        case DuelSetup() as setup:
+            _duel(setup, _only(DuelRound, messages), pipe)
     pipe.stream.flush()
     os._exit(0)
 
@@ -119,6 +123,7 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
         pool.begin_start(preload)
         processor = processor_of(setup.device)
         device = processor.describe()
+        _check_place(processor, device, setup.card)
     except DeviceError as error:
         pipe.send(Unusable(message=str(error)))
         return
@@ -145,6 +150,17 @@ def _run(setup: RunSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:
         if not _run_chunk(session, pool, chunk.requests, pipe):
             break
     pool.close()
+
+
+def _check_place(processor: Any, device: Any, card: str) -> None:
+    """Raises DeviceError where this process is not on the card that was meant for it."""
+    why = processor.misplaced(device, card) if card else ""
+    if why:
+        raise DeviceError(
+            f"the judge of card {card} is not there: {why}. Something between this machine's driver and the judge "
+            "chooses cards by itself, probably a container runtime or a variable like CUDA_VISIBLE_DEVICES. Nothing "
+            "was run: `nvidia-smi -L` lists the cards."
+        )
 
 
 def _limits(hosts: HostLimits) -> Any:
@@ -216,6 +232,28 @@ def _serve_trials(setup: TrialSetup, requests: Iterator[TrialRequest], pipe: Pip
             pool.lost(setup.card)  # its context may be lost, and would fail everything after
         pipe.send(ended)
     pool.close()
+
+
+def _duel(setup: DuelSetup, rounds: Iterator[DuelRound], pipe: Pipe) -> None:
+    """Let two sides take turns until the pipe closes."""
+    from qualify.run.duel.service import DuelService
+
+    gc.freeze()
+    gc.enable()
+    try:
+        service = DuelService(setup)
+    except DeviceError as error:
+        pipe.send(Unusable(message=str(error)))
+        return
+    pipe.send(Ready())
+    for asked in rounds:
+        try:
+            for answer in service.run(asked, pipe.announce):
+                pipe.send(answer)
+        except DeviceError as error:
+            pipe.send(Unusable(message=str(error)))
+            return
+    service.close()
 
 
 def _compile(setup: CompileSetup, chunks: Iterator[Chunk], pipe: Pipe) -> None:

@@ -26,7 +26,7 @@ LAUNCHES = 3
 
 
 def subject_of(request: TrialRequest, setup: TrialSetup, kernel: Kernel, device: torch.device) -> Subject:
-    """What the checks see: the case as it is asked, the rest as the run had it."""
+    """What the checks see: the requested case, and the rest as the run had it."""
     return Subject(
         workload=request.case.workload,
         card=setup.card,
@@ -70,7 +70,7 @@ class Trial:
                 findings = self._findings(self.plain)
         except LibraryRefusal as refusal:
             if self.request.check:  # the library declines what the check altered, so the check was not asked
-                return self._ended("passed", f"not asked: {refusal}", self._shown())
+                return self._ended("passed", f"not run: {refusal}", self._shown())
             return self._ended("refused", str(refusal), self._runs("was refused"))
         except ContractBreach as breach:
             findings = [breach.finding]

@@ -38,7 +38,7 @@ class _MaximumOfTile(Simulator):
 
 
 class _ShortImages(Simulator):
-    """Of an image of up to ten tokens only the keys in the query's own tile are seen."""
+    """A query sees only the keys in its own tile of an image of up to ten tokens."""
 
     def seen(self, tile: Tile, first: int, count: int) -> Tensor:
         seen = super().seen(tile, first, count)

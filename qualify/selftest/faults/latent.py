@@ -1,4 +1,4 @@
-"""Classes D and F in latent attention: one cache, of which a part is key and value and the rest only key."""
+"""Classes D and F in latent attention: one cache, where a part is key and value and the rest only key."""
 
 from __future__ import annotations
 

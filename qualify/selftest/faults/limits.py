@@ -92,7 +92,7 @@ class _LongPrompt(Simulator):
 
 
 class _LateInBatch(Simulator):
-    """Of a batch that fits one block the sequences after the first two warps' are taken by nobody."""
+    """In a batch that fits one block, nobody takes the sequences after those of the first two warps."""
 
     def attend_sequence(self, call: AttentionCall, plan: CallPlan, index: int, out: Tensor, lse: Tensor) -> None:
         if not 64 <= index < plan.batch <= 1024:
@@ -136,7 +136,7 @@ class _UniformDrafts(Simulator):
 
 
 class _SecondLong(Simulator):
-    """Of the sequences of over 2048 keys in a paged batch the second loses its last tile of keys."""
+    """In a paged batch, the second sequence of over 2048 keys loses its last tile of keys."""
 
     def tile_starts(self, tile: Tile, low: int, high: int) -> Sequence[int]:
         starts, lengths = super().tile_starts(tile, low, high), tile.plan.lengths_k

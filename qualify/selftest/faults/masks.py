@@ -209,7 +209,7 @@ class _SpansOfAll(Simulator):
 
 
 class _FirstSpanOnly(Simulator):
-    """Of several images the first one counts."""
+    """Only the first of several images counts."""
 
     def make_plan(self, call: AttentionCall) -> CallPlan:
         plan = super().make_plan(call)
@@ -225,7 +225,7 @@ class _ImagesOfPages(Simulator):
 
 
 class _HiddenScore(Simulator):
-    """A hidden key scores -1e4, and is gone where a row's other scores are above that."""
+    """A hidden key scores -1e4: it shows only where all other scores of a row are lower."""
 
     def mask(self, tile: Tile, scores: Tensor, seen: Tensor) -> Tensor:
         inside = self.in_sequence(tile, torch.arange(scores.shape[-1]).view(1, -1))

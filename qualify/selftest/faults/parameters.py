@@ -16,7 +16,7 @@ from qualify.selftest.specimen import Fault
 
 
 class _ScaleOf(Simulator):
-    """1/sqrt of some dimension instead of what was asked for; a default scale follows it."""
+    """1/sqrt of some dimension instead of the given scale; a default scale follows it."""
 
     def __init__(self, dimension: str) -> None:
         super().__init__()

@@ -44,5 +44,5 @@ FAULTS: tuple[Fault, ...] = (
     *corners.FAULTS,
     *paths.FAULTS,
 )
-"""Class N (performance) and hangs have no fault here: a slow kernel is found by its stored baseline, a hang by the
-watchdog of a real run, and both have tests of their own."""
+"""Class N (performance) and hangs have no fault here. A stored baseline finds a slow kernel, and the watchdog of a real
+run finds a hang. Both have tests of their own."""

@@ -74,7 +74,7 @@ def test_offline_without_a_cached_config_says_so(tmp_path: Path) -> None:
     """The cache was asked, and what would help is named."""
     done = run(tmp_path, f"hf://organisation/Some-Model@{COMMIT}", HF_HUB_OFFLINE="1")
     assert (4, "") == (done.returncode, done.stdout)
-    assert "config.json is neither in the cache nor to be had from the cache (HF_HUB_OFFLINE is set)" in done.stderr
+    assert "config.json is neither in the cache nor available from the cache (HF_HUB_OFFLINE is set)" in done.stderr
     assert "unset HF_HUB_OFFLINE" in done.stderr
 
 
@@ -84,14 +84,14 @@ def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
     done = run(tmp_path, f"hf://organisation/Some-Model@{COMMIT}", HF_ENDPOINT="http://127.0.0.1:9")
     last = done.stderr.strip().splitlines()[-1]
     assert (4, "", False) == (done.returncode, done.stdout, "Traceback" in done.stderr)
-    assert "config.json is neither in the cache nor to be had from http://127.0.0.1:9" in last
+    assert "config.json is neither in the cache nor available from http://127.0.0.1:9" in last
 
 
 @pytest.mark.parametrize(
     ("name", "commit", "status", "expected"),
     [
-        ("organisation/Some-Model", "f" * 40, 200, "Check the name and the commit on the hub"),
-        ("organisation/Other", COMMIT, 200, "Check the name and the commit on the hub"),
+        ("organisation/Some-Model", "f" * 40, 200, "Check the name and the revision on the hub"),
+        ("organisation/Other", COMMIT, 200, "Check the name and the revision on the hub"),
         ("organisation/Some-Model", COMMIT, 403, "HF_TOKEN"),
         ("organisation/Some-Model", COMMIT, 500, "Try again later"),
     ],

@@ -67,7 +67,7 @@ def test_a_config_without_a_family(read: Any) -> None:
         ({"layer_types": "full_attention"}, "layer_types: must be a list"),
         ({"layer_types": ["sliding_attention"] * 2}, "sliding_window: is missing"),
         ({"is_causal": False}, "is_causal: is false, and this family is read as causal"),
-        ({"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, which is known of Gemma"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, which only Gemma and Gemma 3"),
         ({"model_type": 3}, "model_type: must be text, but is 3"),
         ({"model_type": "gemma3"}, "text_config: is missing, and gemma3 has the keys of its text model there"),
         ({"model_type": "gemma3", "text_config": 4}, "text_config: must be a mapping of keys and values, but is 4"),
@@ -172,6 +172,15 @@ def test_a_scale_that_is_no_number_is_a_problem(read: Any, all_dim: float) -> No
     scaling = {"type": "yarn", "factor": 40, "mscale_all_dim": all_dim}
     text = problem(read, LLAMA | dims | {"model_type": "deepseek_v3", "rope_scaling": scaling})
     assert f"rope_scaling.mscale_all_dim: is {all_dim:g} with factor 40: queries and keys would grow" in text
+
+
+@pytest.mark.parametrize("name", ["qk_nope_head_dim", "kv_lora_rank"])
+def test_a_sum_that_no_kernel_counts_is_a_problem(read: Any, name: str) -> None:
+    """Each number can be counted in 32 bits, and what they make together cannot."""
+    dims = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    text = problem(read, LLAMA | dims | {"model_type": "deepseek_v3", name: 2**31 - 1})
+    assert f"{name}: gives 2147483655 elements of a" in text
+    assert "at most 2147483647 can be" in text
 
 
 def test_an_emoji_in_two_escapes_is_read(read: Any, tmp_path: Path) -> None:

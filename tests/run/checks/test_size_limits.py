@@ -78,7 +78,7 @@ def test_a_kernel_with_wide_numbers_passes(layout: dict[str, Any], dtype: str) -
     finding, *notes = size_limits(dtype=dtype, **layout)
     assert "pass" == finding.verdict
     what = ["a cache"] if layout else ["keys", "values", "queries"]
-    no_room = [note.detail.removeprefix("not asked: no room for ").partition(" (")[0] for note in notes]
+    no_room = [note.detail.removeprefix("not run: no room for ").partition(" (")[0] for note in notes]
     far = [f"{name} beyond 2^{power} elements" for power in (31, 32) for name in what]
     assert set(no_room) <= {name for name in far if dtype == "fp32" or "2^32" in name}
     late = "" if layout else ", 2113 queries, 545 queries on 1669 keys"
@@ -274,7 +274,7 @@ def test_what_a_library_refuses_is_noted() -> None:
 
     passed, noted = size_limits(Short())
     assert ("pass", "note") == (passed.verdict, noted.verdict)
-    assert "not asked: the library refuses 2113 queries (at most 2048 queries)" == noted.detail
+    assert "not run: the library refuses 2113 queries (at most 2048 queries)" == noted.detail
 
 
 @pytest.mark.parametrize("field", ["q", "k", "v"])

@@ -108,7 +108,7 @@ def test_buffers_of_inference_mode_are_no_fault() -> None:
     with torch.inference_mode():
         found = Surroundings().run(make_subject(Edited(result=kept), level="full"))
     assert ["pass", "note"] == [finding.verdict for finding in found], found
-    assert "not asked outside inference mode" in found[1].detail
+    assert "not run outside inference mode" in found[1].detail
 
 
 def test_a_cache_of_64_plans_is_caught() -> None:

@@ -28,7 +28,7 @@ from qualify.run.host.remote_kernel import RemoteKernel
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+def pool(forked: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """Nothing started yet; kernels of third_party.py can be loaded."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     setup = HostSetup(device="cpu", import_paths=(str(THIRD_PARTY.parent),), memory_bytes=4 << 30)

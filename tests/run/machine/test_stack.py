@@ -16,8 +16,9 @@ import torch
 
 import qualify
 from qualify.errors import DeviceError
+from qualify.plan import digests
 from qualify.run.machine.device import processor_of
-from qualify.run.machine.software import dispatch_environment, distributions
+from qualify.run.machine.software import dispatch_environment, distributions, libraries
 from qualify.run.machine.stack import describe_stack, mapped_binaries
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
@@ -122,15 +123,33 @@ def test_a_secret_in_a_value_is_not_stored(value: str, stored: str) -> None:
     assert {"TORCH_X": stored} == dispatch_environment({"TORCH_X": value})
 
 
+def install(folder: Path, file: str, content: bytes) -> str:
+    """A distribution of one file; the text of its RECORD."""
+    promise = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+    record = f"quack/{file},sha256={promise},5\n"
+    for name, text in (("RECORD", record), ("METADATA", "Metadata-Version: 2.1\nName: quack-kernels\nVersion: 9\n")):
+        (folder / "quack_kernels-9.dist-info").mkdir(exist_ok=True)
+        (folder / "quack_kernels-9.dist-info" / name).write_text(text)
+    (folder / "quack").mkdir()
+    (folder / "quack" / file).write_bytes(content)
+    return record
+
+
+def test_a_library_that_is_mapped_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a file of a distribution and a binary; level full reads every file, and the large ones are both."""
+    record, read = install(tmp_path, "fast.so", b"code"), []
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(digests, "_sha256", lambda path: read.append(path) or hashlib.sha256(b"code").hexdigest())
+    found = libraries([tmp_path / "quack" / "fast.so"], None, ["quack-kernels"])
+    assert [("quack-kernels", hashlib.sha256(record.encode()).hexdigest()), ("fast.so", digests._sha256(""))] == [
+        (part.name, part.digest) for part in found
+    ]
+    assert [str(tmp_path / "quack" / "fast.so")] == read[:-1]
+
+
 def test_a_changed_file_of_a_distribution_is_another_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its RECORD stays as it was, and so does the digest, until a file is not as it promises."""
-    promise = base64.urlsafe_b64encode(hashlib.sha256(b"x = 1").digest()).decode().rstrip("=")
-    record = f"quack/fast.py,sha256={promise},5\n"
-    for name, text in (("RECORD", record), ("METADATA", "Metadata-Version: 2.1\nName: quack-kernels\nVersion: 9\n")):
-        (tmp_path / "quack_kernels-9.dist-info").mkdir(exist_ok=True)
-        (tmp_path / "quack_kernels-9.dist-info" / name).write_text(text)
-    (tmp_path / "quack").mkdir()
-    (tmp_path / "quack" / "fast.py").write_text("x = 1")
+    record = install(tmp_path, "fast.py", b"x = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def digest() -> str:

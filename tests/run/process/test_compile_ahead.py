@@ -36,7 +36,7 @@ def fails(call):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> Path:
     """Cards of three just-in-time kernels and of one that is not, and a matrix of two dtypes and three lengths."""
     cards = write_cards(tmp_path / "cards", "correct")
     (cards / "jit_library.py").write_text(LIBRARY)

@@ -10,23 +10,31 @@ import pytest
 from builders import CEILINGS, make_card, make_case
 from stored_runs import make_stack
 
+from qualify.facts.duel import DuelPair, DuelQuad, DuelTask
 from qualify.facts.lines import WrongMessage
 from qualify.facts.outcome import Crashed, Finding, TimedOut
 from qualify.run.process.messages import (
     EVENTS,
     CallCompiled,
+    CardUnfit,
     CaseEnded,
     CaseRequest,
+    CellFailed,
+    CellTimed,
     Chunk,
     ChunkDone,
     CompileSetup,
     ContextLost,
     Described,
+    DuelEffort,
+    DuelRound,
+    DuelSetup,
     FromChild,
     FromParent,
     HostLimits,
     Ready,
     RunSetup,
+    SidesDescribed,
     StageBegun,
     TrialEnded,
     TrialRequest,
@@ -61,6 +69,15 @@ REQUESTS = [
     TrialSetup(device="cpu", level="smoke", reference="fp32", import_paths=("a b",), card=CARD, hosts=HOSTS),
     Chunk(requests=(CaseRequest(case=CASE, attempt=2), CaseRequest(case=CASE, attempt=3, alone=True))),
     TrialRequest(case=CASE, seed=1, check="", finding="budget", script=True, text="two\nlines"),
+    DuelSetup(
+        device="cuda",
+        import_paths=("/cards/\udcff",),
+        cards={CARD.kernel: CARD},
+        hash_cache="",
+        hosts=HOSTS,
+        effort=DuelEffort(quads=2, block_us=20_000.0, aside=0.25, stage_s=60.0, compile_s=600.0),
+    ),
+    DuelRound(number=3, tasks=(DuelTask(name="shape", a=CASE, b=CASE, plant=0.02),)),
 ]
 ANSWERS = [
     Ready(),
@@ -74,6 +91,14 @@ ANSWERS = [
     CallCompiled(case=CASE.id, first_call_us=None),
     CallCompiled(case=CASE.id, first_call_us=7.5),
     TrialEnded(ended="passed", detail="it passes", script=""),
+    SidesDescribed(a=make_stack(), b=make_stack(torch="2.12"), note="NVML does not answer"),
+    CellTimed(
+        cell="shape",
+        pairs=(DuelPair(way="graph", pair=3, quads=(DuelQuad(a_us=(1.5, 2.0), b_us=(1.0, 2.5)),), thrown_away=1),),
+        notes=("µ",),
+    ),
+    CellFailed(cell="shape", error="B (k): killed"),
+    CardUnfit(reasons=("MIG is on",)),
 ]
 
 

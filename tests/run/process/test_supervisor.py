@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from cli_process import write_cards, write_matrix
+from cli_process import descendants, gone, write_cards, write_matrix
 
+from qualify.assets import digest_cache
 from qualify.errors import DeviceError
 from qualify.facts.outcome import Crashed, Measured, findings_of
 from qualify.fleet.request import Asked, make_request
@@ -36,7 +37,7 @@ def make_settings(folder: Path, *functions: str, seqlens: tuple[int, ...] = (8,)
         reference="fp64",
         timeout_s=60,
         compile_timeout_s=60,
-        hash_cache=folder / "sha256.json",
+        hash_cache=digest_cache(),
         cards={name: request.kernels[name].card for name in {case.kernel for case in request.plan.cases}},
         import_paths=request.import_paths,
         memory_bytes=4 * GIGABYTE,
@@ -71,7 +72,7 @@ def test_a_kernel_that_fills_memory_is_killed(tmp_path: Path, monkeypatch: pytes
     assert 1 == sum(isinstance(event, Started) for event in events)
 
 
-def test_a_judge_outlives_its_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_outlives_its_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> None:
     """Whatever five of them do to their processes, one judge tells of all ten cases.
 
     What fails where nothing else ran is final; what fails among others is repeated alone.
@@ -92,7 +93,7 @@ def test_a_judge_outlives_its_kernels(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not [finding for outcome in outcomes for finding in findings_of(outcome) if finding.check == "history"]
 
 
-def test_a_judge_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: None) -> None:
     """Its hosts end with it; the case at hand is tried again, and nobody measures the ceilings anew."""
     settings, tasks = make_settings(tmp_path, "correct", "slow")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -103,10 +104,10 @@ def test_a_judge_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.Monke
         if isinstance(event, At) and event.case_id.endswith("/slow") and event.stage.startswith("checks") and not hosts:
             judge = supervisor.child
             assert judge is not None
-            hosts += children_of(judge.process.pid)
+            hosts += descendants(judge.process.pid)
             os.kill(judge.process.pid, signal.SIGKILL)
     assert len(hosts) >= 2
-    assert not any(Path(f"/proc/{pid}").exists() for pid in hosts)
+    assert gone(hosts)
     ceilings = [event.ceilings for event in events if isinstance(event, Started)]
     assert 2 == len(ceilings)
     assert 1 == len({repr(measured) for measured in ceilings})

@@ -66,7 +66,7 @@ def test_a_repeat_that_passes_fails_by_its_history() -> None:
     """The finding says what happened among others."""
     for before, cause in (
         (CRASHED, "it crashed (killed by signal 11 (SIGSEGV))"),
-        (TIMED_OUT, "it gave no sign of life for 60 s in load"),
+        (TIMED_OUT, "it gave no sign of life for 60 s while its library was loaded"),
         (WRONG, "budget: E = 3"),
     ):
         *_, finding = findings_of(with_history(RIGHT, before))

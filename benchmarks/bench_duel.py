@@ -1,0 +1,172 @@
+"""What a duel finds and what it invents: A/A over more than 200 cells, and slowdowns that are planted.
+
+    python benchmarks/bench_duel.py --out DIR             every part that is not in DIR yet, as far as the time goes
+    python benchmarks/bench_duel.py --out DIR --part null
+
+Parts, each one duel, written to DIR/PART.json when it ends:
+
+    null           this interpreter against itself: share of cells that are flagged, wall time of the duel
+    planted-long   kernels of 50 µs and more: B spins for 2 % of its time in two of three cells; share that is found
+    planted-short  kernels of 10 to 50 µs: 4 %
+
+The planted parts take their cells from the times in null.json. A part that is there is not run again. A part that
+would begin with less than ``--least`` seconds left waits for the next call. On a machine without a GPU a few cells of
+the CPU show that the script works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common import machine, show, small
+
+from qualify.facts.devices import HOST
+from qualify.fleet.duel import LEAST_PAIRS, MOST_PAIRS, Duelling, DuelProgress, DuelRequest
+from qualify.fleet.probe import find_host
+from qualify.fleet.sides import DuelAsked, make_duel
+from qualify.report.duel_text import to_data, to_text
+
+MATRIX = """\
+matrix: duel-bench
+models: [llama-3.1-8b, llama-3.2-1b, llama-2-7b, qwen2.5-7b, phi-2, gemma-2b, mistral-7b-v0.1]
+phases:
+  prefill: {batch: [1, 4], seqlen: [512, 1024, 2048, 4096]}
+  decode: {batch: [1, 8, 32], context: [2048, 8192]}
+dtypes: [bf16, fp16]
+kernels: [torch-sdpa-flash, torch-sdpa-cudnn, torch-sdpa-efficient]
+"""
+CPU_MATRIX = """\
+matrix: duel-bench
+models: [llama-3.2-1b]
+phases:
+  prefill: {batch: 1, seqlen: [64, 128]}
+dtypes: [fp32]
+kernels: [torch-cpu-flash]
+"""
+CELLS = 220
+"""of the A/A duel"""
+PLANTED, HONEST = 40, 20
+LONG_US, SHORT_US = 50.0, 10.0
+PARTS = ("null", "planted-long", "planted-short")
+SHARES = {"planted-long": 0.02, "planted-short": 0.04}
+CPU_SHARE, CPU_MARGIN = 0.6, 0.25
+
+
+def main() -> None:
+    """Run what is missing, and print what is there."""
+    asked = _arguments()
+    began = time.monotonic()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    on_cpu = find_host("auto").kind == HOST
+    parts = ("null",) if small() else PARTS
+    for part in [asked.part] if asked.part else parts:
+        path = asked.out / f"{part}.json"
+        left = asked.limit - (time.monotonic() - began)
+        if path.exists():
+            continue
+        if left < asked.least:
+            print(f"{part}: {left:.0f} s are left, and it needs {asked.least:.0f}: run this again")
+            break
+        request = _request(part, asked.out, left, on_cpu=on_cpu)
+        print(f"{part}: {len(request.tasks)} cells, at most {left:.0f} s", flush=True)
+        duel = Duelling(request, _tell).fight()
+        (asked.out / f"{part}.txt").write_text(to_text(duel) + "\n")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(to_data(duel)))
+        new.rename(path)
+    machine()
+    for part in PARTS:
+        if (asked.out / f"{part}.json").exists():
+            _summary(part, json.loads((asked.out / f"{part}.json").read_text()))
+
+
+def _arguments() -> argparse.Namespace:
+    """The command line; without one, as `make bench` calls it, a temporary folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--limit", type=float, default=540.0, help="seconds of all parts together")
+    parser.add_argument("--least", type=float, default=120.0, help="seconds with which a part may begin")
+    parser.add_argument("--small", action="store_true", help="two pairs of processes: shows that it works")
+    found = parser.parse_args()
+    found.out = found.out or Path(tempfile.mkdtemp(prefix="bench-duel-"))
+    return found
+
+
+def _request(part: str, out: Path, left_s: float, *, on_cpu: bool) -> DuelRequest:
+    """The duel of a part: this interpreter on both sides."""
+    matrix = out / "duel-bench.yaml"
+    matrix.write_text(CPU_MATRIX if on_cpu else MATRIX)
+    asked = DuelAsked(
+        a="here",
+        b="here",
+        matrix=str(matrix),
+        null=part == "null",
+        margin=CPU_MARGIN if on_cpu else None,
+        pairs=2 if small() else LEAST_PAIRS,
+        most_pairs=2 if small() else MOST_PAIRS,
+        deadline_s=left_s - min(20.0, left_s / 10),
+    )
+    request = make_duel(asked)
+    if part == "null":
+        count = min(CELLS, len(request.tasks))
+        spread = [request.tasks[number * len(request.tasks) // count] for number in range(count)]
+        return replace(request, tasks=tuple(spread), alike={})
+    chosen = _of_class(json.loads((out / "null.json").read_text()), part, every=on_cpu)
+    share = CPU_SHARE if on_cpu else SHARES[part]
+    tasks = [task for task in request.tasks if task.name in chosen]
+    planted = [replace(task, plant=share if number % 3 else 0.0) for number, task in enumerate(tasks)]
+    return replace(request, tasks=tuple(planted), alike={})
+
+
+def _of_class(null: dict[str, Any], part: str, *, every: bool) -> set[str]:
+    """The cells whose kernel takes as long as the part wants, spread over all of them."""
+    names = [
+        cell["name"]
+        for cell in null["cells"]
+        if (us := _time_us(cell)) is not None
+        and (every or (us >= LONG_US if part == "planted-long" else SHORT_US <= us < LONG_US))
+    ]
+    wanted = PLANTED + HONEST
+    return {names[number * len(names) // wanted] for number in range(wanted)} if len(names) > wanted else set(names)
+
+
+def _time_us(cell: dict[str, Any]) -> float | None:
+    ratio = cell["ratios"].get(cell["way"]) if cell["way"] else None
+    return None if ratio is None else float(ratio["a_us"])
+
+
+def _tell(step: DuelProgress) -> None:
+    """A line for every twentieth cell: a log shows whether it goes on."""
+    if step.timed % 20 == 0 or step.timed == step.round_total:
+        print(f"{step.decided}/{step.total} decided; pair {step.pair}: {step.timed}/{step.round_total}", flush=True)
+
+
+def _summary(part: str, data: dict[str, Any]) -> None:
+    """The figures of a part."""
+    cells: Sequence[dict[str, Any]] = data["cells"]
+    show(f"{part}: wall time", data["wall_s"], "s")
+    for kind, some in (
+        ("without a slowdown", [cell for cell in cells if not cell["planted"]]),
+        ("with one", [cell for cell in cells if cell["planted"]]),
+    ):
+        if some:
+            show(f"{part}: cells {kind}", len(some), "cells")
+            for verdict in ("SLOWER", "FASTER", "SAME", "AMBIGUOUS", "INCONCLUSIVE"):
+                share = sum(cell["verdict"] == verdict for cell in some) / len(some)
+                show(f"{part}: {verdict}, {kind}", 100 * share, "%")
+    found = sorted(cell["ratios"][cell["way"]]["detectable"] for cell in cells if cell["way"])
+    if found:
+        show(f"{part}: detectable change, median", 100 * found[len(found) // 2], "%")
+        show(f"{part}: detectable change, 95 % of the cells", 100 * found[int(0.95 * (len(found) - 1))], "%")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""What a fleet costs beyond its cases: placing by Ray on simulated GPUs; planning, taking in and judging many cards.
+
+``--ray`` places node runners that sleep in place of their cases, on ``--nodes=N`` nodes of ``--gpus=N``. ``--ingest``
+gives ``qualify ingest`` a folder of sealed files. Without either, a fleet's leader plans cards and takes such files in.
+``--cards=N --cases=N`` size the evidence; the full size is ``--cards=2000``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common import addresses, evidence, machine, peak_bytes, show, small
+from securesystemslib.signer import CryptoSigner
+
+from qualify.facts import codec
+from qualify.facts.fleet import NodePlan, NodeVerdict
+from qualify.facts.placement import Placement
+from qualify.facts.run import Record, Run
+from qualify.fleet.drive import FleetOrder
+from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile
+from qualify.fleet.inventory import list_cards
+from qualify.fleet.lead import run_fleet
+from qualify.judge.fleet import coverage_of
+from qualify.seal.form import line, plain, run_data
+from qualify.seal.keys import with_public
+from qualify.seal.parts import parts_of
+from qualify.seal.sealed import make_seal
+from qualify.store import archive, transfer
+from qualify.store.store import Store
+
+if TYPE_CHECKING:
+    from qualify.fleet.ray_engine import RayEngine
+
+WORK_S = 60.0
+"""that the cases of each simulated card take"""
+SLEEPER = """\
+import json, sys, time
+plan = json.load(open(sys.argv[1]))
+began = time.time()
+time.sleep(float({work_s}))
+cards = [dict(uuid=uuid, name="simulated", state="COVERED", run="", verdict="PASS") for uuid in plan["expected"]]
+print(json.dumps(dict(node=plan["node"], fleet=plan["fleet"], attempt=plan["attempt"], matrix="m", device="cpu",
+    verdict="PASS", exit_code=0, cards=cards, files=[], wall_s=time.time() - began, votes=[])))
+"""
+
+
+def option(name: str, usual: int, little: int) -> int:
+    """The number that ``--name=N`` gives."""
+    given = next((word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}=")), "")
+    return int(given) if given else little if small() else usual
+
+
+def main() -> None:
+    """The leader's part; ``--ray`` and ``--ingest`` name the others."""
+    machine()
+    cards, cases = option("cards", 200, 3), option("cases", 500, 5)
+    if "--ray" in sys.argv:
+        _measure_ray(option("nodes", 8, 1), option("gpus", 8, 2))
+    elif "--ingest" in sys.argv:
+        _measure(_measure_ingest, cards, cases)
+    else:
+        _measure(_measure_fleet, cards, cases)
+
+
+def _measure_ray(nodes: int, gpus: int) -> None:
+    """A fleet whose node runners sleep: what is longer than that is Ray's, the leader's and the store's."""
+    import ray  # noqa: PLC0415 - the other part needs none
+    from ray.cluster_utils import Cluster  # noqa: PLC0415
+
+    from qualify.fleet.ray_engine import RayEngine  # noqa: PLC0415
+
+    work_s = 2.0 if small() else WORK_S
+    os.environ.update(
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_AUTH_MODE="disabled",
+        RAY_enable_worker_prestart="0",
+        PYTHONWARNINGS="ignore",
+        RAY_raylet_start_wait_time_s="180",
+    )
+    with tempfile.TemporaryDirectory(prefix="f", dir="/tmp") as name:  # sockets have short paths
+        os.environ["RAY_TMPDIR"] = name
+        folder = Path(name)
+        (folder / "sleeper.py").write_text(SLEEPER.format(work_s=work_s))
+        cluster: Any = Cluster()
+        try:
+            for _ in range(nodes):
+                cluster.add_node(num_cpus=0, num_gpus=gpus, object_store_memory=80 << 20)
+            ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+            engine = _Watched(RayEngine(program=(sys.executable, str(folder / "sleeper.py"))))
+            order = FleetOrder(plan=NodePlan(matrix="m", device=f"cpu:{gpus}"), matrix="m")
+            before, began = _cpu_by_role(), time.perf_counter()
+            with Store.open(str(folder / "s.db")) as store:
+                fleet = run_fleet(engine, order, store, folder, lambda _: None)
+                took, after = time.perf_counter() - began, _cpu_by_role()
+                cards = store.fleets.cards(fleet)
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+    assert nodes * gpus == len(cards)
+    show(f"Ray: {nodes} nodes of {gpus} simulated GPUs, {work_s:g} s of cases", took, "s")
+    show("Ray: share beyond the cases", (took / work_s - 1) * 100, "%")
+    for what, seconds in engine.took_s(work_s).items():
+        show(f"Ray: {what}", seconds, "s")
+    for role in after:
+        per = "" if role == "leader" else " for a node"
+        used = (after[role] - before.get(role, 0.0)) / (1 if role == "leader" else nodes)
+        show(f"Ray: CPU of {role}{per}", used, "s")
+
+
+class _Watched:
+    """An engine that notes when its nodes were placed, began and answered."""
+
+    def __init__(self, engine: RayEngine) -> None:
+        self._engine, self.name, self.nodes, self.cancel = engine, engine.name, engine.nodes, engine.cancel
+        self._listed_s = 0.0
+        self._at: dict[str, dict[str, float]] = {"placed": {}, "begun": {}, "done": {}}
+
+    def inventory(self, device: str, wait_s: float) -> Any:
+        """As the engine."""
+        began = time.perf_counter()
+        found = self._engine.inventory(device, wait_s)
+        self._listed_s = time.perf_counter() - began
+        return found
+
+    def place(self, plan: NodePlan) -> None:
+        """As the engine."""
+        self._at["placed"][plan.node] = time.perf_counter()
+        self._engine.place(plan)
+
+    def hear(self, wait_s: float) -> list[Heard]:
+        """As the engine."""
+        heard = self._engine.hear(wait_s)
+        for one in heard:
+            kind = {NodeBegun: "begun", NodeDone: "done"}.get(type(one))
+            if kind:
+                self._at[kind][one.node] = time.perf_counter()
+        return heard
+
+    def took_s(self, work_s: float) -> dict[str, float]:
+        """The parts of what a fleet takes beyond its cases; of several nodes the longest."""
+        placed, begun, done = self._at.values()
+        return {
+            "until all nodes had listed their cards": self._listed_s,
+            "from the placing of a node to its begin": max(begun[name] - placed[name] for name in placed),
+            "from its begin to its answer, without the cases": max(done[it] - begun[it] for it in placed) - work_s,
+        }
+
+
+def _cpu_by_role() -> dict[str, float]:
+    """Time of a processor (s) of this process and all below it, those that ended included, by what they do."""
+    found: dict[str, float] = dict.fromkeys(("leader", "its tasks and node runners", "Ray's daemons"), 0.0)
+    waiting = [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+            task = words.startswith(b"ray::") or b"default_worker" in words or b"sleeper" in words
+            role = "leader" if pid == os.getpid() else "its tasks and node runners" if task else "Ray's daemons"
+            ended = 0 if pid == os.getpid() else int(fields[13]) + int(fields[14])
+            found[role] += (int(fields[11]) + int(fields[12]) + ended) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def _measure(part: Callable[[str, str, Path, Files, int], None], count: int, cases: int) -> None:
+    """One part on each database."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files = Files(folder, *evidence(cases, folder))
+        with addresses(folder) as databases:
+            for database, address in databases.items():
+                part(database, address, folder, files, count)
+
+
+def _measure_ingest(database: str, address: str, folder: Path, files: Files, count: int) -> None:
+    """The command on a folder of files; its processes' and the server's time of a processor, and all their memory."""
+    runs = folder / "runs"
+    runs.mkdir(exist_ok=True)
+    for number in range(count):
+        path, content = files.make(number, Placement(node="n", spread="repeat", cards=(f"CPU-n-{number}",)))
+        (runs / path).write_bytes(content)
+    Store.open(address).close()
+    server, before, began = _server_cpu_s(), resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [sys.executable, "-m", "qualify", "ingest", str(runs), "--signed-by", str(files.public), "--db", address]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    most = 0
+    while process.poll() is None:
+        most = max(most, _resident_bytes(process.pid))
+        time.sleep(0.2)
+    assert process.returncode == 0
+    took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    show(f"{database}: qualify ingest, {count:,} sealed files of {files.cases} cases", took, "s")
+    show(f"{database}: CPU of its processes for a file", used / count * 1e3, "ms")
+    show(f"{database}: CPU of the server for a file", (_server_cpu_s() - server) / count * 1e3, "ms")
+    show(f"{database}: most memory of its processes together", most / 1e6, "MB")
+    with Store.open(address) as store:
+        assert count == len(store.runs(limit=None))
+
+
+def _server_cpu_s() -> float:
+    """Time of a processor of every PostgreSQL process of this machine, also of those that ended."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = path.read_text().rpartition(")")
+            if name.partition("(")[2].startswith("postgres"):
+                fields = rest.split()
+                ended = map(int, fields[13:15]) if "-D" in _words(path) else ()  # the first one's, of all that ended
+                ticks += int(fields[11]) + int(fields[12]) + sum(ended)
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _words(stat: Path) -> list[str]:
+    """The command line of a process."""
+    return (stat.parent / "cmdline").read_bytes().decode(errors="replace").split("\0")
+
+
+def _resident_bytes(pid: int) -> int:
+    """Memory of a process and of those that it started."""
+    found = 0
+    with suppress(OSError):
+        found = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        found += sum(_resident_bytes(int(child)) for child in children)
+    return found
+
+
+def _measure_fleet(database: str, address: str, folder: Path, files: Files, count: int) -> None:
+    """Plan all cards, take in one file of each, then say what is covered, slow and disagrees."""
+    engine = _Replaying(files, count)
+    order = FleetOrder(plan=NodePlan(matrix="m", device=f"cpu:{PER_NODE}"), matrix="m")
+    spool = folder / "spool"
+    spool.mkdir(exist_ok=True)
+    with Store.open(address) as store:
+        server, before, began = _server_cpu_s(), time.process_time() + _children_cpu_s(), time.perf_counter()
+        fleet = run_fleet(engine, order, store, spool, lambda _: None)
+        took = time.perf_counter() - began - engine.making_s
+        used = time.process_time() + _children_cpu_s() - before - engine.making_cpu_s
+        show(f"{database}: {count:,} cards of {files.cases} cases planned and taken in", took, "s")
+        show(f"{database}: CPU of the leader's processes for a card", used / count * 1e3, "ms")
+        show(f"{database}: CPU of the server for a card", (_server_cpu_s() - server) / count * 1e3, "ms")
+        began, cpu = time.perf_counter(), time.process_time()
+        found, votes = coverage_of(store, fleet)
+        show(f"{database}: coverage, slow cards and votes of them", time.perf_counter() - began, "s")
+        show(f"{database}: CPU of the command for that", time.process_time() - cpu, "s")
+        assert (1.0, []) == (found.share, votes)
+    show(f"{database}: most memory of the leader", peak_bytes() / 1e6, "MB")
+
+
+def _children_cpu_s() -> float:
+    """Time of a processor of processes that ended."""
+    found = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return found.ru_utime + found.ru_stime
+
+
+PER_NODE = 8
+
+
+class Files:
+    """Sealed files of one evidence under other runs and cards; what all of them share is made once."""
+
+    def __init__(self, folder: Path, run: Run, records: list[Record]) -> None:
+        signer = CryptoSigner.generate_ed25519()
+        self._key, self._run = with_public(signer, "a node's key"), run
+        self.public = folder / "node.pem"
+        self.public.write_text(self._key.public.text)
+        self.cases = len(records)
+        whole = archive.RunArchive(run=run, cases=[record.case for record in records], outcomes=records)
+        lines = list(whole.lines)
+        self._parts = parts_of(lines)
+        self._body = b"".join(map(line, lines[:-1]))
+
+    def make(self, number: int, place: Placement) -> tuple[str, bytes]:
+        """Name and content of the file of one card."""
+        assert self._run.stack is not None
+        stack = replace(self._run.stack, device=replace(self._run.stack.device, uuid=place.cards[0]))
+        run = replace(self._run, id=f"{self._run.id}-{number}", placement=place, stack=stack)
+        said = run_data(run)
+        self._parts.add(said)
+        body = self._body + line(said)
+        seal = make_seal(run.id, run.state, hashlib.sha256(body).hexdigest(), self._parts, self._key)
+        text = line({"format": transfer.FORMAT}) + body + line({"seal": plain(seal)})
+        text += line({"sha256": hashlib.sha256(text).hexdigest()})
+        return f"{run.id}.jsonl.gz", gzip.compress(text, 6)
+
+
+class _Replaying:
+    """An engine whose cards answer with copies of one run, made as they are asked for."""
+
+    name = "replay"
+
+    def __init__(self, files: Files, count: int) -> None:
+        self.making_s = self.making_cpu_s = 0.0
+        self._files, self._count, self._made = files, count, 0
+        self._placed: list[NodePlan] = []
+
+    def nodes(self) -> list[str]:
+        """As many as the cards need."""
+        return [f"n{number}" for number in range(-(-self._count // PER_NODE))]
+
+    def inventory(self, device: str, wait_s: float) -> dict[str, Any]:
+        """Logical devices."""
+        left = {name: self._count - place * PER_NODE for place, name in enumerate(self.nodes())}
+        return {name: list_cards(f"cpu:{min(PER_NODE, count)}", name) for name, count in left.items()}
+
+    def place(self, plan: NodePlan) -> None:
+        """It answers when it is heard."""
+        self._placed.append(plan)
+
+    def hear(self, wait_s: float) -> list[Heard]:
+        """The runs of one node."""
+        began, cpu = time.perf_counter(), time.process_time()
+        said = self._ran(self._placed.pop()) if self._placed else []
+        self.making_s += time.perf_counter() - began
+        self.making_cpu_s += time.process_time() - cpu
+        return said
+
+    def cancel(self, node: str) -> None:
+        """Nothing runs."""
+
+    def _ran(self, plan: NodePlan) -> list[Heard]:
+        files = [self._file(plan, uuid) for uuid in plan.expected or ()]
+        cards = tuple(
+            {"uuid": uuid, "name": "", "state": "COVERED", "run": file.name[: -len(".jsonl.gz")], "verdict": "PASS"}
+            for uuid, file in zip(plan.expected or (), files, strict=True)
+        )
+        told = {"node": plan.node, "fleet": plan.fleet, "attempt": plan.attempt, "matrix": "m", "verdict": "PASS"}
+        told["device"] = "cpu"
+        done = codec.from_data(NodeVerdict, {**told, "exit_code": 0, "cards": cards, "files": (), "wall_s": 1.0})
+        return [NodeBegun(node=plan.node), *files, NodeDone(node=plan.node, verdict=done)]
+
+    def _file(self, plan: NodePlan, uuid: str) -> NodeFile:
+        self._made += 1
+        place = Placement(node=plan.node, spread="repeat", cards=(uuid,), fleet=plan.fleet)
+        name, content = self._files.make(self._made, place)
+        return NodeFile(node=plan.node, name=name, content=content)
+
+
+if __name__ == "__main__":
+    main()

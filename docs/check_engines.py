@@ -1,0 +1,116 @@
+"""Compares the table of engines with released wheels: every quote, and the flags of transformers' model classes.
+
+::
+
+    python docs/check_engines.py                  downloads the newest wheels of vllm, sglang and transformers from PyPI
+    python docs/check_engines.py --wheels DIR     takes the wheels that lie there
+
+It exits 1 and names every line of qualify/facts/backends.py that the sources no longer bear out. Nothing of a wheel is
+installed or run: its sources are read as text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from qualify.facts.backends import ENGINES, NO_FLASH, NO_FLEX, NO_SDPA
+from qualify.facts.engines import Engine
+
+FLAGS = {"_supports_sdpa": NO_SDPA, "_supports_flash_attn": NO_FLASH, "_supports_flex_attn": NO_FLEX}
+"""class attributes of transformers, False where a class does not set them; and the families that the table refuses"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print what differs; the exit code is 1 where something does."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheels", type=Path, metavar="DIR", help="folder with the wheels; else they are downloaded")
+    folder = parser.parse_args(arguments).wheels
+    with tempfile.TemporaryDirectory() as temporary:
+        problems = [problem for engine in ENGINES for problem in compare(engine, folder or Path(temporary), folder)]
+    print("\n".join(problems))
+    return 1 if any(not problem.startswith("read ") for problem in problems) else 0
+
+
+def compare(engine: Engine, place: Path, given: Path | None) -> Iterator[str]:
+    """What was read, then every difference between the table and the engine's wheel."""
+    if given is None:
+        download(engine.name, place)
+    found = sorted(place.glob(f"{engine.name}-*.whl"))
+    if not found:
+        yield f"{engine.name}: no wheel in {place}"
+        return
+    with zipfile.ZipFile(found[-1]) as wheel:
+        yield f"read {found[-1].name} (the table names {engine.version})"
+        yield from unquoted(engine, wheel)
+        if engine.name == "transformers":
+            yield from other_flags(wheel)
+
+
+def download(name: str, place: Path) -> None:
+    """The newest wheel of a distribution, without what it needs."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    subprocess.run([*command, "--dest", str(place), name], check=True)
+
+
+def unquoted(engine: Engine, wheel: zipfile.ZipFile) -> Iterator[str]:
+    """The quotes of the table that the sources do not hold."""
+    for backend in engine.backends:
+        for quote in [backend.named, *(rule.quote for rule in backend.rules if rule.quote)]:
+            try:
+                text = wheel.read(quote.file).decode()
+            except KeyError:
+                yield f"{engine.name} {backend.name}: no file {quote.file}"
+                continue
+            if quote.text not in re.sub(r"\s+", " ", text):
+                yield f"{engine.name} {backend.name}: {quote.file} does not hold: {quote.text}"
+
+
+def other_flags(wheel: zipfile.ZipFile) -> Iterator[str]:
+    """Families of the table whose classes now support a kind of attention.
+
+    A family that the table does not name is no difference: qualify reads fewer families than transformers has.
+    """
+    folders = dict(model_types(wheel))
+    for flag, families in FLAGS.items():
+        for family in families:
+            folder = folders.get(family)
+            if folder is None:
+                yield f"transformers: no configuration has model_type {family}"
+            elif flags_of(wheel, folder).get(flag, False):
+                yield f"transformers: {family} sets {flag}, and the table refuses it"
+
+
+def model_types(wheel: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+    """Each model_type with the folder of its model."""
+    for name in wheel.namelist():
+        match = re.fullmatch(r"transformers/models/(\w+)/configuration_\w+\.py", name)
+        if match:
+            for found in re.finditer(r'^\s+model_type(?:: \w+)? = "([^"]+)"', wheel.read(name).decode(), re.MULTILINE):
+                yield found[1], match[1]
+
+
+def flags_of(wheel: zipfile.ZipFile, folder: str) -> dict[str, bool]:
+    """The flags that the base class of a model sets to True."""
+    name = f"transformers/models/{folder}/modeling_{folder}.py"
+    for node in ast.parse(wheel.read(name)).body:
+        if isinstance(node, ast.ClassDef) and node.name.endswith("PreTrainedModel"):
+            return {
+                target.id: isinstance(line.value, ast.Constant) and line.value.value is True
+                for line in node.body
+                if isinstance(line, ast.Assign)
+                for target in line.targets
+                if isinstance(target, ast.Name) and target.id in FLAGS
+            }
+    return {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""A program as the target of an alert, for example to cordon a node. Never a shell; only what the service allows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+
+from qualify.canary.alerts.undelivered import Undelivered
+from qualify.cards.canary import PLACEHOLDERS, AlertTarget
+from qualify.facts.canary import Alert
+from qualify.text import one_line
+
+DEADLINE_S = 40.0
+"""of a program; shorter than the claim on its alert, so that it never runs twice at the same time"""
+TOLD = 300
+"""characters of what it printed that an error repeats"""
+PASSED_ON = (
+    *("PATH", "HOME", "LANG", "TZ", "SSL_CERT_FILE"),
+    *("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"),
+)
+"""variables that a program gets: no secret of the service is among them"""
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+
+
+async def run(alert: Alert, target: AlertTarget, allowed: Collection[str], deadline_s: float = DEADLINE_S) -> None:
+    """Runs the program with the alert's body as JSON on its stdin. Returns where it ends with 0; else Undelivered."""
+    program = target.command[0]
+    if program not in allowed:
+        raise Undelivered(
+            f"program {program} is not allowed: start the service with qualify canary serve --allow-program {program}",
+            final=True,
+        )
+    command = [program, *(_filled(argument, alert) for argument in target.command[1:])]
+    await asyncio.to_thread(_run, command, json.dumps(dict(alert.body)).encode(), deadline_s)
+
+
+def _run(command: Sequence[str], body: bytes, deadline_s: float) -> None:
+    """Files stand for stdin and stdout: whatever a program leaves behind, nobody waits for the end of a pipe."""
+    given = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as printed:
+        told.write(body)
+        told.seek(0)
+        try:
+            process = subprocess.Popen(
+                command, stdin=told, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True, env=given
+            )
+        except OSError as error:
+            raise Undelivered(f"program {command[0]} cannot be started: {error.strerror or error}") from None
+        try:
+            code = process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise Undelivered(f"program {command[0]} did not end within {deadline_s:g} s") from None
+        finally:
+            with suppress(ProcessLookupError):  # it, and whatever it started
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if code:
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - TOLD))
+            words = one_line(printed.read().decode(errors="replace").strip())
+            raise Undelivered(f"program {command[0]} ended with {code}{f': {words}' if words else ''}")
+
+
+def _filled(argument: str, alert: Alert) -> str:
+    """The argument with its placeholders filled in; a value that begins with - would be taken for an option."""
+    values = {"node": str(alert.body.get("node") or ""), "canary": alert.canary, "advice": alert.kind.replace(" ", "_")}
+    for name in _PLACEHOLDER.findall(argument):
+        if not values[name] or values[name].startswith("-"):
+            raise Undelivered(f"{{{name}}} is {values[name]!r}, which cannot be an argument", final=True)
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], argument)

@@ -1,0 +1,81 @@
+"""The machines of a service: what each tells of itself, and which of them a canary chooses."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from qualify.canary.deck import Deck
+from qualify.canary.watch import Watcher, stack_key
+from qualify.cards.canary import CanaryCard, RolloutPlan
+from qualify.facts.canary import Lease, Node
+from qualify.store.canaries import Canaries
+
+
+class Registry:
+    """Tells the store which canaries this machine serves, and on which stack, whenever one of them changed."""
+
+    def __init__(self, canaries: Canaries, deck: Deck, watcher: Watcher) -> None:
+        self._canaries = canaries
+        self._deck = deck
+        self._watcher = watcher
+        self._told: tuple[int, Node] | None = None
+
+    def tell(self, own: Lease) -> None:
+        """Write it under the machine's own lease, where it is not what was written last."""
+        looked = self._watcher.looked
+        node = Node(
+            lease=own.name,
+            service=own.service,
+            node=own.node,
+            canaries=tuple(sorted(self._deck.cards)),
+            stack_key=stack_key(looked) if looked else "",
+            device=looked.device.name if looked else "",
+            until=own.expires_at,
+        )
+        if self._told is None or self._told[0] != own.epoch or replace(self._told[1], until=node.until) != node:
+            self._canaries.tell(own, node)
+            self._told = own.epoch, node
+
+
+def serving(nodes: Iterable[Node], canary: str, now: datetime) -> list[Node]:
+    """The machines that live and serve a canary."""
+    return [node for node in nodes if canary in node.canaries and now < node.until]
+
+
+def chosen(card: CanaryCard, nodes: Sequence[Node], moment: datetime) -> list[Node]:
+    """The machines on which a canary fires at a moment.
+
+    Others each time, by a hash of machine and moment, so that all have their turn.
+    """
+    drawn = sorted(nodes, key=lambda node: _lot(node.node, moment.isoformat()))
+    match card.on:
+        case "one-per-stack":
+            first = {node.stack_key: node for node in reversed(drawn)}
+            drawn = list(first.values())
+        case "sample":
+            drawn = drawn[: card.sample]
+    return sorted(drawn, key=lambda node: node.node)
+
+
+def waves_of(plan: RolloutPlan, names: Iterable[str], key: str) -> tuple[tuple[str, ...], ...]:
+    """The machines in their waves. Names or a lot decide who is first, a lot decides the rest; no wave is empty."""
+    drawn = sorted(set(names), key=lambda name: _lot(name, key))
+    if isinstance(plan.first, int):
+        first = drawn[: plan.first]
+    else:
+        first = [name for name in drawn if any(fnmatchcase(name, wanted) for wanted in plan.first)]
+    others = [name for name in drawn if name not in first]
+    waves, begun = [first], 0
+    for share in plan.waves:
+        until = max(0, round(share * len(drawn)) - len(first))
+        waves.append(others[begun:until])
+        begun = max(begun, until)
+    return tuple(tuple(sorted(wave)) for wave in waves if wave)
+
+
+def _lot(name: str, moment: str) -> bytes:
+    return hashlib.sha256(f"{moment} {name}".encode()).digest()

@@ -1,0 +1,171 @@
+"""One fire at a time: takes what a lease owes, looks after its child, files how it ended. It dies with its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from logging import INFO, WARNING, Logger
+
+from qualify.canary.conditions import examine
+from qualify.canary.deck import Deck
+from qualify.canary.firing import Ended, Firing, environment_for
+from qualify.canary.messages import FleetSeen
+from qualify.canary.options import Options
+from qualify.canary.orders import order_of
+from qualify.canary.results import letters_for, typed_words, with_fleet, with_run, without_run
+from qualify.cards.canary import seconds
+from qualify.cards.load import LoadedCanary
+from qualify.errors import INFRASTRUCTURE
+from qualify.facts.canary import Fire, FireResult, Lease, Letter, Served
+from qualify.facts.devices import HOST
+from qualify.store.store import Store
+
+ATTEMPTS = 5
+"""of one fire, before it is filed as failed"""
+ORPHANED = timedelta(hours=1)
+"""after which a fire of a canary that this service does not know is filed as failed: it shall not wait for ever"""
+AGAIN_S = 10.0
+"""before the next attempt, times the attempts before this one: the first is at once"""
+
+
+class Runner:
+    """The fire that this replica runs, if any."""
+
+    def __init__(self, store: Store, deck: Deck, options: Options, wake: Callable[[], None], log: Logger) -> None:
+        """``wake`` wakes the loop, which calls :meth:`go_on`."""
+        self._store = store
+        self._canaries = store.canaries
+        self._deck = deck
+        self._options = options
+        self._wake = wake
+        self._log = log
+        self._under: Lease | None = None
+        self._firing: Firing | None = None
+        self._ended: Ended | None = None
+        self._filed_run: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a fire runs."""
+        return self._firing is not None
+
+    def check(self, held: Iterable[Lease | None]) -> None:
+        """End the fire where its lease is none of those that are held: somebody else may have begun it again."""
+        if self._under is not None and not any(same(self._under, lease) for lease in held):
+            self.drop()
+
+    def go_on(self, held: Iterable[Lease]) -> None:
+        """Start what is owed, look after what runs, file what ended."""
+        lease = self._under
+        if self._firing is None or lease is None:
+            for owing in held:
+                if self._start(owing):
+                    return
+            return
+        if self._firing.run_id and self._filed_run != self._firing.run_id:
+            self._canaries.set_run(lease, self._firing.fire.id, self._firing.run_id)
+            self._filed_run = self._firing.run_id
+        self._ended = self._ended or self._firing.poll()
+        if self._ended is not None:
+            self._file_end(lease, self._firing, self._ended)
+            self._forget()
+            self._wake()
+
+    def letters(self, fire: Fire, result: FireResult) -> list[Letter]:
+        """The alerts of a fire that ends, also without a run of this replica."""
+        return letters_for(self._deck.cards.get(fire.canary), fire, result, self._canaries.holds(fire.canary))
+
+    def drop(self) -> None:
+        """Another replica may have taken over, or will: stop what this one runs, and forget it."""
+        if self._firing is not None:
+            self._firing.kill()
+        self._forget()
+
+    def put_back(self, held: Iterable[Lease | None]) -> None:
+        """Stop what runs with what was measured stored, and put its fire back for whoever is next.
+
+        Raises:
+            StoreError: the fire cannot be put back; the next leader finds it unfinished.
+        """
+        firing, lease = self._firing, self._under
+        if firing is None or lease is None:
+            return
+        firing.stop()
+        if any(same(lease, other) for other in held):
+            if firing.run_id:
+                self._canaries.set_run(lease, firing.fire.id, firing.run_id)
+            self._canaries.put_back(lease, firing.fire.id, "the service was stopped", 0.0)
+
+    def _forget(self) -> None:
+        self._under = self._firing = self._ended = self._filed_run = None
+
+    def _start(self, lease: Lease) -> bool:
+        """Whether the lease owed a fire, which runs now or has ended without a run."""
+        served = Served(canaries=tuple(self._deck.cards), orphaned=ORPHANED)
+        fire = self._canaries.take(lease, self._options.node, served, self._options.only)
+        if fire is None:
+            return False
+        loaded = self._deck.cards.get(fire.canary)
+        if loaded is None:
+            reason = f"no canary is called {fire.canary} any more"
+            self._finish(lease, fire, without_run(fire, "failed", reason))
+            return True
+        found = examine(HOST if loaded.card.fleet else loaded.card.device)  # a fleet runs on other machines
+        if found.refuse:
+            self._finish(lease, fire, without_run(fire, "refused", *found.refuse))
+            return True
+        again = f", attempt {fire.attempts}" if fire.attempts > 1 else ""
+        self._log.info("%s fires (%s%s)", fire.canary, fire.reason, again, extra=about(fire))
+        self._under, self._firing = lease, self._fired(loaded, fire, lease, found.numerics_only)
+        return True
+
+    def _fired(self, loaded: LoadedCanary, fire: Fire, lease: Lease, doubts: tuple[str, ...]) -> Firing:
+        """The child of a fire, started."""
+        options = self._options
+        order = order_of(
+            loaded,
+            fire,
+            lease,
+            node=options.node,
+            cards=self._deck.extra,
+            out=options.out,
+            lease_s=options.lease_s,
+        )
+        environment = environment_for(self._deck.cards.values(), options.db)
+        return Firing(fire, order, environment, seconds(loaded.card.timeout), doubts, self._wake, self._log)
+
+    def _file_end(self, lease: Lease, firing: Firing, ended: Ended) -> None:
+        """A result, another attempt, or the end without one."""
+        fire = firing.fire
+        if isinstance(ended.seen, FleetSeen):
+            self._finish(lease, fire, with_fleet(ended.seen))
+        elif ended.seen is not None:
+            typed = typed_words(self._deck.extra, self._options.db)
+            self._finish(lease, fire, with_run(fire, ended.seen, firing.observed, self._store, typed))
+        elif ended.final or fire.attempts >= ATTEMPTS:
+            times = f" (attempt {fire.attempts})" if fire.attempts > 1 else ""
+            self._finish(lease, fire, without_run(fire, "failed", f"{ended.why}{times}", run_id=firing.run_id))
+        else:
+            after_s = AGAIN_S * (fire.attempts - 1) if ended.exit_code == INFRASTRUCTURE else 0.0
+            self._canaries.put_back(lease, fire.id, ended.why, after_s)
+            self._log.warning("%s: %s; it will be tried again", fire.canary, ended.why, extra=about(fire))
+
+    def _finish(self, lease: Lease, fire: Fire, result: FireResult) -> None:
+        loaded = self._deck.cards.get(fire.canary)
+        if loaded and loaded.card.fleet and result.nodes is None:
+            result = replace(result, nodes=())  # it ended before any node: the whole fleet is held
+        self._canaries.finish(lease, fire.id, result, self.letters(fire, result))
+        level = INFO if result.kind == "promote" else WARNING
+        told = "; ".join(result.reasons)
+        self._log.log(level, "%s: %s: %s", fire.canary, result.kind, told, extra=about(fire, result.run_id))
+
+
+def same(one: Lease, other: Lease | None) -> bool:
+    """The same lease in the same epoch."""
+    return other is not None and (one.name, one.epoch) == (other.name, other.epoch)
+
+
+def about(fire: Fire, run_id: str | None = None) -> dict[str, object]:
+    """What a line of the log is about."""
+    return {"canary": fire.canary, "fire": fire.id, **({"run": run_id} if run_id else {})}

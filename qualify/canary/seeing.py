@@ -1,0 +1,147 @@
+"""What the advice hears of a judged run: the verdict in words, and what changed against the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from qualify.canary.messages import DuelSeen, Order, Seen
+from qualify.cards.load import load_kernels
+from qualify.errors import NoVerdict
+from qualify.facts.comparison import Bucket, Change, Comparison, Topic
+from qualify.judge.against import BASELINE, compare_with
+from qualify.judge.beside import beside_baseline
+from qualify.judge.judged import Judged, judge
+from qualify.report.differences import change_text
+from qualify.report.waived import waived_words
+from qualify.report.weaker import sentence
+from qualify.store.store import Store
+from qualify.text import one_line
+from qualify.verdict.slower import factor
+
+NAMED = 3
+"""failures and changes that an alert names"""
+LONGEST = 300
+"""characters of each"""
+
+
+def judge_run(order: Order, store: Store, run_id: str) -> Judged:
+    """The verdict on the run, compared with the accepted baseline where there is one."""
+    kernels, now = load_kernels(tuple(map(Path, order.cards))), datetime.now(UTC)
+    judged = judge(store, run_id, kernels, now=now, part=True)
+    # The canary's own verdict stays: what is asked less says nothing of the stack.
+    judged = replace(judged, weaker=beside_baseline(store, judged).weaker)
+    with suppress(NoVerdict):  # nobody accepted one, which the advice says
+        return compare_with(store, judged, BASELINE, kernels, now=now)
+    return judged
+
+
+def seen_of(judged: Judged, slower: float, duel: DuelSeen | None = None) -> Seen:
+    """What the advice needs of a verdict.
+
+    Args:
+        slower: share by which a time must have grown to count.
+        duel: what it says stands above what two stored runs say.
+    """
+    run = judged.run
+    against = judged.against
+    comparison = against.comparison if against else None
+    acquitted = duel.acquitted if duel else ()
+    return Seen(
+        run_id=run.id,
+        matrix=run.matrix,
+        variant=run.stack.device.variant if run.stack else "",
+        verdict=judged.conclusion.verdict,
+        failing=_failing(judged),
+        expired=_expired(judged),
+        weaker=_weaker(judged),
+        waived=_short(waived_words(judged.conclusion)),
+        demonstration=judged.conclusion.demonstration,
+        baseline=comparison.before.id if comparison else None,
+        stack=comparison.stack if comparison else (),
+        regressions=_counted(comparison, "regression", ("verdicts", "kernels", "numbers", "times")),
+        suspicious=_counted(comparison, "suspicious", ("verdicts", "kernels", "numbers", "bits")),
+        slower=sum(_grew(change) > slower and change.id not in acquitted for change in comparison.times)
+        if comparison
+        else 0,
+        examples=_examples(comparison) if comparison else (),
+        duel=replace(duel, within=_within(judged, duel)) if duel else None,
+    )
+
+
+def _within(judged: Judged, duel: DuelSeen) -> bool:
+    """Whether the matrix has budgets of time, and this duel keeps them all."""
+    found = judged.performance
+    return bool(found and found.duel == duel.id and found.budgets and found.verdict == "PASS")
+
+
+def _over_budget(judged: Judged) -> list[tuple[str, tuple[str, ...]]]:
+    """The budgets of time that a duel breaks, each with its reason."""
+    found = judged.performance
+    broken = [use for use in found.budgets if use.verdict == "FAIL"] if found else []
+    return [
+        (f"budget of {use.name}", (f"{share(use.change)} of {share(use.allowed)} allowed, by {found.duel}",))
+        for use in broken
+        if found
+    ]
+
+
+def share(value: float | None) -> str:
+    """A share in per cent."""
+    return "an unknown change" if value is None else f"{100 * value:+.1f} %"
+
+
+def _failing(judged: Judged) -> tuple[str, ...]:
+    """The first failing budgets, cases or shapes with their first reason."""
+    cells = [(cell.cell, cell.reasons) for cell in judged.conclusion.cells if cell.verdict == "FAIL"]
+    cases = [(item.case_id, item.reasons) for item in judged.conclusion.judgements if item.verdict == "FAIL"]
+    found = [*_over_budget(judged), *(cases or cells)][:NAMED]
+    return tuple(_short(f"{name}: {reasons[0] if reasons else 'failed'}") for name, reasons in found)
+
+
+def _expired(judged: Judged) -> tuple[str, ...]:
+    """The waivers past their end, where nothing else fails."""
+    if _failing(judged) or (judged.against and judged.against.forbidden):
+        return ()
+    return tuple(f"{use.waiver.place}: waiver {use.waiver.id} has expired" for use in judged.conclusion.expired)
+
+
+def _weaker(judged: Judged) -> tuple[str, ...]:
+    """The first points in which less is asked than the policy allows."""
+    if judged.weaker is None or not judged.weaker.forbidden:
+        return ()
+    points = [less for less in judged.weaker.changes if less.kind != "level"]
+    more = [f"and {len(points) - NAMED} more"] if len(points) > NAMED else []
+    return (*(_short(sentence(less)) for less in points[:NAMED]), *more)
+
+
+def _counted(comparison: Comparison | None, bucket: Bucket, topics: Iterable[Topic]) -> dict[Topic, int]:
+    lists = dict(comparison.topics()) if comparison else {}
+    return {topic: sum(change.bucket == bucket for change in lists.get(topic, ())) for topic in topics}
+
+
+def _grew(change: Change) -> float:
+    """Share by which a suspicious time grew; 0.0 for any other change."""
+    if change.bucket not in ("suspicious", "regression"):
+        return 0.0
+    return factor(change) - 1
+
+
+def _examples(comparison: Comparison) -> tuple[str, ...]:
+    """The first changes that a reader must see."""
+    worst = [
+        (topic, change)
+        for bucket in ("regression", "suspicious")
+        for topic, changes in comparison.topics()
+        for change in changes
+        if change.bucket == bucket
+    ]
+    return tuple(_short(f"{change.id}: {topic}: {change_text(topic, change)}") for topic, change in worst[:NAMED])
+
+
+def _short(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"

@@ -1,0 +1,99 @@
+"""What the leader files when a canary is due by its cron, and what wakes the loop at that moment."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from logging import Logger
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from qualify.canary.deck import Deck
+from qualify.canary.nodes import chosen, serving
+from qualify.canary.slots import Slots, trigger
+from qualify.facts.canary import Due, Lease
+from qualify.store.canaries import Canaries
+
+NAMED = 6
+"""canaries that a line of the log names"""
+JUMP_S = 1.0
+"""by which the machine's clock may drift against its monotonic one in a turn, before the scheduler is told"""
+
+
+class Timetable:
+    """The times of all canaries. The tables say what has been filed; the scheduler only wakes the loop."""
+
+    def __init__(self, canaries: Canaries, deck: Deck, wake: Callable[[], None], log: Logger) -> None:
+        self._canaries = canaries
+        self._deck = deck
+        self._wake = wake
+        self._log = log
+        self._scheduler = BackgroundScheduler(
+            timezone="UTC", job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+        )
+        self._slots = Slots()
+        self._planned: dict[str, datetime | None] = {}
+        self._clocks = time.time() - time.monotonic()
+        logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # the loop looks by itself, also where it fails
+
+    def start(self) -> None:
+        """Wake the loop from now on."""
+        self.plan_wakes()
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """No more."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    def plan_wakes(self) -> None:
+        """Have the loop woken at every moment of every canary."""
+        self._scheduler.remove_all_jobs()
+        for cron in dict.fromkeys(cron for cron in self._deck.crons.values() if cron):
+            self._scheduler.add_job(self._wake, trigger(cron))
+
+    def notice_jump(self) -> None:
+        """The scheduler sleeps by the machine's clock; where that jumped, it must look again."""
+        clocks = time.time() - time.monotonic()
+        if abs(clocks - self._clocks) > JUMP_S and self._scheduler.running:
+            self._scheduler.wakeup()
+        self._clocks = clocks
+
+    def learn(self, lease: Lease) -> None:
+        """Tell the tables the times of the cards, and take from them what earlier leaders knew."""
+        known = self._canaries.know_schedules(lease, self._deck.crons)
+        self._planned = {name: item.next_at for name, item in known.items()}
+        self._slots.set(known.values())
+
+    def file_due(self, lease: Lease) -> None:
+        """File the fires whose moment has come, and say when the next ones are due."""
+        moments = self._slots.due(self._canaries.now())
+        if moments:
+            self._file(lease, moments)
+        following = {name: at for name, at in self._slots.following.items() if at != self._planned.get(name)}
+        if following:
+            self._canaries.plan(lease, following)
+            self._planned |= following
+
+    def _file(self, lease: Lease, moments: Mapping[str, datetime]) -> None:
+        due = [due for name, moment in moments.items() for due in self._due(lease, name, moment)]
+        filed = self._canaries.file(lease, due)
+        self._slots.done(moments)
+        if filed:
+            more = ", …" if len(moments) > NAMED else ""
+            self._log.info("%d due: %s%s", len(filed), ", ".join(list(moments)[:NAMED]), more)
+
+    def _due(self, lease: Lease, name: str, moment: datetime) -> list[Due]:
+        """The fires of a canary at a moment: one for the leader, or one for each node that the card chooses."""
+        card, now = self._deck.cards[name].card, self._canaries.now()
+        due = Due(canary=name, scheduled_for=moment, trigger="cron", reason=f"cron {card.cron}", matrix=card.matrix)
+        if card.on is None:
+            return [due]
+        nodes = chosen(card, serving(self._canaries.nodes(lease.name), name, now), moment)
+        if not nodes:
+            self._log.warning("%s is due, and no node serves it", name, extra={"canary": name})
+        key = f"cron {moment:%Y-%m-%dT%H:%M:%SZ}" if card.rollout else ""
+        return [replace(due, node=node.node, lease=node.lease, rollout=key) for node in nodes]

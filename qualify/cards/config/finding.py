@@ -1,0 +1,63 @@
+"""A model by whatever somebody calls it: a repository of the hub, a folder, a config.json, or a shipped name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qualify.cards.config.hub import SCHEME, is_hub, is_repository, latest
+from qualify.cards.config.keys import ConfigNote
+from qualify.cards.config.reading import read_model
+from qualify.cards.load import load_model, model_names
+from qualify.cards.model import ModelCard
+from qualify.cards.problems import meant
+from qualify.errors import UsageError
+from qualify.files import exists
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundModel:
+    """A model, and where it came from."""
+
+    card: ModelCard
+    origin: str
+    """in words: the repository with its commit, the file, or the shipped card"""
+    shipped: bool
+    """whether qualify ships its card, so that a matrix can name it"""
+    findings: tuple[ConfigNote, ...] = ()
+    """what its config.json says that a reader should know"""
+
+
+def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
+    """The model that somebody means.
+
+    A file or folder comes first, then the name of a model card in any case of letters, then the hub.
+
+    Raises:
+        UsageError: it is none of them.
+        CardError: its config.json cannot be read as attention.
+        InfrastructureError: the hub does not have it, or is not to be reached and the cache does not have it either.
+    """
+    names = model_names(extra)
+    if not is_hub(typed) and exists(Path(typed)):
+        read = read_model(typed, taken=names)
+        return FoundModel(card=read.card, origin=f"config.json of {typed}", shipped=False, findings=read.findings)
+    card = next((name for name in names if name.lower() == typed.lower()), None)
+    if card:
+        found = load_model(card, extra)
+        return FoundModel(card=found.card, origin=f"model card {found.path.name}", shipped=True)
+    if is_repository(typed):
+        return _on_hub(typed, names)
+    raise UsageError(
+        f"{typed}: is no file or folder, no model card{meant(typed.lower(), names)} and no repository. Give one of: "
+        "organisation/name on the Hugging Face hub, a folder with a config.json, a config.json, or a model card "
+        f"({', '.join(names[:4])}, …)"
+    )
+
+
+def _on_hub(typed: str, names: list[str]) -> FoundModel:
+    config, asked = latest(typed)
+    pinned = f"{config.repository}@{config.revision}"
+    read = read_model(f"{SCHEME}{pinned}", taken=names)
+    said = "" if asked else ", as the local cache has it: the hub gave no answer"
+    return FoundModel(card=read.card, origin=f"{pinned}{said}", shipped=False, findings=read.findings)

@@ -1,0 +1,91 @@
+"""``qualify access``: who may do what on the site, and who may sign."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualify.cli.shared import JsonOption, emit_json
+from qualify.cli.terminal import emit
+from qualify.errors import UsageError
+
+if TYPE_CHECKING:
+    from qualify.cards.access import Token
+
+app = typer.Typer(
+    help="Who may do what on the site, and who may sign evidence.", no_args_is_help=True, rich_markup_mode=None
+)
+LONGEST_DAYS = 366
+AccessOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--access", metavar="FILE", envvar="QUALIFY_ACCESS", help="Access file: who may read, write and sign."
+    ),
+]
+
+
+class RightOption(str, Enum):
+    """What a token may be used for."""
+
+    read = "read"
+    comment = "comment"
+    sign = "sign"
+
+
+@app.command("token")
+def access_token(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who gets it, as in `signers`.")],
+    right: Annotated[
+        list[RightOption] | None, typer.Option("--right", help="What it is for; may be repeated. Default: read.")
+    ] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=LONGEST_DAYS, metavar="N", help="How long it holds.")] = 90,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a bearer token: print it once, and the entry of the access file, which holds only its hash."""
+    from qualify.cards.tokens import make_token
+
+    if not name.strip():
+        raise UsageError("NAME is empty: it says who signs, comments and stands in the audit log")
+    token, number, hashed = make_token()
+    rights = [it.value for it in right or [RightOption.read]]
+    expires = (datetime.now(UTC).date() + timedelta(days=days)).isoformat()
+    entry = {"id": number, "name": name, "hash": hashed, "rights": rights, "expires": expires}
+    if as_json:
+        emit_json("token", {"token": token, "entry": entry})
+        return
+    lines = [f"    {key}: {json.dumps(value)}" for key, value in entry.items()]
+    emit("\n".join([f"# the token; it is shown only now: {token}", "tokens:", "  -" + lines[0][3:], *lines[1:]]))
+
+
+@app.command("check")
+def access_check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An access file.")], as_json: JsonOption = False
+) -> None:
+    """Say who may do what; exit 2 where the file is wrong. No token is shown, because the file holds none."""
+    from qualify.cards.access import load_access
+
+    card, today = load_access(file), datetime.now(UTC).date()
+    if as_json:
+        tokens = [
+            {"id": it.id, "name": it.name, "rights": list(it.rights), "expires": it.expires.isoformat()}
+            for it in card.tokens
+        ]
+        signers = [{"name": it.name, "roles": list(it.roles)} for it in card.signers]
+        emit_json("access", {"tokens": tokens, "jwt": card.jwt is not None, "signers": signers})
+        return
+    lines = [f"token {it.id}: {it.name}: {', '.join(it.rights)}; {_until(it, today)}" for it in card.tokens]
+    lines += [f"jwt: {card.jwt.issuer} for {card.jwt.audience}"] if card.jwt else []
+    lines += [f"loopback: {card.local.name}: {', '.join(card.local.rights)}"] if card.local else []
+    lines += [f"signer: {it.name} as {', '.join(it.roles)}" for it in card.signers]
+    emit("\n".join(lines) or f"{file}: nobody is named, so everybody on loopback reads and nobody signs")
+
+
+def _until(token: Token, today: date) -> str:
+    from qualify.cards.access import in_force
+
+    return f"{'until' if in_force(token, today) else 'EXPIRED'} {token.expires}"

@@ -1,0 +1,303 @@
+"""``qualify check``: from a model's name to the kernel that serves each phase, in about ten lines."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qualify.cli import completion
+from qualify.cli.shared import (
+    CardsOption,
+    DbOption,
+    DeviceOption,
+    JsonOption,
+    Level,
+    OutOption,
+    QuietOption,
+    Talk,
+    VerboseOption,
+    emit_json,
+    open_store,
+    talk_of,
+    typed,
+)
+from qualify.cli.terminal import emit, say
+from qualify.errors import DeviceError, UsageError
+from qualify.facts.dtypes import Dtype
+from qualify.facts.engines import EngineName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from qualify.cards.config.finding import FoundModel
+    from qualify.cards.load import LoadedKernel
+    from qualify.facts.typed import Typed
+    from qualify.fleet.request import Request
+    from qualify.judge.judged import Judged
+    from qualify.plan.engines import Chosen
+    from qualify.plan.host import Host
+    from qualify.report.answer import CheckAnswer
+    from qualify.store.store import Store
+
+PLACE = Path(".qualify") / "checks"
+"""where the matrix of a check lies unless --save names another place"""
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="organisation/name on the Hugging Face hub, a folder, a config.json, or the name of a model card.",
+        autocompletion=completion.models,
+    ),
+]
+EngineOption = Annotated[
+    EngineName | None, typer.Option("--engine", help="Only the kernels that this engine would use, by its names.")
+]
+BackendOption = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        metavar="NAME",
+        help="With --engine: the attention backend, as the engine calls it.",
+        autocompletion=completion.backends,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckAsked:
+    """What shall be checked, as the command line has it."""
+
+    model: str
+    engine: EngineName | None
+    backend: str
+    dtype: Dtype
+    device: str
+    parallel: int | None
+    save: Path | None
+    cards: tuple[Path, ...]
+    typed: Typed
+    talk: Talk
+
+
+def check(
+    model: ModelArgument,
+    engine: EngineOption = None,
+    backend: BackendOption = "",
+    dtype: Annotated[Dtype, typer.Option(help="Element type of queries, keys and values.")] = "bf16",
+    tensor_parallel: Annotated[
+        int | None, typer.Option("--tensor-parallel", min=1, metavar="N", help="GPUs that share the heads.")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Keep the matrix in this new file.")
+    ] = None,
+    level: Annotated[Level, typer.Option(help="smoke: seconds per kernel; full: everything.")] = Level.smoke,
+    device: Annotated[DeviceOption, typer.Option(help="auto takes the GPU where there is one.")] = "auto",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
+    ] = False,
+    db: DbOption = "",
+    out: OutOption = Path("out"),
+    cards: CardsOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which kernel serves each phase of a model here, whether it is right, and which one is the fastest."""
+    from qualify.fleet.request import Asked, make_request
+    from qualify.report.files import check_folder
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    wanted = CheckAsked(
+        model=model,
+        engine=engine,
+        backend=backend,
+        dtype=dtype,
+        device=device,
+        parallel=tensor_parallel,
+        save=save,
+        cards=tuple(cards or ()),
+        typed=typed(cards=cards, db=db),
+        talk=talk_of(quiet=quiet, verbose=verbose),
+    )
+    found, host, chosen, path = _planned(wanted)
+    asked = Asked(matrix=str(path), cards=wanted.cards, level=level.value, device=host.kind, typed=wanted.typed)
+    request = make_request(asked)
+    check_folder(out)
+    with open_store(db, create=True) as store:
+        answer = _answer(request, store, wanted, found, chosen, out, reuse=not fresh)
+    _print(answer, request, as_json=as_json)
+    raise typer.Exit(answer.judged.conclusion.exit_code)
+
+
+def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
+    """The model, the device, what the engine would take, and the matrix on disk."""
+    from qualify.cards.config.finding import find_model
+    from qualify.cards.load import load_kernels
+    from qualify.fleet.probe import find_host
+    from qualify.plan.checking import CHECKED, check_matrix
+
+    if wanted.backend and not wanted.engine:
+        raise UsageError(f"--backend {wanted.backend} needs --engine: transformers, vllm or sglang")
+    found, host = find_model(wanted.model, wanted.cards), find_host(wanted.device)
+    if wanted.talk != "quiet":
+        say(f"model: {found.origin}")
+        for note in found.findings:
+            say(f"note: {note.where}: {note.detail}")
+    chosen = _of_engine(wanted, found, host) if wanted.engine else []
+    kernels = load_kernels(wanted.cards)
+    names = dict.fromkeys(name for each in chosen for name in each.cards)
+    text = check_matrix(
+        found.card,
+        shipped=found.shipped,
+        host=host,
+        dtype=wanted.dtype,
+        kernels=[kernels[name].card for name in names],
+        parallel=wanted.parallel,
+        phases=sorted({phase for each in chosen if each.cards for phase in each.phases}) or CHECKED,
+    )
+    return found, host, chosen, _write(text, wanted.save, found.card.model)
+
+
+def _of_engine(wanted: CheckAsked, found: FoundModel, host: Host) -> list[Chosen]:
+    """What the engine would take of the asked backend, or of all.
+
+    Raises:
+        UsageError: an unknown backend, or one that the engine refuses for this model.
+        DeviceError: nothing that the engine could take has a kernel card on this device.
+    """
+    from qualify.cards.problems import meant
+    from qualify.facts.backends import engine_named
+    from qualify.plan.engines import choose
+
+    assert wanted.engine, "asked only where an engine was named"
+    engine = engine_named(wanted.engine)
+    known = [each.name for each in engine.backends]
+    if wanted.backend and engine.backend(wanted.backend) is None:
+        raise UsageError(
+            f"--backend {wanted.backend}: is not in the table of {engine.title} {engine.version}"
+            f"{meant(wanted.backend, known)}. It has {', '.join(known)}."
+        )
+    all_ = [choose(engine, each, found.card, wanted.dtype, host) for each in engine.backends]
+    if not wanted.backend:
+        if not any(each.cards for each in all_):
+            raise DeviceError(f"{engine.title}: no backend can be checked on {host}: {_told(all_)}")
+        return all_
+    own = next(each for each in all_ if each.backend.name.lower() == wanted.backend.lower())
+    if own.refused:
+        taken = ", ".join(each.backend.name for each in all_ if each.cards)
+        hint = f"It would take {taken}." if taken else "No other backend can be checked here either."
+        told = f"{engine.title} {engine.version} with {own.backend.name}, {found.card.model} on {host}"
+        raise UsageError(f"{told}: {'; '.join(own.refused)}. {hint}")
+    return [own]
+
+
+def _told(chosen: Sequence[Chosen]) -> str:
+    return "; ".join(f"{each.backend.name}: {each.refused[0]}" for each in chosen if each.refused)
+
+
+def _write(text: str, save: Path | None, name: str) -> Path:
+    """The matrix on disk: in a new file where one was named, else in the place of checks.
+
+    Raises:
+        UsageError: the named file exists, or cannot be written.
+    """
+    path = save or PLACE / f"{name}.yaml"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x" if save else "w", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(f"--save {path}: exists already; give another name, or remove it first") from None
+    except OSError as error:
+        raise UsageError(f"{path}: the matrix cannot be written: {error.strerror or error}") from None
+    return path
+
+
+def _answer(
+    request: Request,
+    store: Store,
+    wanted: CheckAsked,
+    found: FoundModel,
+    chosen: Sequence[Chosen],
+    out: Path,
+    *,
+    reuse: bool,
+) -> CheckAnswer:
+    """Run the matrix, judge it, write its report."""
+    from qualify.cards.config.writing import described
+    from qualify.cli.run import execute_shown
+    from qualify.facts.devices import HOST
+    from qualify.judge.judged import judge
+    from qualify.report.answer import CheckAnswer, lines_of, unused_of
+    from qualify.report.beside import beside_of
+    from qualify.report.files import write_report
+
+    path = str(request.matrix.path)
+    run_id = execute_shown(request, store, None, reuse=reuse, resume=wanted.typed.words("run", path), talk=wanted.talk)
+    judged = judge(store, run_id, request.kernels, now=datetime.now(UTC), typed=wanted.typed)
+    page = write_report(out / run_id, judged.run, judged.records, judged.conclusion, beside_of(judged))
+    answer = CheckAnswer(
+        judged=judged,
+        origin=found.origin,
+        described=tuple(described(group) for group in found.card.groups),
+        lines=lines_of(judged.records, judged.conclusion),
+        unused=unused_of(judged.records),
+        demonstration=request.device == HOST,
+        engine=_engine_data(chosen),
+        report=str(page),
+    )
+    return replace(answer, todo=tuple(_todo(answer, judged, wanted, path, request.kernels)))
+
+
+def _engine_data(chosen: Sequence[Chosen]) -> dict[str, Any]:
+    if not chosen:
+        return {}
+    engine = chosen[0].engine
+    return {
+        "engine": engine.name,
+        "title": engine.title,
+        "version": engine.version,
+        "option": engine.option,
+        "backends": {each.backend.name: list(each.cards) for each in chosen if each.cards},
+        "other_builds": sorted({name for each in chosen for name in each.other_builds}),
+        "refused": {each.backend.name: list(each.refused) for each in chosen if each.refused},
+    }
+
+
+def _todo(
+    answer: CheckAnswer, judged: Judged, wanted: CheckAsked, path: str, kernels: Mapping[str, LoadedKernel]
+) -> list[str]:
+    """What to do next; every command can be pasted."""
+    typed_ = wanted.typed
+    todo = [
+        f"look at {each.kernel}: {typed_.command('repro', each.failed[0].partition(': ')[0], '--run', judged.run.id)}"
+        for line in answer.lines
+        for each in line.kernels
+        if each.failed
+    ][:1]
+    if answer.demonstration:
+        asked = ["--engine", wanted.engine, *(["--backend", wanted.backend] if wanted.backend else [])]
+        there = typed_.command("check", wanted.model, *(map(str, asked) if wanted.engine else []))
+        return [*todo, f"decide nothing for a GPU by this; on the GPU host: {there}"]
+    waiting = [name for name in answer.unused if not kernels[name].card.environment]
+    if waiting and answer.unused[waiting[0]].startswith("not installed"):
+        todo.append(f"to compare more kernels: {waiting[0]} is {answer.unused[waiting[0]]}")
+    return [*todo, f"for a release, gather all evidence: {typed_.command('run', path, '--level', 'full')}"]
+
+
+def _print(answer: CheckAnswer, request: Request, *, as_json: bool) -> None:
+    from qualify.report.answer import to_data, to_lines
+    from qualify.report.verdict_json import to_data as verdict_data
+
+    if as_json:
+        emit_json("check", verdict_data(answer.judged) | to_data(answer) | {"matrix_path": str(request.matrix.path)})
+        return
+    if answer.demonstration:
+        emit("demonstration on a CPU, at reduced shapes: it proves nothing about a GPU")
+    emit("\n".join([*to_lines(answer), f"matrix: {request.matrix.path}", f"report: {answer.report}"]))

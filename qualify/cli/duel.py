@@ -1,0 +1,192 @@
+"""``qualify duel``: is B slower than A?"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualify.cli.shared import (
+    CardsOption,
+    DbOption,
+    DeviceOption,
+    EnvironmentOption,
+    JsonOption,
+    QuietOption,
+    SelectOption,
+    Talk,
+    emit_json,
+    fail,
+    joined,
+    log_of,
+    open_store,
+    talk_of,
+    typed,
+)
+from qualify.cli.terminal import emit, say
+from qualify.errors import INTERRUPTED, NO_VERDICT, NOT_QUALIFIED, QUALIFIED, UsageError
+
+if TYPE_CHECKING:
+    from qualify.facts.duel import Duel
+    from qualify.fleet.duel import DuelProgress
+
+DEFAULT_MATRIX = "smoke"
+LINE_S = 5.0
+"""seconds between two lines of progress"""
+
+SidesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="A B [MATRIX]",
+        help="Two kernels (KERNEL or KERNEL@NAME), or two environments: NAME, `here`, or the fingerprint of a stored "
+        "stack that is still installed. Default matrix: smoke.",
+    ),
+]
+
+
+def duel(
+    sides: SidesArgument,
+    select: SelectOption = None,
+    null: Annotated[
+        bool,
+        typer.Option(
+            "--null",
+            help="Compare A with itself, `A [MATRIX]`: shows the false alarms, and the least change that is found.",
+        ),
+    ] = False,
+    plant: Annotated[
+        float,
+        typer.Option(
+            "--plant",
+            metavar="PERCENT",
+            help="Slow B down by this share of its time, to see whether the duel finds it.",
+        ),
+    ] = 0.0,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            "--margin",
+            metavar="PERCENT",
+            help="Least change that counts. Default: 1 from 50 µs on, 2 from 10 µs on, else 3.",
+        ),
+    ] = None,
+    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Fresh pairs of processes that a verdict needs.")] = 5,
+    most_pairs: Annotated[
+        int, typer.Option("--most-pairs", min=2, help="Pairs at most, with those that confirm a result.")
+    ] = 12,
+    deadline: Annotated[
+        str, typer.Option("--deadline", metavar="TIME", help="End after this, for example 8m, with what is decided.")
+    ] = "",
+    allow_undecided: Annotated[
+        bool, typer.Option("--allow-undecided", help="Exit 0 also where cells are undecided and none is slower.")
+    ] = False,
+    device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
+    environment: EnvironmentOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    quiet: QuietOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every call that ends.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let two sides take turns on one card, and say for each cell whether B is slower, the same or faster.
+
+    Exit codes: 0 no cell is slower, 1 a cell is slower, 5 a cell is undecided.
+    """
+    from qualify.statistics.installed import check_installed
+
+    check_installed("qualify duel")
+    from qualify.cards.environments import parse_environments
+    from qualify.fleet.duel import Duelling
+    from qualify.fleet.sides import DuelAsked, make_duel
+    from qualify.fleet.stored_stacks import at_stored_stacks, is_fingerprint
+    from qualify.report.duel_text import to_data, to_text
+    from qualify.seal.duel_form import seal_duel
+    from qualify.seal.keys import signing_key
+
+    talk = talk_of(quiet=quiet, verbose=verbose)
+    a, b, matrix = words(sides, null=null)
+    asked = DuelAsked(
+        a=a,
+        b=b,
+        matrix=matrix,
+        select=joined(select) or "",
+        device=device,
+        cards=tuple(cards or ()),
+        environments=parse_environments(environment or ()),
+        null=null,
+        plant=plant / 100,
+        margin=None if margin is None else margin / 100,
+        pairs=pairs,
+        most_pairs=most_pairs,
+        deadline_s=seconds(deadline) if deadline else None,
+        typed=typed(cards=cards, db=db, environments=environment),
+    )
+    with ExitStack() as stack:
+        if is_fingerprint(a) or is_fingerprint(b):
+            asked = at_stored_stacks(asked, stack.enter_context(open_store(db, create=False)))
+        request, key = make_duel(asked), signing_key()
+        store = stack.enter_context(open_store(db, create=True))
+        count, least = len(request.tasks), request.least_pairs
+        log_of(quiet=quiet)(f"duel of {a} and {b}: {count} cells, {least} pairs of processes each at least")
+        duelling = Duelling(request, Lines(talk))
+        found = duelling.fight()
+        store.add_duel(found, seal_duel(found, key) if key else None)
+    if as_json:
+        emit_json("duel", to_data(found))
+    else:
+        emit(to_text(found))
+    if duelling.interrupted:
+        fail("interrupted. What was decided is stored and shown above", INTERRUPTED)
+    raise typer.Exit(exit_code(found, allow_undecided=allow_undecided))
+
+
+def words(sides: list[str], *, null: bool) -> tuple[str, str, str]:
+    """A, B and the matrix, as they were typed."""
+    if null and len(sides) == 1:
+        return sides[0], sides[0], DEFAULT_MATRIX
+    if null and len(sides) == 2:
+        return sides[0], sides[0], sides[1]
+    if len(sides) == 2:
+        return sides[0], sides[1], DEFAULT_MATRIX
+    if len(sides) == 3:
+        return sides[0], sides[1], sides[2]
+    form = "A [MATRIX]" if null else "A B [MATRIX]"
+    raise UsageError(f"qualify duel takes {form}, not: {' '.join(sides)}")
+
+
+def seconds(text: str) -> float:
+    """A time such as 90s, 8m or 1h."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
+        raise UsageError(f"--deadline {text}: give a number and s, m or h, for example 8m")
+    return float(number) * units[unit]
+
+
+def exit_code(found: Duel, *, allow_undecided: bool) -> int:
+    """1 where a cell is slower, 5 where one is undecided and none may be, else 0."""
+    counts = found.counts()
+    if counts["SLOWER"]:
+        return NOT_QUALIFIED
+    undecided = counts["AMBIGUOUS"] + counts["INCONCLUSIVE"]
+    return NO_VERDICT if undecided and not allow_undecided else QUALIFIED
+
+
+class Lines:
+    """Shows a duel's progress on stderr: a line every few seconds, every step with ``-v``, and nothing with ``-q``."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+        self.last = 0.0
+
+    def __call__(self, step: DuelProgress) -> None:
+        """Show where it stands."""
+        soon = time.monotonic() - self.last < LINE_S and step.timed < step.round_total
+        if self.talk == "quiet" or (soon and self.talk == "usual"):
+            return
+        self.last = time.monotonic()
+        say(
+            f"{step.decided}/{step.total} cells decided; pair {step.pair}: {step.timed}/{step.round_total}  {step.cell}"
+        )

@@ -1,0 +1,64 @@
+"""``qualify hold``: what a canary advises against, and what people did about it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from qualify.cli.shared import DbOption, JsonOption, emit_json, open_store
+from qualify.cli.terminal import emit
+
+app = typer.Typer(
+    help="Nodes that a canary holds back: list, acknowledge, release.", no_args_is_help=True, rich_markup_mode=None
+)
+HoldArgument = Annotated[int, typer.Argument(metavar="HOLD", help="Number of a hold, as `list` prints it.")]
+ByOption = Annotated[str, typer.Option("--by", metavar="NAME", help="Who does it.")]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")]
+
+
+@app.command("list")
+def hold_list(
+    every: Annotated[bool, typer.Option("--all", help="Also those that ended.")] = False,
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the open holds, newest first, with what people did about each."""
+    from qualify.report.sitepages.canaries import hold_lines, holds_data
+
+    with open_store(db, create=False) as store:
+        holds = store.canaries.holds(released=every)
+        actions = store.people.hold_actions([hold.id for hold in holds])
+    if as_json:
+        emit_json("holds", {"holds": holds_data(holds, actions)})
+    else:
+        emit("\n".join(hold_lines(holds, actions)) or "no hold")
+
+
+@app.command("acknowledge")
+def hold_acknowledge(
+    hold: HoldArgument, by: ByOption, reason: ReasonOption, db: DbOption = "", as_json: JsonOption = False
+) -> None:
+    """Say that somebody looks after a hold; it stays open."""
+    _act(hold, "acknowledge", by, reason, db, as_json=as_json)
+
+
+@app.command("release")
+def hold_release(
+    hold: HoldArgument, by: ByOption, reason: ReasonOption, db: DbOption = "", as_json: JsonOption = False
+) -> None:
+    """End a hold by hand, without a pass of its canary. The next fire that does not pass holds again."""
+    _act(hold, "release", by, reason, db, as_json=as_json)
+
+
+def _act(hold: int, kind: str, by: str, reason: str, db: str, *, as_json: bool) -> None:
+    from qualify.judge.signing import act_on_hold, named
+    from qualify.report.sitepages.canaries import action_data
+
+    with open_store(db, create=False) as store:
+        done = act_on_hold(store, hold, kind, named(by), reason=reason, now=datetime.now(UTC))
+    if as_json:
+        emit_json("hold-action", action_data(done))
+    else:
+        emit(f"hold {hold}: {kind}d by {by}")

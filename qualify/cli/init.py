@@ -1,0 +1,136 @@
+"""``qualify init``: the files of a project of one's own, by questions at a terminal or by options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from qualify.cli import completion
+from qualify.cli.shared import CardsOption, JsonOption, emit_json
+from qualify.cli.terminal import emit
+from qualify.errors import QualifyError, UsageError
+from qualify.facts.ci import Ci
+
+if TYPE_CHECKING:
+    from qualify.cards.config.finding import FoundModel
+
+CLONE = "HOST/OWNER/qualify@COMMIT"
+"""where somebody's clone of qualify stands, which is not on PyPI"""
+PACKAGE = f"attn-qualify[run] @ git+https://{CLONE}"
+"""what CI installs, where nobody says from where"""
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project's folder.")] = Path(),
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", metavar="MODEL", help="A model, as `qualify check` takes it.", autocompletion=completion.models
+        ),
+    ] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the matrix. Default: the model's.")] = "",
+    ci: Annotated[Ci | None, typer.Option("--ci", help="Which CI server gets a file. Default: github.")] = None,
+    canary: Annotated[
+        bool | None,
+        typer.Option("--canary/--no-canary", help="A canary that runs the matrix every night. Default: yes."),
+    ] = None,
+    package: Annotated[
+        str,
+        typer.Option("--package", metavar="WHAT", help="What pip installs in CI: a wheel, or NAME @ git+https://…"),
+    ] = PACKAGE,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: what is left out is the default.")] = False,
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a project: write a matrix of your model, a file of waivers, a canary, and what your CI server runs."""
+    from qualify.plan.starting import first_files, matrix_path
+
+    asking = not yes and not as_json and sys.stdin.isatty()
+    found = _model(model, tuple(cards or ()), asking=asking)
+    called = name or (typer.prompt("Name of the matrix", found.card.model, err=True) if asking else found.card.model)
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,79}", called):
+        raise UsageError(f"--name {called}: must be lower-case letters, digits, dots and dashes, at most 80")
+    server = ci or (_ci() if asking else "github")
+    nightly = (
+        canary if canary is not None else not asking or typer.confirm("Run it every night?", default=True, err=True)
+    )
+    files = first_files(
+        found.card, shipped=found.shipped, name=called, ci=server, canary=nightly, package=shlex.quote(package)
+    )
+    _write(folder, files)
+    todo = _todo(folder, matrix_path(called), [*files], canary=nightly)
+    if package == PACKAGE and server != "none":
+        todo.insert(-1, f"write where your clone of qualify stands in place of {CLONE}: CI installs it from there")
+    if as_json:
+        emit_json("init", {"model": found.origin, "folder": str(folder), "files": list(files), "do": todo})
+    else:
+        lines = [f"model: {found.origin}", *(f"wrote {folder / path}" for path in files)]
+        emit("\n".join([*lines, *(f"do: {line}" for line in todo)]))
+
+
+def _model(typed: str, cards: tuple[Path, ...], *, asking: bool) -> FoundModel:
+    """The model; at a terminal the question comes again until there is one.
+
+    Raises:
+        UsageError: nobody is here to answer, or --model names nothing.
+    """
+    from qualify.cards.config.finding import find_model
+
+    if typed:
+        return find_model(typed, cards)
+    if not asking:
+        raise UsageError("nobody is here to answer: give --model MODEL, for example --model Qwen/Qwen3-8B")
+    while True:
+        answer = typer.prompt("Model (organisation/name, a folder, a config.json or a model card)", err=True)
+        try:
+            return find_model(answer, cards)
+        except QualifyError as error:
+            typer.echo(str(error), err=True)
+
+
+def _ci() -> Ci:
+    """The CI server that somebody names at a terminal."""
+    known = get_args(Ci)
+    while True:
+        answer = typer.prompt(f"CI server ({', '.join(known)})", "github", err=True)
+        if found := next((each for each in known if each == answer.strip().lower()), None):
+            return found  # type: ignore[no-any-return]
+        typer.echo(f"{answer}: is none of {', '.join(known)}", err=True)
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write all files, or none.
+
+    Raises:
+        UsageError: one of them exists already, or cannot be written.
+    """
+    taken = [str(folder / path) for path in files if (folder / path).exists()]
+    if taken:
+        raise UsageError(
+            f"{', '.join(taken)}: exists already, so nothing was written. Remove it, or give another --name"
+        )
+    for path, text in files.items():
+        place = folder / path
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with place.open("x", encoding="utf-8") as stream:
+                stream.write(text)
+        except OSError as error:
+            raise UsageError(f"{place}: cannot be written: {error.strerror or error}") from None
+
+
+def _todo(folder: Path, matrix: str, files: list[str], *, canary: bool) -> list[str]:
+    """What to type next, in the project's folder."""
+    here = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    todo = [
+        f"see what would run: {here}qualify plan {matrix}",
+        f"run it on the GPU host: qualify run {matrix}",
+        f"ask for the verdict: qualify gate --matrix {matrix}",
+    ]
+    todo += ["see when the canary fires: qualify canary list --cards ."] if canary else []
+    return [*todo, f"commit what was written: git add {shlex.join(files)}"]

@@ -1,0 +1,139 @@
+"""``qualify signoff``: a person vouches for the evidence of a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qualify.cli.access import AccessOption
+from qualify.cli.shared import (
+    CardsOption,
+    DbOption,
+    JsonOption,
+    RunArgument,
+    WaiversOption,
+    emit_json,
+    given,
+    open_store,
+    typed,
+)
+from qualify.cli.terminal import emit, say
+from qualify.errors import NO_VERDICT, NotAllowed, UsageError
+
+if TYPE_CHECKING:
+    from qualify.cards.access import AccessCard
+    from qualify.facts.typed import Typed
+    from qualify.judge.judged import Judged
+    from qualify.store.store import Store
+
+
+def signoff(
+    run_id: RunArgument,
+    by: Annotated[
+        str | None, typer.Option("--by", metavar="NAME", help="Who signs; the access file lists who may.")
+    ] = None,
+    role: Annotated[str | None, typer.Option("--role", metavar="ROLE", help="In which role.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
+    revoke: Annotated[
+        int | None, typer.Option("--revoke", metavar="N", help="End the sign-off of that number instead.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Only show who signed the run.")] = False,
+    access: AccessOption = None,
+    waivers: WaiversOption = None,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Sign the evidence of a run that qualified, or revoke a sign-off. Both stay with the run for ever."""
+    from qualify.cards.load import load_kernels
+    from qualify.judge.beside import beside_baseline
+    from qualify.judge.judged import judge
+    from qualify.judge.timed import with_performance
+
+    name, in_role, why = given("--by", by), given("--role", role), given("--reason", reason)
+    here = typed(cards=cards, db=db, waivers=waivers)
+    now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
+    with open_store(db, create=False) as store:
+        found = store.resolve(run_id)
+        if list_:
+            _show(store, found, as_json=as_json)
+            return
+        card = _access(access)
+        if revoke is not None:
+            _revoke(store, found, revoke, card, name, why, now, as_json=as_json)
+            return
+        judged = beside_baseline(store, judge(store, found, kernels, now=now, waivers=waivers, typed=here))
+        judged = with_performance(store, judged, now=now, max_age=None)
+        _refuse(judged, here)
+        _sign(store, judged, card, name, in_role, why, now, as_json=as_json)
+
+
+def _access(path: Path | None) -> AccessCard:
+    """Who may sign."""
+    from qualify.cards.access import load_access
+
+    if path is None:
+        raise NotAllowed(
+            "nobody may sign: no access file says who. Write one with `signers` and give it with --access FILE or "
+            "QUALIFY_ACCESS; docs/service.md shows it."
+        )
+    return load_access(path)
+
+
+def _refuse(judged: Judged, here: Typed) -> None:
+    """Ends the command where the run cannot be signed, with the exit code of its verdict."""
+    from qualify.judge.signing import why_not_signed
+
+    if why := why_not_signed(judged):
+        see = here.command("gate", "--run", judged.run.id)
+        say(f"qualify: run {judged.run.id} cannot be signed: {why}. See: {see}")
+        raise typer.Exit(judged.conclusion.exit_code or NO_VERDICT)
+
+
+def _sign(
+    store: Store, judged: Judged, card: AccessCard, name: str, role: str, why: str, now: datetime, *, as_json: bool
+) -> None:
+    from qualify.facts.people import SignedOff
+    from qualify.judge.signing import named, sign
+    from qualify.report.signoffs import plain_data, signoff_line
+
+    if not (name and role and why):
+        raise UsageError("a sign-off needs --by NAME, --role ROLE and --reason TEXT: they stay with the run for ever")
+    signed = sign(store, judged, named(name), card, role=role, reason=why, now=now)
+    if as_json:
+        emit_json("signoff", {"state": "valid", **plain_data(signed)})
+    else:
+        emit(f"run {signed.run_id}: {signoff_line(SignedOff(signoff=signed, state='valid'))}")
+
+
+def _revoke(
+    store: Store, run: str, number: int, card: AccessCard, name: str, why: str, now: datetime, *, as_json: bool
+) -> None:
+    from qualify.facts.people import SignedOff
+    from qualify.judge.signing import named, revoke
+    from qualify.report.signoffs import plain_data, signoff_line
+
+    if not (name and why):
+        raise UsageError("a revocation needs --by NAME and --reason TEXT: they stay with the run for ever")
+    stored = store.people.signoff(number)
+    if stored is not None and stored.run_id != run:
+        raise UsageError(f"sign-off {number} is of run {stored.run_id}, not of {run}")
+    ended = revoke(store, number, named(name), card, reason=why, now=now)
+    if as_json:
+        emit_json("signoff", {"state": "revoked", **plain_data(ended)})
+    else:
+        emit(f"run {run}: {signoff_line(SignedOff(signoff=ended, state='revoked'))}")
+
+
+def _show(store: Store, run: str, *, as_json: bool) -> None:
+    from qualify.judge.signoffs import signed_off
+    from qualify.report.signoffs import signoff_data, signoff_line
+
+    found = signed_off(store, [run])
+    if as_json:
+        emit_json("signoffs", {"run": run, "signoffs": [signoff_data(it) for it in found]})
+    else:
+        emit("\n".join(signoff_line(it) for it in found) or f"nobody has signed run {run}")

@@ -1,0 +1,101 @@
+"""``qualify history`` and ``qualify best``: how a time moved over many runs, and which kernel is the fastest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qualify.cli.shared import (
+    CardsOption,
+    DbOption,
+    JsonOption,
+    MatrixArgument,
+    emit_json,
+    open_store,
+    reading_only,
+    typed,
+)
+from qualify.cli.terminal import emit, say
+from qualify.errors import InfrastructureError, NoVerdict, UsageError
+
+
+def history(
+    case: Annotated[str, typer.Argument(metavar="[CASE]", help="Case id, or a glob over ids. Default: all.")] = "",
+    matrix: Annotated[str, typer.Option("--matrix", metavar="NAME", help="Only runs of this matrix.")] = "",
+    anchor: Annotated[
+        str,
+        typer.Option(
+            "--anchor", metavar="CASE", help="Times relative to this case. Default: the median of all others."
+        ),
+    ] = "",
+    last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="Newest runs to look at.")] = 200,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Also write every point to this file.")
+    ] = None,
+    otava: Annotated[
+        Path | None, typer.Option("--otava", metavar="DIR", help="Also write files for Apache Otava into this folder.")
+    ] = None,
+    db: DbOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the time of a case moved over the stored runs of a card, and where its level changed.
+
+    It finds slow drift. It is no gate: a duel decides whether a release is slower.
+    """
+    reading_only()
+    from qualify.statistics.installed import check_installed
+
+    check_installed("qualify history")
+    from qualify.judge.history import histories
+    from qualify.report.files import write_output
+    from qualify.report.history import to_csv, to_data, to_text, write_otava
+
+    if not case and not matrix:
+        raise UsageError("qualify history: name a case (a glob), or a matrix with --matrix NAME")
+    with open_store(db, create=False) as store:
+        found = histories(store, matrix or None, case, anchor=anchor, limit=last)
+    try:
+        if csv:
+            write_output(csv, to_csv(found))
+        if otava:
+            otava.mkdir(parents=True, exist_ok=True)
+            say(f"for Otava: otava --config-file {write_otava(otava, found)} list-tests")
+    except OSError as error:
+        raise InfrastructureError(
+            f"the history cannot be written: {error}. Choose another place with --csv or --otava."
+        ) from error
+    if as_json:
+        emit_json("history", to_data(found))
+    else:
+        emit(to_text(found))
+
+
+def best(
+    matrix: MatrixArgument,
+    db: DbOption = "",
+    cards: CardsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """For each production shape of a matrix the fastest kernel that its newest run has proven, with its interval."""
+    reading_only()
+    from qualify.cards.load import load_kernels, load_matrix
+    from qualify.judge.best import best_kernels
+    from qualify.judge.judged import judge
+    from qualify.report.best import to_data, to_text
+
+    extra = tuple(cards or ())
+    kernels, loaded = load_kernels(extra), load_matrix(matrix, extra)
+    given = typed(cards=cards, db=db)
+    with open_store(db, create=False) as store:
+        run = store.latest(loaded.card.matrix)
+        if run is None:
+            raise NoVerdict(f"no run of {loaded.card.matrix} is stored: {given.command('run', loaded.typed)}")
+        judged = judge(store, run.id, kernels, now=datetime.now(UTC), part=True, typed=given)
+    found = best_kernels(judged)
+    if as_json:
+        emit_json("best", to_data(judged, found))
+    else:
+        emit(to_text(judged, found))

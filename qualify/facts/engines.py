@@ -1,0 +1,108 @@
+"""Serving engines and the names that they give to attention backends: which kernel card each name means.
+
+The table itself is in :mod:`qualify.facts.backends`. Every rule quotes the engine's source, so that
+``docs/check_engines.py`` can compare the table with a released wheel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qualify.facts.case import Phase
+from qualify.facts.devices import DeviceKind
+
+EngineName = Literal["transformers", "vllm", "sglang"]
+About = Literal["head_dim", "dtype", "capability", "sinks", "latent", "model_type"]
+Build = Literal["same", "other"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quote:
+    """A piece of an engine's source."""
+
+    file: str
+    """path inside of the wheel"""
+    text: str
+    """what stands there, with every run of white space as one space"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One thing that an engine looks at before it takes a backend, and what it says where it refuses."""
+
+    about: About
+    """capability: ten times the compute capability, 90 for 9.0; sinks, latent: 1 where the model has it, else 0"""
+    says: str
+    """the reason as the engine words it"""
+    quote: Quote | None = None
+    """where the engine's source says so; None where the script reads the values themselves (model_type)"""
+    least: int | None = None
+    most: int | None = None
+    multiple_of: int = 1
+    among: tuple[int | str, ...] = ()
+    """the only values that are taken; empty = every one"""
+    never: tuple[str, ...] = ()
+    """values that are refused"""
+    with_sinks: bool = False
+    """the rule holds only for models with attention sinks"""
+
+    def refuses(self, value: int | str) -> bool:
+        """Whether the engine refuses that value."""
+        if value in self.never or (self.among and value not in self.among):
+            return True
+        if isinstance(value, str):
+            return False
+        return (
+            (self.least is not None and value < self.least)
+            or (self.most is not None and value > self.most)
+            or value % self.multiple_of != 0
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardFor:
+    """A kernel card that stands for a backend, on some devices."""
+
+    card: str
+    build: Build = "same"
+    """same: the card runs the binary that the engine uses; other: the same library from another package"""
+    device: DeviceKind = "cuda"
+    majors: tuple[int, ...] = ()
+    """compute capabilities by their first number; empty = every one"""
+    latent: bool | None = None
+    """whether it is for latent attention; None = for both"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """What one name of an engine means."""
+
+    name: str
+    """as its users write it"""
+    named: Quote
+    """where the engine lists the name"""
+    served: tuple[CardFor, ...] = ()
+    """the cards; empty = qualify has none, so it cannot check this backend"""
+    rules: tuple[Rule, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    """phases that it serves; empty = all. The engine has another backend for the others"""
+    note: str = ""
+    """what a reader should know of the choice; a sentence"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine:
+    """A project that serves models, and its backends."""
+
+    name: EngineName
+    title: str
+    version: str
+    """release whose sources the table was compared with"""
+    option: str
+    """how its users choose a backend"""
+    backends: tuple[Backend, ...]
+
+    def backend(self, name: str) -> Backend | None:
+        """The backend of that name, in any case of letters; None where the table has none."""
+        return next((each for each in self.backends if each.name.lower() == name.lower()), None)

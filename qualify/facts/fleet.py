@@ -1,0 +1,232 @@
+"""A fleet: the cards that must be covered, what became of each, and the messages between a node and its leader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from qualify.facts.case import Level
+from qualify.facts.devices import DeviceKind
+from qualify.facts.placement import Spread
+from qualify.facts.run import Verdict
+from qualify.facts.xid import Xid
+
+CardState = Literal["PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING", "BAD"]
+"""::
+
+    PLANNED   expected, and nothing is known yet
+    COVERED   its run is complete and stored
+    BUSY      it was in use, or its node began nothing before the deadline
+    LOST      it began and did not end: the node died, a process died, or it was late
+    REFUSED   it must not run: its health, another matrix on the node, or a node that was drained
+    MISSING   its node answered, and does not have it
+    BAD       its hardware reported a fault while it ran: what it measured says nothing of a kernel
+"""
+ShareState = Literal["PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING"]
+"""of the production shapes that a node took; a bad card loses its share"""
+CARD_STATES: tuple[CardState, ...] = ("PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING", "BAD")
+FleetState = Literal["running", "ended"]
+INTERIM = ".interim.jsonl.gz"
+"""how the name of a file ends that holds what was measured so far"""
+FINAL = ".jsonl.gz"
+"""the same of a run that ended"""
+BAD = ".bad"
+"""how the name of a file ends that holds what a BAD card measured: no store takes it in by itself"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListedCard:
+    """One GPU, or one logical CPU device, as its node lists it before anything runs."""
+
+    uuid: str
+    name: str
+    """the device model"""
+    compute_capability: str = ""
+    refusals: tuple[str, ...] = ()
+    """why nothing may run on it"""
+    busy: tuple[str, ...] = ()
+    """why it is not free"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePlan:
+    """What a node shall run: the order of ``qualify node``."""
+
+    matrix: str
+    """a shipped name, or a path on the node"""
+    matrix_hash: str = ""
+    """sha256 of the matrix; a node that has another one refuses. Empty = whichever is there"""
+    select: str | None = None
+    kernel: str | None = None
+    level: Level | None = None
+    device: str = "cuda:all"
+    """``cuda:all``, or ``cpu:N`` for N logical CPU devices, which prove nothing about a GPU"""
+    spread: Spread = "repeat"
+    cards: tuple[str, ...] = ()
+    """folders of third parties' kernel cards, on the node"""
+    node: str = ""
+    """what the engine calls the node; empty = its host name"""
+    fleet: str = ""
+    attempt: int = 1
+    expected: tuple[str, ...] | None = None
+    """UUIDs of the cards to cover; None = all that the node has"""
+    deadline_s: float | None = None
+    """after which what still runs is ended"""
+    interim_s: float = 10.0
+    """between two interim exports of what has been measured so far"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardResult:
+    """What became of one card on its node."""
+
+    uuid: str
+    name: str
+    state: CardState
+    reason: str = ""
+    run: str = ""
+    """id of its run; empty where none began"""
+    verdict: Verdict | None = None
+    """of that run by the policy of the matrix, and by the Xids of the card"""
+    xids: tuple[Xid, ...] = ()
+    """errors that the driver reported of the card while the plan ran"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeVerdict:
+    """What ``qualify node`` answers: one object for the whole node."""
+
+    node: str
+    fleet: str
+    attempt: int
+    matrix: str
+    device: DeviceKind
+    """cpu: logical devices, which prove nothing about a GPU"""
+    verdict: Verdict
+    exit_code: int
+    cards: tuple[CardResult, ...]
+    files: tuple[str, ...]
+    """exported runs, one for each that began"""
+    wall_s: float
+    votes: tuple[Mapping[str, object], ...] = ()
+    """where cards disagreed about bits (qualify.facts.vote)"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """One matrix on the cards of many nodes."""
+
+    id: str
+    matrix: str
+    matrix_hash: str
+    engine: str
+    device: DeviceKind
+    spread: Spread
+    least_coverage: float
+    """share of the expected cards that must be covered"""
+    state: FleetState
+    epoch: int
+    """of the lease under which it was last written"""
+    created_at: datetime
+    finished_at: datetime | None
+    notes: tuple[str, ...] = ()
+    """for example UUIDs that two nodes claimed"""
+    cells: tuple[str, ...] = ()
+    """where nodes share the matrix: what ``--select`` takes for each of its production shapes"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetCard:
+    """One expected card in one attempt."""
+
+    node: str
+    uuid: str
+    name: str
+    attempt: int
+    state: CardState
+    reason: str = ""
+    run_id: str | None = None
+    verdict: Verdict | None = None
+    """of that run, as the node judged it"""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetShare:
+    """Some production shapes of a matrix that nodes share, and the node that took them."""
+
+    number: int
+    """in the order in which they were given out; from 1"""
+    node: str
+    cells: tuple[str, ...]
+    """some of the fleet's"""
+    state: ShareState
+    """only a share that is COVERED counts; the shapes of any other one were given out again"""
+    reason: str = ""
+    run_id: str | None = None
+    verdict: Verdict | None = None
+    """of that run, as the node judged it"""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slow:
+    """A card whose times lie beyond those of its equals: a note, never a verdict across cards."""
+
+    uuid: str
+    node: str
+    factor: float
+    """median over cases of its time over the median of all equal cards"""
+    cases: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.uuid} on {self.node} takes {self.factor:.2f} times the median of its equals over {self.cases} cases"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """What is known of a fleet."""
+
+    fleet: Fleet
+    cards: tuple[FleetCard, ...]
+    """the newest attempt on each"""
+    stacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """nodes by the fingerprint of the stack that their runs ran on"""
+    slow: tuple[Slow, ...] = ()
+    shares: tuple[FleetShare, ...] = ()
+    """where nodes share the matrix"""
+    ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """where nodes share the matrix: cases that count, by the UUID of the card that ran them"""
+
+    @property
+    def counts(self) -> dict[CardState, int]:
+        """Cards by state."""
+        return {state: sum(card.state == state for card in self.cards) for state in CARD_STATES}
+
+    @property
+    def share(self) -> float:
+        """Covered cards over expected ones; where nodes share the matrix, its covered shapes over all."""
+        if self.fleet.cells:
+            return self.covered_cells / len(self.fleet.cells)
+        return self.counts["COVERED"] / len(self.cards) if self.cards else 0.0
+
+    @property
+    def covered_cells(self) -> int:
+        """Production shapes that some node ran, where nodes share the matrix."""
+        covered = (share.cells for share in self.shares if share.state == "COVERED")
+        return len({cell for cells in covered for cell in cells} & set(self.fleet.cells))
+
+    @property
+    def verdicts(self) -> set[Verdict | None]:
+        """Those of the runs that count."""
+        parts = self.shares if self.fleet.cells else self.cards
+        return {part.verdict for part in parts if part.state == "COVERED"}
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many are covered as were asked for."""
+        return bool(self.cards) and self.share >= self.fleet.least_coverage

@@ -1,0 +1,43 @@
+"""Votes about bits: what the cards of a fleet returned for equal calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+VoteKind = Literal["outlier card", "outlier stack", "non-deterministic kernel", "undecided"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ballot:
+    """What one card returned for one call."""
+
+    case: str
+    """case id"""
+    kernel: str
+    card: str
+    """UUID"""
+    stack: str
+    """fingerprint of what it ran on"""
+    inputs: str
+    """digest of the inputs"""
+    output: str
+    """digest of the output"""
+    failed: bool = False
+    """whether a check of the card itself found fault with the case"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vote:
+    """What the ballots say, with the ballots as evidence."""
+
+    kind: VoteKind
+    who: str
+    """UUID, fingerprint or name of the kernel; of what is undecided all cards in question, joined by commas"""
+    detail: str
+    """one sentence"""
+    cases: tuple[str, ...]
+    """ids of the cases that say so"""
+    ballots: Mapping[str, tuple[str, ...]]
+    """of the first of these cases: cards (or stacks) by the digest that they voted for"""

@@ -1,0 +1,75 @@
+"""Xids: the errors that NVIDIA's driver reports, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+KERNEL_XIDS: Mapping[int, str] = {
+    13: "graphics engine exception",
+    31: "GPU memory page fault",
+    43: "GPU stopped processing",
+    45: "channels were cleaned up",
+}
+"""errors of a program: its kernel faulted, or its context was lost"""
+HARDWARE_XIDS: Mapping[int, str] = {
+    48: "double-bit ECC error",
+    63: "a faulty row of memory was recorded for remapping",
+    64: "a faulty row of memory could not be recorded",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    92: "many single-bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "the GSP firmware does not answer",
+    120: "error of the GSP firmware",
+}
+"""errors of the card, whatever ran on it"""
+XidBlame = Literal["kernel", "hardware", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Xid:
+    """One error that the driver reported."""
+
+    number: int
+    card: str
+    """UUID of the GPU; empty where only its place on the bus is known"""
+    bus: str
+    """``0000:3b:00``: domain, bus and device of PCI; empty where the report does not say"""
+    seen_s: float
+    """when it was seen, by the machine's monotonic clock"""
+    text: str
+    """what the kernel's log says after the number; empty where NVML alone told it"""
+    case: str = ""
+    """the case that the card was at; empty where none was, or several cards share the run"""
+
+    @property
+    def blame(self) -> XidBlame:
+        """Whose error it is."""
+        return blame_of(self.number)
+
+    @property
+    def words(self) -> str:
+        """In a sentence: number, meaning and case."""
+        meaning = KERNEL_XIDS.get(self.number) or HARDWARE_XIDS.get(self.number) or self.text
+        during = f" during {self.case}" if self.case else ""
+        return f"Xid {self.number}{f' ({meaning})' if meaning else ''}{during}"
+
+
+def blame_of(number: int) -> XidBlame:
+    """Whose error an Xid is."""
+    if number in HARDWARE_XIDS:
+        return "hardware"
+    return "kernel" if number in KERNEL_XIDS else "unknown"
+
+
+def worst_blame(xids: Iterable[int]) -> XidBlame | None:
+    """Whose errors some Xids are together; None where there are none.
+
+    A card that fails takes the kernel's context with it, so errors of the card count first.
+    """
+    blames = {blame_of(number) for number in xids}
+    order: tuple[XidBlame, ...] = ("hardware", "kernel", "unknown")
+    return next((blame for blame in order if blame in blames), None)

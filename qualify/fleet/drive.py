@@ -1,0 +1,274 @@
+"""One matrix on the cards of many nodes: expected cards first, then placement, deadlines, and what became of each card.
+
+The expected cards are stored before anything is placed, so a card that never answers is noticed.
+Every write checks the epoch of the fleet's lease: a second leader, or one that wakes late, writes nothing. Runs come as
+files, so a node that is lost takes only along what it had not exported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from qualify.errors import NoVerdict
+from qualify.facts.canary import Lease
+from qualify.facts.fleet import (
+    FINAL,
+    INTERIM,
+    CardResult,
+    CardState,
+    Fleet,
+    FleetCard,
+    FleetShare,
+    ListedCard,
+    NodePlan,
+)
+from qualify.fleet.engine import FleetEngine, Heard, NodeBegun, NodeDone, NodeFile, NodeGone
+from qualify.fleet.intake import Intake
+from qualify.fleet.inventory import kind_of
+from qualify.store.store import Store
+
+LEASE_S = 60.0
+BEAT_S = 15.0
+HEAR_S = 0.5
+LATE_S = 90.0
+"""beyond a node's deadline, until its task is given up"""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetOrder:
+    """What a fleet shall do."""
+
+    plan: NodePlan
+    """for every node; its node, fleet, attempt and expected cards are filled in"""
+    matrix: str
+    """the name of the matrix"""
+    least_coverage: float = 1.0
+    start_s: float = 600.0
+    """until a node must have begun"""
+    inventory_s: float = 120.0
+    """until a node must have listed its cards"""
+    again: str = ""
+    """a fleet whose uncovered cards get another attempt; empty = a new fleet"""
+    id: str = ""
+    """what a new fleet is called; empty = by the moment"""
+    dead: Lease | None = None
+    """the fleet's lease as it was when its leader was known to be gone; None = a lease that lasts is respected"""
+    cells: tuple[str, ...] = ()
+    """where nodes share the matrix: what ``--select`` takes for each of its production shapes"""
+
+
+@dataclass(kw_only=True, slots=True)
+class PlacedNode:
+    """One node while its task is placed."""
+
+    cards: dict[str, FleetCard]
+    placed: float
+    begun: float | None = None
+    files: dict[str, Path] = field(default_factory=dict)
+    """files that came, by the id of their run"""
+    share: FleetShare | None = None
+    """what it runs, where nodes share the matrix"""
+
+
+class Drive:
+    """A fleet that is under way."""
+
+    def __init__(
+        self, engine: FleetEngine, order: FleetOrder, store: Store, spool: Path, say: Say, lease: Lease, fleet_id: str
+    ) -> None:
+        self._engine, self._order, self._store, self._spool, self._say = engine, order, store, spool, say
+        self._lease, self._fleet_id = lease, fleet_id
+        self._nodes: dict[str, PlacedNode] = {}
+        self._beat = time.monotonic()
+        self._intake = Intake(store)
+
+    def expect(self) -> list[FleetCard]:
+        """Stores the expected cards of a new fleet; returns those to place."""
+        listed = self._engine.inventory(self._order.plan.device, self._order.inventory_s)
+        cards, notes = self._taking_part(*expected_cards(listed))
+        if not cards:
+            raise NoVerdict("no node of the cluster has a card: `ray status` shows what it has")
+        plan = self._order.plan
+        fleet = Fleet(
+            id=self._fleet_id,
+            matrix=self._order.matrix,
+            matrix_hash=plan.matrix_hash,
+            engine=self._engine.name,
+            device=kind_of(plan.device),
+            spread=plan.spread,
+            least_coverage=self._order.least_coverage,
+            state="running",
+            epoch=0,
+            created_at=datetime.now(UTC),
+            finished_at=None,
+            notes=tuple(notes),
+            cells=self._order.cells,
+        )
+        self._store.fleets.plan(self._lease, fleet, cards)
+        nodes = len({card.node for card in cards})
+        self._say(f"fleet {self._fleet_id}: {len(cards)} cards expected on {nodes} nodes")
+        return [card for card in cards if card.state == "PLANNED"]
+
+    def _taking_part(self, cards: list[FleetCard], notes: list[str]) -> tuple[list[FleetCard], list[str]]:
+        """The cards as they are expected, and the fleet's notes."""
+        return cards, notes
+
+    def expect_again(self) -> list[FleetCard]:
+        """Stores another attempt on the cards that are not covered."""
+        open_ = [card for card in self._store.fleets.cards(self._fleet_id) if card.state != "COVERED"]
+        if not open_:
+            raise NoVerdict(f"every card of fleet {self._fleet_id} is covered: nothing is left to run")
+        return self._attempt(open_)
+
+    def _attempt(self, cards: Sequence[FleetCard]) -> list[FleetCard]:
+        """Stores another attempt on some cards."""
+        again = [
+            FleetCard(node=card.node, uuid=card.uuid, name=card.name, attempt=card.attempt + 1, state="PLANNED")
+            for card in cards
+        ]
+        self._store.fleets.attempt(self._lease, self._fleet_id, again)
+        return again
+
+    def place(self, cards: Sequence[FleetCard]) -> None:
+        """One task on every node that still is there."""
+        here = set(self._engine.nodes())
+        by_node: dict[tuple[str, int], dict[str, FleetCard]] = {}
+        for card in cards:
+            by_node.setdefault((card.node, card.attempt), {})[card.uuid] = card
+        for (name, attempt), own in by_node.items():
+            if name not in here:
+                self._settle(own, "REFUSED", "the node left the cluster between plan and placement: it was drained")
+                continue
+            plan = replace(self._order.plan, node=name, fleet=self._fleet_id, attempt=attempt, expected=tuple(own))
+            self._engine.place(plan)
+            self._nodes[name] = PlacedNode(cards=own, placed=time.monotonic())
+
+    def listen(self) -> None:
+        """Until every node has answered, or was given up."""
+        while self._nodes:
+            for heard in self._engine.hear(HEAR_S):
+                self._take(heard)
+            self._give_up()
+            self._renew()
+
+    def close(self) -> None:
+        """Whatever ended this: no task and no process goes on, and the lease is free."""
+        for name in list(self._nodes):
+            self._engine.cancel(name)
+        self._intake.close()
+        self._store.fleets.release(self._lease)
+
+    def _renew(self) -> None:
+        if time.monotonic() - self._beat > BEAT_S:
+            self._store.fleets.renew(self._lease, LEASE_S)
+            self._beat = time.monotonic()
+
+    def _take(self, heard: Heard) -> None:
+        node = self._nodes.get(heard.node)
+        if node is None:
+            return  # it was given up
+        match heard:
+            case NodeBegun():
+                node.begun = time.monotonic()
+            case NodeFile():
+                self._keep(node, heard)
+            case NodeDone():
+                told = {result.uuid: result for result in heard.verdict.cards}
+                self._finish(heard.node, told, "MISSING", "the node did not say what became of it")
+            case NodeGone():
+                self._finish(heard.node, {}, heard.state, heard.reason)
+
+    def _keep(self, node: PlacedNode, heard: NodeFile) -> None:
+        """The file, in place of an earlier one of the same run."""
+        run = heard.name.removesuffix(INTERIM).removesuffix(FINAL)
+        path = self._spool / f"{run}{FINAL}"
+        if not run or Path(heard.name).name != heard.name or not heard.name.endswith(FINAL):
+            self._say(f"{heard.node}: a file called {heard.name!r} is no exported run, and was left out")
+            return
+        path.write_bytes(heard.content)
+        node.files[run] = path
+
+    def _give_up(self) -> None:
+        """Nodes that are busy or late."""
+        now, deadline_s = time.monotonic(), self._order.plan.deadline_s
+        for name, node in list(self._nodes.items()):
+            if node.begun is None and now - node.placed > self._order.start_s:
+                why = f"the node began nothing within {self._order.start_s:g} s: its cards are in use"
+                self._engine.cancel(name)
+                self._finish(name, {}, "BUSY", why)
+            elif node.begun and deadline_s is not None and now - node.begun > deadline_s + LATE_S:
+                self._engine.cancel(name)
+                self._finish(name, {}, "LOST", f"the node did not answer within {deadline_s + LATE_S:g} s: it is late")
+
+    def _finish(self, name: str, told: Mapping[str, CardResult], state: CardState, reason: str) -> None:
+        """What a node left is taken in, and says what became of its cards."""
+        node = self._nodes.pop(name)
+        drop_bad(node, told)
+        runs = dict(self._ingested(node))
+        for uuid, card in node.cards.items():
+            result = told.get(uuid)
+            run, complete = runs.get(uuid, ("", False))
+            if result is None:
+                verdict = None
+                found: CardState = "COVERED" if complete else state
+                why = f"{reason}; its run had ended before" if complete else reason
+            else:
+                found, why, verdict = result.state, result.reason, result.verdict
+                if found == "COVERED" and not run:
+                    found, why = "LOST", "its run did not reach the store"
+            node.cards[uuid] = replace(card, state=found, reason=why, run_id=run or None, verdict=verdict)
+            self._say(f"{name}: {uuid}: {found}{f': {why}' if why else ''}")
+        self._store.fleets.settle(self._lease, self._fleet_id, node.cards.values())
+
+    def _ingested(self, node: PlacedNode) -> Iterator[tuple[str, tuple[str, bool]]]:
+        """By card: the run that is stored now, and whether it is complete."""
+        for taken in self._intake.take(node.files.values()):
+            if taken.moved is None:
+                self._say(taken.refused)
+                continue
+            run = self._store.run(taken.moved.run)
+            taken.file.unlink()
+            if run.placement and run.placement.fleet == self._fleet_id:
+                for uuid in run.placement.cards:
+                    yield uuid, (run.id, run.state == "completed")
+
+    def _settle(self, cards: Mapping[str, FleetCard], state: CardState, reason: str) -> None:
+        told = [replace(card, state=state, reason=reason) for card in cards.values()]
+        self._store.fleets.settle(self._lease, self._fleet_id, told)
+
+
+def drop_bad(node: PlacedNode, told: Mapping[str, CardResult]) -> None:
+    """What a BAD card measured says nothing of a kernel: the store does not take it in."""
+    for run in {result.run for result in told.values() if result.state == "BAD"} & node.files.keys():
+        node.files.pop(run).unlink(missing_ok=True)
+
+
+def expected_cards(listed: Mapping[str, tuple[ListedCard, ...] | str]) -> tuple[list[FleetCard], list[str]]:
+    """The cards that a fleet expects, and notes: a UUID that two nodes claim is one card, which is refused.
+
+    Nobody knows the cards of a node that did not answer: it counts as one, which is lost.
+    """
+    owners: dict[str, list[str]] = {}
+    names: dict[str, str] = {}
+    cards: list[FleetCard] = []
+    for node, found in listed.items():
+        if isinstance(found, str):
+            cards.append(
+                FleetCard(node=node, uuid=f"unknown cards of {node}", name="", attempt=1, state="LOST", reason=found)
+            )
+            continue
+        for card in found:
+            owners.setdefault(card.uuid, []).append(node)
+            names[card.uuid] = card.name
+    notes = []
+    for uuid, nodes in owners.items():
+        state: CardState = "PLANNED" if len(nodes) == 1 else "REFUSED"
+        why = "" if len(nodes) == 1 else f"{' and '.join(nodes)} claim this UUID: which of them has the card?"
+        notes += [f"{uuid}: {why}"] if why else []
+        cards.append(FleetCard(node=nodes[0], uuid=uuid, name=names[uuid], attempt=1, state=state, reason=why))
+    return cards, notes

@@ -1,0 +1,267 @@
+"""A duel on this machine: rounds of fresh process pairs until every cell is decided, or the time is over."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from qualify.errors import DeviceError
+from qualify.facts.duel import Duel, DuelTask, Way
+from qualify.facts.stack import Stack
+from qualify.fleet.open_cell import OpenCell
+from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone
+from qualify.run.process.messages import (
+    CardUnfit,
+    CellFailed,
+    CellTimed,
+    ChunkDone,
+    DuelRound,
+    DuelSetup,
+    Ready,
+    SidesDescribed,
+    StageBegun,
+    Unusable,
+)
+from qualify.statistics.verdicts import CellDecision, PairedCell, decide
+
+LEAST_PAIRS = 5
+MOST_PAIRS = 12
+"""pairs of processes of one cell, with those that confirm"""
+JUDGES = 3
+"""judges that may end before the duel does"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelRequest:
+    """What is to be compared."""
+
+    matrix: str
+    matrix_hash: str
+    select: str
+    a: str
+    b: str
+    null: bool
+    tasks: tuple[DuelTask, ...]
+    alike: Mapping[str, tuple[DuelTask, ...]]
+    """by the name of a task, the cells that make the same calls; they share its times"""
+    setup: DuelSetup
+    least_pairs: int = LEAST_PAIRS
+    most_pairs: int = MOST_PAIRS
+    margin: float | None = None
+    """share below which no change counts; None = by the kernel's time"""
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelProgress:
+    """Where a duel stands."""
+
+    decided: int
+    total: int
+    pair: int
+    """number of the pair of processes, from 1 on"""
+    timed: int
+    """cells of this round that are done"""
+    round_total: int
+    cell: str
+
+
+class Duelling:
+    """A duel that is being fought."""
+
+    def __init__(self, request: DuelRequest, show: Callable[[DuelProgress], None]) -> None:
+        self.request, self.show = request, show
+        self.cells = {task.name: OpenCell(task=task, margin=request.margin) for task in request.tasks}
+        self.stacks: tuple[Stack, Stack] | None = None
+        self.began = time.monotonic()
+        self.started_at = datetime.now(UTC)
+        self.child: Child | None = None
+        self.lost = 0
+        self.unfit: tuple[str, ...] = ()
+        self.interrupted = False
+        """by Ctrl-C: what is decided by then is told"""
+
+    def fight(self) -> Duel:
+        """All rounds; whatever ends them early, the samples so far count.
+
+        Raises:
+            DeviceError: no judge can be started, or the card is not fit to be timed.
+        """
+        try:
+            for number in range(self.request.most_pairs):
+                waiting = self._waiting()
+                if not waiting or self._is_late():
+                    break
+                self._round(number, waiting)
+                if number + 1 >= self.request.least_pairs:
+                    self._decide()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        finally:
+            if self.child is not None:
+                self.child.stop()
+        self._decide()
+        return self._duel()
+
+    def _waiting(self) -> list[OpenCell]:
+        """The cells that are not decided."""
+        return [cell for cell in self.cells.values() if not cell.error and not self._is_decided(cell)]
+
+    def _is_decided(self, cell: OpenCell) -> bool:
+        decision = cell.decision
+        return decision is not None and decision.verdict != "AMBIGUOUS"
+
+    def _is_late(self) -> bool:
+        """Whether the deadline is over."""
+        limit = self.request.deadline_s
+        return limit is not None and time.monotonic() - self.began >= limit
+
+    def _round(self, number: int, waiting: Sequence[OpenCell]) -> None:
+        """One fresh pair of processes for the cells that wait."""
+        asked = DuelRound(number=number, tasks=tuple(cell.task for cell in waiting))
+        done = 0
+        for answer in self._answers(asked):
+            match answer:
+                case SidesDescribed():
+                    self._describe(answer)
+                case CardUnfit(reasons=reasons):
+                    self.unfit = reasons
+                    for cell in waiting:
+                        cell.error = f"the card is not fit to be timed: {'; '.join(reasons)}"
+                case CellTimed() | CellFailed():
+                    done += 1
+                    self._file(answer)
+                    decided = sum(self._is_decided(cell) or bool(cell.error) for cell in self.cells.values())
+                    self.show(
+                        DuelProgress(
+                            decided=decided,
+                            total=len(self.cells),
+                            pair=number + 1,
+                            timed=done,
+                            round_total=len(waiting),
+                            cell=answer.cell,
+                        )
+                    )
+
+    def _describe(self, told: SidesDescribed) -> None:
+        self.stacks = self.stacks or (told.a, told.b)
+        if told.note:
+            for cell in self.cells.values():
+                cell.notes[told.note] = None
+
+    def _file(self, answer: CellTimed | CellFailed) -> None:
+        cell = self.cells[answer.cell]
+        if isinstance(answer, CellFailed):
+            cell.error = answer.error
+            return
+        cell.rounds += 1
+        cell.notes |= dict.fromkeys(answer.notes)
+        for pair in answer.pairs:
+            cell.pairs.append(replace(pair, confirming=cell.confirming))
+
+    def _answers(self, asked: DuelRound) -> Iterator[SidesDescribed | CellTimed | CellFailed | CardUnfit]:
+        """What the judge says of a round. Where it ends or the deadline comes, the rest of the round is left out."""
+        limit_s = self.request.setup.effort.compile_s + JUDGE_S
+        try:
+            child = self.child or self._start()
+            child.send(asked, limit_s)
+            while not self._is_late():
+                match message := child.receive(limit_s):
+                    case None | StageBegun():
+                        pass
+                    case ChunkDone():
+                        return
+                    case Unusable():
+                        raise DeviceError(message.message)
+                    case SidesDescribed() | CellTimed() | CellFailed() | CardUnfit():
+                        yield message
+                    case _:
+                        raise child.unexpected(message)
+        except Gone as gone:
+            self.lost += 1
+            place = self.child.case if self.child is not None else ""
+            if place in self.cells:
+                self.cells[place].error = f"the judge ended while it was timed: {gone.error}"
+            if self.lost >= JUDGES:
+                raise DeviceError(f"the judge of the duel ended {self.lost} times: {gone.error}") from None
+        if self.child is not None:
+            self.child.stop()
+            self.child = None
+
+    def _start(self) -> Child:
+        self.child = child = Child(self.request.setup.hosts.memory_bytes)
+        child.send(self.request.setup, START_TIMEOUT_S)
+        while True:
+            match message := child.receive(START_TIMEOUT_S):
+                case None | StageBegun():
+                    pass
+                case Unusable():
+                    raise DeviceError(message.message)
+                case Ready():
+                    return child
+                case _:
+                    raise child.unexpected(message)
+
+    def _family(self, way: Way | None) -> list[PairedCell]:
+        """The cells that were timed in one way; None = each in the way that decides it."""
+        made = []
+        for name, cell in self.cells.items():
+            chosen = way or cell.way
+            if cell.error or chosen is None or not cell.times(chosen, "A"):
+                continue
+            made.append(
+                PairedCell(
+                    name=name,
+                    margin=cell.margin_in(chosen),
+                    pairs=cell.log_ratios(chosen, confirming=False),
+                    confirming=cell.log_ratios(chosen, confirming=True),
+                )
+            )
+        return made
+
+    def _decide(self) -> None:
+        """What is known of every cell so far; those that look slower get new pairs that confirm it."""
+        for name, decision in decide(self._family(None), least_pairs=self.request.least_pairs).items():
+            cell = self.cells[name]
+            if self._is_decided(cell):
+                continue
+            cell.decision = decision
+            cell.confirming = cell.confirming or decision.confirm
+
+    def _duel(self) -> Duel:
+        request = self.request
+        if self.stacks is None:
+            reasons = "; ".join(self.unfit) or next((cell.error for cell in self.cells.values() if cell.error), "")
+            raise DeviceError(f"nothing was timed: {reasons or 'the deadline was over before the first pair began'}")
+        aside: dict[Way, dict[str, CellDecision]] = {
+            way: decide(self._family(way), least_pairs=request.least_pairs) for way in ("graph_warm", "eager", "host")
+        }
+        timed = [cell.report(aside, request.least_pairs) for cell in self.cells.values()]
+        alike = [
+            replace(cell, name=task.name, a=task.a.id, b=task.b.id, phase=task.a.phase)
+            for cell in timed
+            for task in request.alike.get(cell.name, ())
+        ]
+        cells = (*timed, *alike)
+        return Duel(
+            id=f"duel-{self.started_at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+            matrix=request.matrix,
+            matrix_hash=request.matrix_hash,
+            select=request.select,
+            a=request.a,
+            b=request.b,
+            null=request.null,
+            device=self.stacks[0].device.variant,
+            device_uuid=self.stacks[0].device.uuid,
+            stack_a=self.stacks[0],
+            stack_b=self.stacks[1],
+            started_at=self.started_at,
+            finished_at=datetime.now(UTC),
+            complete=all(cell.verdict not in {"AMBIGUOUS", "INCONCLUSIVE"} for cell in cells),
+            least_pairs=request.least_pairs,
+            cells=cells,
+            samples={name: tuple(cell.pairs) for name, cell in self.cells.items()},
+        )

@@ -1,0 +1,177 @@
+"""Ray as the engine: one task on each node, pinned hard and started once. The only module that imports ray.
+
+Ray may place tasks on one GPU one after another, repeats a task that crashes, and waits for ever for a busy node. So
+the task takes all GPUs of its node, is never repeated, and the caller has deadlines of its own. Which card did what is
+said by UUIDs from inside, never by Ray. What runs on a node is in on_node.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, NodeDiedError, RayError, RayTaskError, TaskUnschedulableError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from qualify.errors import InfrastructureError
+from qualify.facts import codec
+from qualify.facts.fleet import CardState, ListedCard, NodePlan, NodeVerdict
+from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
+from qualify.fleet.on_node import cards_here, run_plan
+
+KNOCK_S = 10.0
+"""for an address to answer; Ray itself tries for many minutes"""
+
+
+def _no_cluster(address: str, error: Exception) -> InfrastructureError:
+    first = str(error).strip().splitlines()[0]
+    return InfrastructureError(
+        f"--address {address}: no Ray cluster there ({first}). `ray status` shows the cluster; start one with "
+        "`ray start --head`."
+    )
+
+
+def _knock(address: str) -> None:
+    """Whether anything listens at an address that names a host and a port; ``auto`` and ``local`` name none.
+
+    Raises:
+        InfrastructureError: nothing does.
+    """
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_cluster(address, error) from error
+
+
+class RayEngine:
+    """Nodes of one Ray cluster."""
+
+    name = "ray"
+
+    def __init__(self, address: str = "auto", program: Sequence[str] = ()) -> None:
+        """Join the cluster.
+
+        Args:
+            address: as ``ray.init`` takes it.
+            program: what runs a plan in place of ``qualify node``; a benchmark's.
+
+        Raises:
+            InfrastructureError: there is no cluster, or it refuses.
+        """
+        self._program = tuple(program)
+        self._tasks: dict[str, Any] = {}
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        _knock(address)
+        if ray.is_initialized():
+            return
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+            raise _no_cluster(address, error) from error
+
+    def nodes(self) -> list[str]:
+        """Those that are alive."""
+        return list(self._alive())
+
+    def inventory(self, device: str, wait_s: float) -> dict[str, tuple[ListedCard, ...] | str]:
+        """Asks every node at the same time; asking takes no resources, so a busy node answers as well."""
+        asked = {name: _task(cards_here, node, num_gpus=0).remote(device, name) for name, node in self._alive().items()}
+        until = time.monotonic() + wait_s
+        found: dict[str, tuple[ListedCard, ...] | str] = {}
+        for name, ref in asked.items():
+            try:
+                told = ray.get(ref, timeout=max(0.0, until - time.monotonic()))
+                found[name] = codec.from_data(tuple[ListedCard, ...], told)
+            except GetTimeoutError:
+                found[name] = f"the node did not list its cards within {wait_s:g} s"
+            except RayError as error:
+                found[name] = f"the node did not list its cards: {_why(error)}"
+        return {name: cards for name, cards in found.items() if cards}
+
+    def place(self, plan: NodePlan) -> None:
+        """With all GPUs of the node, as Ray counts them."""
+        node = self._alive()[plan.node]
+        gpus = float(node["Resources"].get("GPU", 0.0))
+        task = _task(run_plan, node, num_gpus=gpus, num_returns="streaming")
+        self._tasks[plan.node] = task.remote(codec.to_data(plan), self._program)
+
+    def hear(self, wait_s: float) -> list[Heard]:
+        """What the tasks of all nodes have said."""
+        names = {id(task): name for name, task in self._tasks.items()}
+        if not names:
+            return []
+        tasks = list(self._tasks.values())
+        ray.wait(tasks, num_returns=1, timeout=wait_s, fetch_local=False)  # the first one need not wait for the others
+        ready, _ = ray.wait(tasks, num_returns=len(tasks), timeout=0, fetch_local=False)
+        return [heard for task in ready for heard in self._next(names[id(task)], task)]
+
+    def cancel(self, node: str) -> None:
+        """By force: the worker is killed, and what it started ends with it."""
+        task = self._tasks.pop(node, None)
+        if task is not None:
+            with suppress(RayError, ValueError, TypeError):  # it has ended meanwhile
+                ray.cancel(task, force=True)
+
+    def _next(self, name: str, task: Any) -> list[Heard]:
+        """The next thing that a task says."""
+        try:
+            return [_heard(name, ray.get(next(task)))]
+        except StopIteration:
+            self._tasks.pop(name, None)
+            return [NodeGone(node=name, state="LOST", reason="the node's task ended without an answer")]
+        except RayError as error:
+            self._tasks.pop(name, None)
+            state: CardState = "REFUSED" if isinstance(error, TaskUnschedulableError) else "LOST"
+            return [NodeGone(node=name, state=state, reason=_why(error))]
+
+    def _alive(self) -> dict[str, dict[str, Any]]:
+        """Nodes by name: the host's, with a part of the id where two have the same."""
+        alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        hosts = [node["NodeManagerHostname"] for node in alive]
+        return {
+            host if hosts.count(host) == 1 else f"{host}-{node['NodeID'][:8]}": node
+            for host, node in zip(hosts, alive, strict=True)
+        }
+
+
+def _task(function: Any, node: Mapping[str, Any], **options: Any) -> Any:
+    """A task on that node and on no other, started once."""
+    pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    return ray.remote(function).options(num_cpus=0, max_retries=0, scheduling_strategy=pinned, **options)
+
+
+def _why(error: RayError) -> str:
+    """What happened, in a line."""
+    if isinstance(error, NodeDiedError):
+        return "the node died while its task ran"
+    if isinstance(error, TaskUnschedulableError):
+        return "the node left the cluster between plan and placement: it was drained"
+    text = str(error.cause) if isinstance(error, RayTaskError) else str(error)
+    return f"{type(error).__name__}: {text.strip().splitlines()[0] if text.strip() else 'no more is known'}"
+
+
+def _heard(name: str, said: tuple[Any, ...]) -> Heard:
+    """What a task yields, as the engine says it."""
+    match said:
+        case ("begun",):
+            return NodeBegun(node=name)
+        case ("file", str(file), bytes(content)):
+            return NodeFile(node=name, name=file, content=content)
+        case ("done", str(answer), str(log)):
+            try:
+                told = json.loads(answer)
+                fields = {key: told[key] for key in NodeVerdict.__dataclass_fields__}
+                return NodeDone(node=name, verdict=codec.from_data(NodeVerdict, fields))
+            except (ValueError, KeyError, TypeError):
+                last = log.strip().splitlines()[-1:] or ["nothing"]
+                return NodeGone(node=name, state="LOST", reason=f"`qualify node` gave no verdict; it said: {last[0]}")
+    return NodeGone(node=name, state="LOST", reason="the node's task said something that is no answer")

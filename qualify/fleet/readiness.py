@@ -1,0 +1,61 @@
+"""The end of ``qualify doctor``: which kernels can run here, the others in groups, and whether a run is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from qualify.facts.devices import HOST
+from qualify.fleet.doctor import Examination
+from qualify.plan.host import lacks_gpu
+
+Group = Literal["usable here", "need a GPU", "need another GPU", "not installed"]
+GROUPS: tuple[Group, ...] = ("usable here", "need a GPU", "need another GPU", "not installed")
+"""in the order in which they are printed"""
+
+
+def grouped(kernels: Sequence[Mapping[str, Any]]) -> dict[Group, list[str]]:
+    """The kernels of ``qualify kernels`` by what they lack; every group is there, in order.
+
+    Args:
+        kernels: each with ``kernel``, ``available`` and ``reasons``.
+    """
+    found: dict[Group, list[str]] = {group: [] for group in GROUPS}
+    for each in kernels:
+        found[_group(each)].append(each["kernel"])
+    return found
+
+
+def _group(kernel: Mapping[str, Any]) -> Group:
+    reasons = kernel["reasons"]
+    if kernel["available"]:
+        return "usable here"
+    if lacks_gpu(reasons):
+        return "need a GPU"
+    elsewhere = any(reason.startswith(("compute_capability=", "device=")) for reason in reasons)
+    return "need another GPU" if elsewhere else "not installed"
+
+
+def verdict_on(found: Examination, groups: Mapping[Group, Sequence[str]]) -> str:
+    """Whether a run here would be worth something, and what to type next."""
+    errors, warnings = (sum(item.severity == kind for item in found.concerns) for kind in ("error", "warning"))
+    if errors:
+        return f"nothing should run here: {_counted(errors, 'error')} above. Correct that first, then: qualify doctor"
+    if found.stack is None or not groups["usable here"]:
+        return "no kernel can run here. `qualify kernels` says why for each"
+    usable = _counted(len(groups["usable here"]), "kernel")
+    if found.stack.device.kind == HOST:
+        return f"ready for a demonstration only: {usable} on a CPU, and no GPU. Next: qualify check qwen3-0.6b"
+    if warnings:
+        return f"ready, but {_counted(warnings, 'warning')} above: look at it before you trust a run. {usable} can run"
+    return f"ready: {usable} can run on {found.stack.device.name}. Next: qualify check MODEL"
+
+
+def to_lines(groups: Mapping[Group, Sequence[str]], verdict: str) -> list[str]:
+    """Each group that has a kernel, then the verdict."""
+    lines = [f"{group}: {', '.join(names)}" for group, names in groups.items() if names]
+    return [*lines, f"verdict: {verdict}"]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,189 @@
+"""A fleet whose nodes share one matrix: each takes production shapes, and whoever is free takes the next ones.
+
+A share is a run of its own on one node, judged and sealed there. What a lost node had not ended goes to the others as a
+whole: a run counts only where it has ended. Only cards of one model take part, and at the end only the runs of one
+stack count: the shapes that ran on another one run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from qualify.errors import NoVerdict
+from qualify.facts.fleet import CardResult, CardState, FleetCard, FleetShare
+from qualify.facts.run import Verdict
+from qualify.fleet.drive import Drive, PlacedNode, drop_bad
+from qualify.fleet.shares import Shapes
+
+NOTHING_LEFT = "the other cards had run everything before it could"
+WORST: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE")
+
+
+class SharedDrive(Drive):
+    """A fleet under way whose nodes share the matrix."""
+
+    _shapes: Shapes
+    _shares: dict[int, FleetShare]
+    """all shares so far, by number"""
+    _cards: dict[str, dict[str, FleetCard]]
+    """the cards that take part, by node; without those of nodes that were lost"""
+
+    def _taking_part(self, cards: list[FleetCard], notes: list[str]) -> tuple[list[FleetCard], list[str]]:
+        """Only the cards of the most frequent model: times of two models must not stand in one matrix."""
+        models = Counter(card.name for card in cards if card.state == "PLANNED")
+        if len(models) < 2:
+            return cards, notes
+        most = max(models, key=lambda name: (models[name], name))
+        why = f"a shared matrix runs on equal cards, and most of them are {most}"
+        others = [name for name in models if name != most]
+        told = [f"{models[name]} cards of {name} take no part: {why}" for name in others]
+        return [replace(it, state="REFUSED", reason=why) if it.name in others else it for it in cards], notes + told
+
+    def expect_again(self) -> list[FleetCard]:
+        """Another attempt on all cards that can run, for the shapes that are not covered."""
+        self._known()
+        if not self._open_cells():
+            raise NoVerdict(f"every production shape of fleet {self._fleet_id} is covered: nothing is left to run")
+        known = self._store.fleets.cards(self._fleet_id)
+        names = {card.name for card in known if card.run_id}
+        return self._attempt([card for card in known if not names or card.name in names])
+
+    def place(self, cards: Sequence[FleetCard]) -> None:
+        """A share for every node that still is there."""
+        self._known()
+        self._cards = defaultdict(dict)
+        for card in cards:
+            self._cards[card.node][card.uuid] = card
+        for name in set(self._cards) - set(self._engine.nodes()):
+            self._leave(name, "REFUSED", "the node left the cluster between plan and placement: it was drained")
+        self._shapes = Shapes(self._open_cells(), sum(map(len, self._cards.values())))
+        self._fill()
+
+    def _known(self) -> None:
+        """What is stored of the fleet's shares."""
+        self._shares = {share.number: share for share in self._store.fleets.shares(self._fleet_id)}
+
+    def _covered(self) -> list[FleetShare]:
+        return [share for share in self._shares.values() if share.state == "COVERED"]
+
+    def _open_cells(self) -> tuple[str, ...]:
+        done = {cell for share in self._covered() for cell in share.cells}
+        return tuple(cell for cell in self._store.fleets.fleet(self._fleet_id).cells if cell not in done)
+
+    def _fill(self) -> None:
+        """Every idle node takes shapes while there are some; where all have ended, says what became of the cards."""
+        while self._shapes and (idle := [name for name in self._cards if name not in self._nodes]):
+            for name in idle:
+                if cells := self._shapes.take(len(self._cards[name])):
+                    self._place_share(name, cells)
+        if self._nodes:
+            return
+        if odd := self._on_other_stacks():
+            self._refuse(odd)
+            self._fill()
+            return
+        for name in list(self._cards):
+            self._leave(name, "REFUSED", NOTHING_LEFT)
+
+    def _place_share(self, name: str, cells: tuple[str, ...]) -> None:
+        share = FleetShare(number=len(self._shares) + 1, node=name, cells=cells, state="PLANNED")
+        self._keep_share(share)
+        if name not in self._engine.nodes():
+            self._lose(share, "LOST", "the node left the cluster")
+            return
+        cards = self._cards[name]
+        attempt = next(iter(cards.values())).attempt
+        self._engine.place(
+            replace(
+                self._order.plan,
+                node=name,
+                fleet=self._fleet_id,
+                attempt=attempt,
+                expected=tuple(cards),
+                select=" ".join(cells),
+            )
+        )
+        self._nodes[name] = PlacedNode(cards=cards, placed=time.monotonic(), share=share)
+        self._say(f"{name}: share {share.number}, {len(cells)} of {self._shapes.total} production shapes")
+
+    def _keep_share(self, share: FleetShare) -> None:
+        self._store.fleets.share(self._lease, self._fleet_id, share)
+        self._shares[share.number] = share
+
+    def _finish(self, name: str, told: Mapping[str, CardResult], state: CardState, reason: str) -> None:
+        """A share that ended counts; of any other one the node is given up, and the shapes go to others."""
+        node = self._nodes.pop(name)
+        assert node.share is not None
+        drop_bad(node, told)
+        runs = dict(dict(self._ingested(node)).values())
+        covered = [it for it in told.values() if it.state == "COVERED" and runs.get(it.run)]
+        if covered:
+            self._cover(replace(node.share, run_id=covered[0].run, verdict=covered[0].verdict), told)
+        else:
+            bad = next((it for it in told.values() if it.state != "COVERED"), None)
+            why = (bad.state, bad.reason) if bad else ("LOST", "its run did not reach the store")
+            self._lose(replace(node.share, run_id=next(iter(runs), None)), *(why if told else (state, reason)))
+        self._fill()
+
+    def _cover(self, share: FleetShare, told: Mapping[str, CardResult]) -> None:
+        """The share counts; its cards have run, or say why not."""
+        self._keep_share(replace(share, state="COVERED"))
+        self._say(f"{share.node}: share {share.number}: {share.verdict}")
+        cards = self._cards[share.node]
+        for uuid, it in told.items():
+            if it.state == "COVERED":
+                verdict = _worse(cards[uuid].verdict, it.verdict)
+                cards[uuid] = replace(cards[uuid], state="COVERED", reason="", run_id=it.run, verdict=verdict)
+            elif cards[uuid].state != "COVERED":
+                cards[uuid] = replace(cards[uuid], state=it.state, reason=it.reason)
+
+    def _lose(self, share: FleetShare, state: CardState, reason: str) -> None:
+        """The share does not count, and its node takes no more."""
+        given_up = self._shapes.give_back(share.cells)
+        more = f"; {len(given_up)} of its shapes were lost with others before, and are given up" if given_up else ""
+        self._keep_share(replace(share, state="LOST" if state == "BAD" else state, reason=reason + more))
+        self._leave(share.node, state, reason, whole=True)
+
+    def _leave(self, name: str, state: CardState, reason: str, *, whole: bool = False) -> None:
+        """Store what became of a node's cards, and give it nothing more.
+
+        Args:
+            whole: the state is that of all its cards; else of those of which nothing is known.
+        """
+        cards = self._cards.pop(name)
+        told = [
+            replace(card, state=state, reason=reason) if whole or card.state == "PLANNED" else card
+            for card in cards.values()
+        ]
+        for card in told:
+            self._say(f"{name}: {card.uuid}: {card.state}{f': {card.reason}' if card.reason else ''}")
+        self._store.fleets.settle(self._lease, self._fleet_id, told)
+
+    def _on_other_stacks(self) -> list[FleetShare]:
+        """Shares that ran on another stack than most shapes did."""
+        prints = self._store.fleets.fingerprints([share.run_id for share in self._covered() if share.run_id])
+        shapes: Counter[str] = Counter()
+        for share in self._covered():
+            if share.run_id in prints:
+                shapes[prints[share.run_id]] += len(share.cells)
+        if len(shapes) < 2:
+            return []
+        most = max(shapes, key=lambda stack: (shapes[stack], stack))
+        return [share for share in self._covered() if share.run_id and prints.get(share.run_id, most) != most]
+
+    def _refuse(self, shares: Sequence[FleetShare]) -> None:
+        """Their evidence stays, does not count, and their shapes run again on the nodes that are left."""
+        why = "it runs on another stack than the other nodes; `qualify coverage` lists the nodes by stack"
+        for share in shares:
+            self._keep_share(replace(share, state="REFUSED", reason=why))
+            self._shapes.again(share.cells)
+        for name in {share.node for share in shares} & set(self._cards):
+            self._leave(name, "REFUSED", why, whole=True)
+
+
+def _worse(one: Verdict | None, other: Verdict | None) -> Verdict | None:
+    """The worse one of two verdicts; None = there is none."""
+    return next((verdict for verdict in WORST if verdict in (one, other)), other or one)

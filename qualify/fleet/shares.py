@@ -1,0 +1,69 @@
+"""How the production shapes of a matrix are shared among nodes: whoever is free takes the next ones.
+
+All kernels of a shape stay together, because their times are compared, and times of two cards never are. A node takes
+large shares first and small ones at last, so that all nodes end at about the same time and few processes are started.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from qualify.plan.plan import Plan
+
+PART = 2
+"""a node takes at most one in so many of the shapes that would be its part of those that wait"""
+LEAST = 8
+"""and not less than one in so many of its part of all shapes"""
+ATTEMPTS = 3
+"""nodes that may be lost with a shape, before it counts as the shape's fault"""
+
+
+def cells_of(plan: Plan, *, selected: bool) -> tuple[str, ...]:
+    """What ``--select`` takes for each production shape of a plan, in the plan's order.
+
+    Args:
+        selected: a part of the cases was selected, so the ids stand there one by one.
+    """
+    cells: dict[str, list[str]] = {}
+    for case in (*plan.cases, *(case for case, _ in plan.refused)):
+        cells.setdefault(case.cell, []).append(case.id)
+    if not selected:
+        return tuple(f"{cell}/*" for cell in cells)
+    # A word without a glob would match longer ids too.
+    return tuple(" ".join(f"{case_id[:-1]}[{case_id[-1]}]" for case_id in ids) for ids in cells.values())
+
+
+class Shapes:
+    """The production shapes that wait for a card."""
+
+    def __init__(self, cells: Sequence[str], cards: int) -> None:
+        """All of them wait.
+
+        Args:
+            cards: that share them.
+        """
+        self._waiting = deque(cells)
+        self.total, self._cards = len(cells), max(1, cards)
+        self._lost: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def take(self, cards: int) -> tuple[str, ...]:
+        """The next shapes for a node of so many cards; none where all are taken."""
+        part = cards / self._cards
+        size = max(math.ceil(len(self._waiting) * part / PART), math.ceil(self.total * part / LEAST))
+        return tuple(self._waiting.popleft() for _ in range(min(size, len(self._waiting))))
+
+    def give_back(self, cells: Sequence[str]) -> tuple[str, ...]:
+        """Let others run them first of all; those that too many nodes were lost with are returned, and wait no more."""
+        self._lost.update(cells)
+        given_up = tuple(cell for cell in cells if self._lost[cell] >= ATTEMPTS)
+        self._waiting.extendleft(reversed([cell for cell in cells if cell not in given_up]))
+        return given_up
+
+    def again(self, cells: Sequence[str]) -> None:
+        """Let others run them, through no fault of theirs."""
+        self._waiting.extend(cells)

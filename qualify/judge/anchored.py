@@ -1,0 +1,107 @@
+"""The times of runs, and the temper that a card had in each of them: what history is made relative to."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from qualify.facts.outcome import evidence_of
+from qualify.facts.run import Record
+from qualify.verdict.origin import origin_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseTime:
+    """What one run measured of a case."""
+
+    us: float
+    least_us: float
+    """what the ceilings of the same run allow; 0.0 = unknown"""
+    card: str
+    """UUID of the card that ran it, where several cards shared the run; empty = the run's"""
+    content_hash: str
+    """of the case: equal ids may mean other calls after the matrix has changed"""
+
+
+def case_times(records: Iterable[Record]) -> dict[str, CaseTime]:
+    """What a run has timed itself, by case id; a time that it took over from an earlier run would count twice."""
+    found = {}
+    for record in records:
+        evidence = evidence_of(record.outcome)
+        if evidence is None or evidence.timing is None or origin_of(record.outcome) is not None:
+            continue
+        if evidence.timing.latency_us > 0:
+            found[record.case.id] = CaseTime(
+                us=evidence.timing.latency_us,
+                least_us=evidence.timing.roofline_us,
+                card=evidence.device_uuid,
+                content_hash=record.case.content_hash,
+            )
+    return found
+
+
+class Anchors:
+    """The day's temper of a card: by which factor the other cases differ from their usual times, as their median.
+
+    One case that became slower moves no median. What slows all of them alike does: the anchor hides it.
+    """
+
+    def __init__(self, timed: Mapping[str, Mapping[str, float]]) -> None:
+        """Take µs by case, by run, of one card."""
+        self._timed = timed
+        self._known: dict[tuple[str, ...], _Common] = {}
+
+    def of(self, case: str, runs: Sequence[str]) -> tuple[int, dict[str, float]]:
+        """How many other cases all these runs timed, and µs of a usual one of them in each run; 0 and none without any.
+
+        Args:
+            runs: that have timed the case.
+        """
+        key = tuple(runs)
+        if key not in self._known:
+            self._known[key] = _common(self._timed, key)
+        return self._known[key].without(case)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Common:
+    """The cases that some runs have in common."""
+
+    usual: Mapping[str, float]
+    """median µs of each case over the runs"""
+    usual_sorted: Sequence[float]
+    tempers: Mapping[str, tuple[Mapping[str, float], Sequence[float]]]
+    """by run: of each case its time over its usual one, and the same in order"""
+
+    def without(self, case: str) -> tuple[int, dict[str, float]]:
+        others = len(self.usual) - (case in self.usual)
+        if not others:
+            return 0, {}
+        middle = _median_without(self.usual_sorted, self.usual.get(case))
+        return others, {
+            run: middle * _median_without(ordered, factors.get(case))
+            for run, (factors, ordered) in self.tempers.items()
+        }
+
+
+def _common(timed: Mapping[str, Mapping[str, float]], runs: Sequence[str]) -> _Common:
+    cases = set.intersection(*(set(timed[run]) for run in runs))
+    usual = {case: median(timed[run][case] for run in runs) for case in cases}
+    tempers = {}
+    for run in runs:
+        factors = {case: timed[run][case] / usual[case] for case in cases}
+        tempers[run] = (factors, sorted(factors.values()))
+    return _Common(usual=usual, usual_sorted=sorted(usual.values()), tempers=tempers)
+
+
+def _median_without(ordered: Sequence[float], value: float | None) -> float:
+    """The median of sorted numbers, one of which is left out where it is given."""
+    left_out = len(ordered) if value is None else bisect_left(ordered, value)
+    count = len(ordered) - (value is not None)
+
+    def at(place: int) -> float:
+        return ordered[place + (place >= left_out)]
+
+    return (at((count - 1) // 2) + at(count // 2)) / 2

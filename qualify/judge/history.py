@@ -1,0 +1,125 @@
+"""History of times: series of each case on each card, relative to an anchor, and where their level moved.
+
+A card is slower on a warm day, and differs from month to month. Both hold for the anchor of the same run
+too, so the ratio to it tells a kernel's change from a day's. A change that the anchor shares stays unseen. That is why
+a duel decides and this does not.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.differing import stack_words
+from qualify.facts.environment import environment_of
+from qualify.facts.history import HistoryChange, HistoryPoint, HistorySeries
+from qualify.facts.run import Run
+from qualify.facts.stack import Stack
+from qualify.judge.anchored import Anchors, case_times
+from qualify.statistics.history import LEAST_POINTS, change_points
+from qualify.store.store import Store
+
+Timed = dict[str, float]
+"""µs by case id"""
+
+
+def histories(
+    store: Store, matrix: str | None, select: str = "", *, anchor: str = "", limit: int = 200
+) -> list[HistorySeries]:
+    """The series of the cases that a glob selects, of one matrix or of all.
+
+    Args:
+        anchor: case that the times are relative to; empty = the median of all others that took part.
+        limit: newest runs that are looked at.
+
+    Raises:
+        NoVerdict: no run has timed anything.
+        UsageError: no case matches, or the anchor was never timed.
+    """
+    runs = [run for run in reversed(store.runs(matrix, limit=limit)) if run.stack is not None]
+    timed = {
+        run.id: {name: time.us for name, time in case_times(store.records(run.id, "times")).items()} for run in runs
+    }
+    by_card: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if timed[run.id]:
+            by_card[_card(run)].append(run)
+    if not by_card:
+        raise NoVerdict(f"no run in {store.where} has timed anything yet: `qualify run` with a matrix does")
+    known = list(dict.fromkeys(case for run in runs for case in timed[run.id]))
+    wanted = [case for case in known if not select or fnmatch.fnmatchcase(case, select)]
+    if not wanted:
+        raise UsageError(f"no case that was timed matches {select!r}; there are {len(known)}, for example {known[0]}")
+    if anchor and anchor not in known:
+        raise UsageError(f"--anchor {anchor}: it was never timed; there are {len(known)} cases, for example {known[0]}")
+    anchors = Anchors(timed)
+    return [
+        _series(case, card, [run for run in own if case in timed[run.id]], timed, anchor, anchors)
+        for card, own in by_card.items()
+        for case in wanted
+        if any(case in timed[run.id] for run in own)
+    ]
+
+
+def _card(run: Run) -> str:
+    assert run.stack is not None, "runs without a stack were left out"
+    device = run.stack.device
+    return f"{device.name} {device.uuid}" if device.uuid != device.name else device.name
+
+
+def _series(
+    case: str, card: str, runs: Sequence[Run], timed: Mapping[str, Timed], anchor: str, others: Anchors
+) -> HistorySeries:
+    """The series of a case over the runs of one card that have timed it."""
+    name, anchors = _anchor(case, runs, timed, anchor, others)
+    stacks: dict[str, Stack | None] = {}
+    points = []
+    for run in runs:
+        if name and run.id not in anchors:
+            continue
+        stack = stacks[run.id] = run.stack_of(environment_of(case.rpartition("/")[2]))
+        points.append(
+            HistoryPoint(
+                run=run.id,
+                at=run.started_at,
+                stack=stack.fingerprint if stack else "",
+                us=timed[run.id][case],
+                anchor_us=anchors.get(run.id),
+            )
+        )
+    few = f"not enough history: {len(points)} of at least {LEAST_POINTS} runs on this card"
+    return HistorySeries(
+        case=case,
+        card=card,
+        anchor=name,
+        points=tuple(points),
+        changes=tuple(_changes(points, stacks)),
+        why_not=few if len(points) < LEAST_POINTS else "",
+    )
+
+
+def _anchor(
+    case: str, runs: Sequence[Run], timed: Mapping[str, Timed], anchor: str, others: Anchors
+) -> tuple[str, Mapping[str, float]]:
+    """What the times of a case are relative to, and its µs by run; empty where there is nothing."""
+    if anchor == case:
+        return "", {}
+    if anchor:
+        return anchor, {run.id: timed[run.id][anchor] for run in runs if anchor in timed[run.id]}
+    count, found = others.of(case, [run.id for run in runs])
+    return (f"the median of {count} other case{'s' if count > 1 else ''}", found) if count else ("", {})
+
+
+def _changes(points: Sequence[HistoryPoint], stacks: Mapping[str, Stack | None]) -> Iterable[HistoryChange]:
+    for found in change_points([point.ratio for point in points]):
+        point, before = points[found.index], points[found.index - 1]
+        same = point.stack == before.stack
+        yield HistoryChange(
+            run=point.run,
+            at=point.at,
+            change=found.change,
+            p=found.p,
+            stack="" if same else stack_words(stacks[before.run], stacks[point.run]),
+        )

@@ -1,0 +1,207 @@
+"""What history says of the times of a verdict: the runs on the judged stack beside those on the stacks before it.
+
+Each case is compared on one card only, and twice: relative to the other cases of the same run, and relative to the
+ceilings that the same run measured. The interval encloses both. What slows every case alike shows in the second only,
+and a kernel that changed beside others that became faster in the first only: neither passes, and neither fails.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+
+from qualify.facts.case import Case
+from qualify.facts.clock import is_future
+from qualify.facts.duel import DuelVerdict
+from qualify.facts.environment import environment_of
+from qualify.facts.outcome import Measured
+from qualify.facts.performance import CellChange
+from qualify.facts.run import Run
+from qualify.judge.anchored import Anchors, CaseTime, case_times
+from qualify.judge.judged import Judged
+from qualify.judge.seals import Seals
+from qualify.seal.keys import PublicKey
+from qualify.statistics.levels import (
+    KNOWN_ERROR,
+    LEAST_BEFORE,
+    LEAST_SINCE,
+    LevelChange,
+    enclosing,
+    level_change,
+)
+from qualify.statistics.verdicts import margin_of, significant
+from qualify.store.store import Store
+
+LOOKED_AT = 60
+"""newest runs of a matrix that count as its history"""
+AT_BEST = f"history tells no change below {KNOWN_ERROR:.1%} from noise, and a duel does"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Levels:
+    """What history says of each case."""
+
+    cells: tuple[CellChange, ...]
+    """in plan order"""
+    before: str
+    """fingerprint of the newest stack before the judged one; empty where there is none"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Past:
+    """The runs of one matrix and level whose times count, oldest first."""
+
+    runs: Sequence[Run]
+    times: Mapping[str, Mapping[str, CaseTime]]
+    """by run and case"""
+    anchors: Mapping[str, Anchors]
+    """by card"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sides:
+    """One case's runs on one card."""
+
+    before: Sequence[Run]
+    since: Sequence[Run]
+    """on the stack and the code that are judged"""
+    change: LevelChange | None
+    """None where one side has too few runs"""
+    before_us: float | None
+
+
+def levels(store: Store, judged: Judged, *, now: datetime, keys: Sequence[PublicKey] = ()) -> Levels:
+    """What the stored runs say of the judged cases.
+
+    Args:
+        keys: one of these must have sealed a run; empty = it needs no seal.
+    """
+    past = _past(store, judged, now, keys)
+    cases = [record for record in judged.records if isinstance(record.outcome, Measured) and not record.case.incident]
+    sides = {
+        record.case.id: _sides(record.case, past, judged.run, card_of_case)
+        for record in cases
+        if isinstance(record.outcome, Measured)
+        for card_of_case in [record.outcome.evidence.device_uuid or _uuid(judged.run)]
+    }
+    changes = {name: side.change for name, side in sides.items() if side.change is not None}
+    slower = significant({name: change.slower for name, change in changes.items()})
+    faster = significant({name: change.faster for name, change in changes.items()})
+    cells = [_cell(record.case, sides[record.case.id], slower, faster) for record in cases]
+    newest = max((side.before[-1] for side in sides.values() if side.before), key=_began, default=None)
+    return Levels(cells=tuple(cells), before=newest.stack.fingerprint if newest and newest.stack else "")
+
+
+def _past(store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey]) -> _Past:
+    """The whole runs of the judged matrix and level up to the judged one; what is not sealed by a key is left out."""
+    seals = Seals(store, keys)
+    stored = store.runs(judged.run.matrix, limit=LOOKED_AT)
+    newest = max((run.started_at for run in stored if run.id in judged.runs), default=judged.run.started_at)
+    runs = [
+        run
+        for run in sorted(stored, key=_began)
+        if run.stack is not None
+        and run.level == judged.run.level
+        and not run.narrowed
+        and run.started_at <= newest
+        and not is_future(run.started_at, now)
+        and not seals.why_not(run)
+    ]
+    times = {run.id: case_times(seals.records(run.id) if keys else store.records(run.id, "times")) for run in runs}
+    by_card: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for run in runs:
+        for name, time in times[run.id].items():
+            by_card[time.card or _uuid(run)].setdefault(run.id, {})[name] = time.us
+    return _Past(runs=runs, times=times, anchors={card: Anchors(timed) for card, timed in by_card.items()})
+
+
+def _sides(case: Case, past: _Past, judged: Run, card: str) -> _Sides:
+    """The runs that timed the same call on one card: the newest ones on what is judged, and those before them."""
+    own = [run for run in past.runs if _counts(past.times[run.id].get(case.id), case, card, run)]
+    split = len(own)
+    while split and _is_same(own[split - 1], judged, case.kernel):
+        split -= 1
+    before, since = own[:split], own[split:]
+    times = {run.id: past.times[run.id][case.id] for run in own}
+    found = [level_change(values[:split], values[split:]) for values in _relative(case, own, times, past.anchors, card)]
+    changes = [change for change in found if change is not None]
+    return _Sides(
+        before=before,
+        since=since,
+        change=enclosing(changes[0], changes[-1]) if changes else None,
+        before_us=median(times[run.id].us for run in before) if before else None,
+    )
+
+
+def _relative(
+    case: Case, own: Sequence[Run], times: Mapping[str, CaseTime], anchors: Mapping[str, Anchors], card: str
+) -> Iterator[list[float]]:
+    """The series relative to the other cases, where there are any, and relative to the ceilings of each run."""
+    names = [run.id for run in own]
+    if not names:
+        return
+    others, anchor = anchors[card].of(case.id, names)
+    if others:
+        yield [times[name].us / anchor[name] for name in names]
+    known = all(times[name].least_us > 0 for name in names)
+    yield [times[name].us / (times[name].least_us if known else 1.0) for name in names]
+
+
+def _counts(time: CaseTime | None, case: Case, card: str, run: Run) -> bool:
+    return time is not None and time.content_hash == case.content_hash and (time.card or _uuid(run)) == card
+
+
+def _is_same(run: Run, judged: Run, kernel: str) -> bool:
+    """Whether a run had the stack and the code that are judged."""
+    environment = environment_of(kernel)
+    one, other = run.stack_of(environment), judged.stack_of(environment)
+    same_stack = one is not None and other is not None and one.agrees_with(other)
+    return same_stack and (run.code or {}).get(kernel) == (judged.code or {}).get(kernel)
+
+
+def _cell(case: Case, sides: _Sides, slower: set[str], faster: set[str]) -> CellChange:
+    change = sides.change
+    verdict = _verdict(case.id, sides, slower, faster)
+    reason = _too_few(sides) if change is None else AT_BEST if verdict == "AMBIGUOUS" else ""
+    return CellChange(
+        cell=case.id,
+        phase=case.phase,
+        verdict=verdict,
+        evidence="history",
+        basis=f"{len(sides.before)} runs before and {len(sides.since)} since",
+        change=change.change if change else None,
+        low=change.low if change else None,
+        high=change.high if change else None,
+        before_us=sides.before_us,
+        reason=reason,
+    )
+
+
+def _verdict(name: str, sides: _Sides, slower: set[str], faster: set[str]) -> DuelVerdict:
+    """Never SAME: an interval of history is wider than every margin."""
+    if sides.change is None or sides.before_us is None:
+        return "INCONCLUSIVE"
+    margin = margin_of(sides.before_us)
+    if name in slower and sides.change.low > margin:
+        return "SLOWER"
+    return "FASTER" if name in faster and sides.change.high < -margin else "AMBIGUOUS"
+
+
+def _too_few(sides: _Sides) -> str:
+    if not sides.before:
+        return f"not enough history: no run on this card had another stack before; {len(sides.since)} had this one"
+    return (
+        f"not enough history on this card: {len(sides.before)} runs before this stack and {len(sides.since)} with it; "
+        f"{LEAST_BEFORE} and {LEAST_SINCE} are needed"
+    )
+
+
+def _uuid(run: Run) -> str:
+    return run.stack.device.uuid if run.stack else ""
+
+
+def _began(run: Run) -> datetime:
+    return run.started_at

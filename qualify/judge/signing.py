@@ -1,0 +1,184 @@
+"""Somebody signs the evidence of a run, ends a sign-off, comments, or does something about a hold.
+
+The site and the command line call these functions, so both refuse the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import get_args
+
+from qualify.cards.access import AccessCard
+from qualify.errors import NotAllowed, UsageError
+from qualify.facts.people import (
+    LONGEST_NAME,
+    LONGEST_TEXT,
+    AuditAction,
+    AuditEntry,
+    Comment,
+    HoldAction,
+    HoldActionKind,
+    Revocation,
+    SignOff,
+)
+from qualify.facts.run import Conclusion, Run
+from qualify.judge.judged import Judged
+from qualify.seal.sealed import own_digest
+from qualify.store.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Person:
+    """Who does something, and how that is known."""
+
+    name: str
+    how: str
+    """``command``, ``loopback``, ``token NAME``, ``session NAME`` or ``jwt``"""
+    address: str = ""
+    """of the client; empty = this machine's command line"""
+
+    def entry(self, action: AuditAction, subject: str, detail: str = "", *, allowed: bool = True) -> AuditEntry:
+        """A line of the audit log."""
+        return AuditEntry(
+            who=self.name,
+            how=self.how,
+            address=self.address,
+            action=action,
+            subject=subject,
+            allowed=allowed,
+            detail=detail,
+        )
+
+
+def why_not_signed(judged: Judged) -> str:
+    """Why nobody may sign a run; empty where somebody may."""
+    if judged.future:
+        return f"it is dated in the future ({judged.future:%Y-%m-%d %H:%M} UTC): a clock is wrong"
+    return why_unsignable(judged.run, judged.conclusion)
+
+
+def why_unsignable(run: Run, conclusion: Conclusion) -> str:
+    """The same by the verdict alone."""
+    if run.state != "completed":
+        return f"the run is {'not finished' if run.state == 'running' else run.state}"
+    if run.narrowed:
+        return "the run was narrowed by --select or --kernel, and a sign-off stands for the whole matrix"
+    words = {1: "it is not qualified", 5: "there is no verdict on it"}
+    return words.get(conclusion.exit_code, "")
+
+
+def sign(
+    store: Store,
+    judged: Judged,
+    person: Person,
+    access: AccessCard,
+    *,
+    role: str,
+    reason: str,
+    now: datetime,
+    sha256: str = "",
+) -> SignOff:
+    """A person signs the evidence of a run that qualified.
+
+    Args:
+        sha256: digest of the evidence that the person saw; empty = whatever is stored now.
+
+    Raises:
+        NotAllowed: the access file does not let the person sign in that role.
+        UsageError: the reason is empty or too long; the person signed in that role already; or the evidence is not
+            what the person saw, or not what its seal says.
+    """
+    check_signer(access, person.name, role)
+    run_id, said = judged.run.id, checked_text("reason", reason)
+    mine = [it.signoff for it in judged.signoffs if it.signoff.by == person.name and it.state == "valid"]
+    if any(it.role == role and it.run_id == run_id for it in mine):
+        raise UsageError(f"{person.name} signed run {run_id} as {role} already; a sign-off is given once")
+    evidence = store.evidence(run_id)
+    found = evidence.sha256
+    if sha256 and sha256 != found:
+        raise UsageError(
+            f"the evidence of run {run_id} has the digest {found[:12]}, and you saw {sha256[:12]}: it was changed "
+            "meanwhile. Read the report again before you sign."
+        )
+    if evidence.seal and own_digest(evidence.seal) != found:
+        raise UsageError(
+            f"the evidence of run {run_id} is not what its seal says. See what differs: qualify verify {run_id}"
+        )
+    signed = SignOff(
+        id=0,
+        run_id=run_id,
+        sha256=found,
+        sealed=evidence.seal is not None,
+        verdict=judged.conclusion.verdict,
+        by=person.name,
+        role=role,
+        reason=said,
+        at=now,
+    )
+    return store.people.sign(signed, person.entry("sign", f"run {run_id}", f"as {role}: {said}"))
+
+
+def check_signer(access: AccessCard, name: str, role: str) -> None:
+    """Raises NotAllowed where the access file does not let somebody sign in that role."""
+    roles = access.roles_of(name)
+    if role in roles:
+        return
+    if roles:
+        raise NotAllowed(f"{name!r} may sign as {', '.join(roles)}, not as {role!r}: the access file says so")
+    known = ", ".join(signer.name for signer in access.signers) or "nobody"
+    raise NotAllowed(f"{name!r} may not sign: the access file lists {known} as signers")
+
+
+def revoke(store: Store, number: int, person: Person, access: AccessCard, *, reason: str, now: datetime) -> SignOff:
+    """A signer revokes a sign-off: the signer's own, or somebody else's in a role that both have.
+
+    Raises:
+        NotAllowed: the person has not that role.
+        UsageError: there is no such sign-off, it has ended already, or the reason is empty or too long.
+    """
+    said, found = checked_text("reason", reason), store.people.signoff(number)
+    if found and found.by != person.name:
+        check_signer(access, person.name, found.role)
+    subject = f"sign-off {number}" + (f" of run {found.run_id}" if found else "")
+    ended = Revocation(by=person.name, reason=said, at=now)
+    return store.people.revoke(number, ended, person.entry("revoke", subject, said))
+
+
+def comment(store: Store, person: Person, *, run_id: str | None, case_id: str, text: str, now: datetime) -> Comment:
+    """A person comments on a run, or on a case in all runs."""
+    said = checked_text("text", text)
+    written = Comment(id=0, run_id=run_id, case_id=case_id, by=person.name, text=said, at=now)
+    subject = f"run {run_id}" if run_id is not None else f"case {case_id}"
+    return store.people.comment(written, person.entry("comment", subject, said))
+
+
+def act_on_hold(store: Store, hold: int, kind: str, person: Person, *, reason: str, now: datetime) -> HoldAction:
+    """A person acknowledges a hold of a canary, or releases it."""
+    said = checked_text("reason", reason)
+    known: tuple[HoldActionKind, ...] = get_args(HoldActionKind)
+    chosen = next((it for it in known if it == kind), None)
+    if chosen is None:
+        raise UsageError(f"{kind!r} is nothing that is done about a hold; there are {', '.join(known)}")
+    action = HoldAction(id=0, hold_id=hold, kind=chosen, by=person.name, reason=said, at=now)
+    return store.people.act(action, person.entry(chosen, f"hold {hold}", said))
+
+
+def checked_text(what: str, text: str, longest: int = LONGEST_TEXT) -> str:
+    """The text without blanks around it. Raises UsageError where nothing is left, or it is too long."""
+    found = text.strip()
+    if not found:
+        raise UsageError(f"the {what} is empty: say it in words, it stays for ever")
+    if len(found) > longest:
+        raise UsageError(f"the {what} has {len(found):,} characters, and at most {longest:,} are kept: shorten it")
+    return found
+
+
+def named(name: str, how: str = "command") -> Person:
+    """A person by name. Raises UsageError where the name is empty or too long."""
+    return Person(name=checked_text("name", name, LONGEST_NAME), how=how)
+
+
+def refused(store: Store, person: Person, action: AuditAction, subject: str, why: str) -> None:
+    """Notes in the audit log that somebody was refused."""
+    store.people.log(replace(person.entry(action, subject, why), allowed=False))

@@ -1,0 +1,161 @@
+"""The summary of a verdict that lists show, without its evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from qualify.facts.case import INCIDENTS, Phase
+from qualify.facts.outcome import findings_of
+from qualify.facts.run import VERDICTS, Conclusion, Judgement, Record, Verdict
+from qualify.facts.waiver import WaiverUse
+from qualify.judge.judged import Judged
+
+SHOWN: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
+"""verdicts whose cases are grouped by what went wrong, worst first"""
+OF_OUTCOME = {"crashed": "crash", "timed_out": "hang", "refused": "refusal", "substituted": "substitution"}
+"""what went wrong where no check did"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """What is told of a run without its evidence."""
+
+    verdict: Verdict
+    exit_code: int
+    demonstration: bool
+    """a CPU stood in for the GPU that kernels of the matrix need"""
+    cases: Mapping[str, int]
+    """by verdict"""
+    outcomes: Mapping[str, int]
+    shapes: int
+    """production shapes that need a path"""
+    proven: int
+    """those with a proven path"""
+
+    @property
+    def qualified(self) -> bool:
+        """Whether the run qualified what production serves; a demonstration on a CPU does not."""
+        return self.exit_code == 0 and not self.demonstration
+
+    @property
+    def shown(self) -> Verdict:
+        """The verdict whose colour and glyph a reader sees: a demonstration that passed is no green one."""
+        return "NOT_REQUIRED" if self.demonstration and self.verdict == "PASS" else self.verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TroubleGroup:
+    """Cases of one kernel and phase that failed in the same way."""
+
+    kernel: str
+    phase: Phase
+    check: str
+    """the check that failed; where no check ran: crash, hang, refusal or substitution"""
+    verdict: Verdict
+    reason: str
+    """of the first case"""
+    models: tuple[str, ...]
+    cases: tuple[str, ...]
+    """ids, in the order of the plan"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """How the cases of one model on one kernel in one phase ended."""
+
+    model: str
+    kernel: str
+    phase: Phase
+    verdicts: Mapping[Verdict, int]
+    """zeros left out"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Details:
+    """The part of a run that the pages of models, kernels, findings and waivers show."""
+
+    shares: tuple[Share, ...]
+    troubles: tuple[TroubleGroup, ...]
+    """the worst and largest first"""
+    waivers: tuple[WaiverUse, ...]
+    shapes: Mapping[str, tuple[int, int]]
+    """by model: production shapes with a proven path, and all that need one"""
+
+
+def summarize(judged: Judged) -> Summary:
+    """The summary of a verdict."""
+    conclusion = judged.conclusion
+    return Summary(
+        verdict=conclusion.verdict,
+        exit_code=conclusion.exit_code,
+        demonstration=conclusion.demonstration,
+        cases=conclusion.counts["verdicts"],
+        outcomes=conclusion.counts["outcomes"],
+        shapes=len(conclusion.required),
+        proven=conclusion.proven,
+    )
+
+
+def detail(judged: Judged) -> Details:
+    """What went wrong and where, grouped."""
+    verdicts = {it.case_id: it for it in judged.conclusion.judgements}
+    found = [(record, verdicts[record.case.id]) for record in judged.records]
+    return Details(
+        shares=_shares(found),
+        troubles=_troubles(found),
+        waivers=judged.conclusion.waivers,
+        shapes=_shapes(judged.conclusion),
+    )
+
+
+def _shares(found: Iterable[tuple[Record, Judgement]]) -> tuple[Share, ...]:
+    """How cases ended, by model, kernel and phase; cases of incidents are of no model."""
+    counts: dict[tuple[str, str, Phase], Counter[Verdict]] = {}
+    for record, judgement in found:
+        case = record.case
+        counts.setdefault((case.model, case.kernel, case.phase), Counter())[judgement.verdict] += 1
+    return tuple(
+        Share(model=model, kernel=kernel, phase=phase, verdicts={name: ended[name] for name in VERDICTS if ended[name]})
+        for (model, kernel, phase), ended in counts.items()
+        if model != INCIDENTS
+    )
+
+
+def _troubles(found: Iterable[tuple[Record, Judgement]]) -> tuple[TroubleGroup, ...]:
+    """Cases that came to the same bad end, the worst and largest groups first."""
+    groups: dict[tuple[Verdict, str, Phase, str], list[tuple[Record, Judgement]]] = {}
+    for record, judgement in found:
+        if judgement.verdict in SHOWN:
+            key = (judgement.verdict, record.case.kernel, record.case.phase, _what(record))
+            groups.setdefault(key, []).append((record, judgement))
+    troubles = [
+        TroubleGroup(
+            verdict=verdict,
+            kernel=kernel,
+            phase=phase,
+            check=check,
+            reason=next(iter(same[0][1].reasons), ""),
+            models=tuple(dict.fromkeys(record.case.model for record, _ in same)),
+            cases=tuple(record.case.id for record, _ in same),
+        )
+        for (verdict, kernel, phase, check), same in groups.items()
+    ]
+    return tuple(sorted(troubles, key=lambda it: (SHOWN.index(it.verdict), -len(it.cases))))
+
+
+def _what(record: Record) -> str:
+    """The first check that a case did not pass; what happened to it where no check says so."""
+    bad = [it.check for it in findings_of(record.outcome) if it.verdict in ("fail", "inconclusive")]
+    return bad[0] if bad else OF_OUTCOME.get(record.outcome.outcome, "not run")
+
+
+def _shapes(conclusion: Conclusion) -> dict[str, tuple[int, int]]:
+    """By model: production shapes with a proven path, and all that need one."""
+    shapes: dict[str, tuple[int, int]] = {}
+    for cell in conclusion.required:
+        model = cell.cell.partition("/")[0]
+        proven, needed = shapes.get(model, (0, 0))
+        shapes[model] = proven + (cell.verdict == "PASS"), needed + 1
+    return shapes

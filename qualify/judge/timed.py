@@ -1,0 +1,160 @@
+"""The verdict about time: the newest duel that counts, or the history of runs, and the budgets of the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from qualify.cards.traffic import TrafficCard, parse_traffic
+from qualify.facts.clock import is_future
+from qualify.facts.duel import Duel
+from qualify.facts.performance import CellChange, Performance
+from qualify.facts.run import Run
+from qualify.facts.stack import Stack
+from qualify.judge.judged import Judged
+from qualify.plan.shapes import bucket_shapes
+from qualify.seal.duel_form import duel_lines
+from qualify.seal.keys import PublicKey
+from qualify.seal.sealed import check_seal
+from qualify.statistics.installed import check_installed, missing
+from qualify.store.store import Store
+from qualify.verdict.gate import forbid_regression
+from qualify.verdict.performance import Weights, duel_changes, use_budgets, worst_first
+
+LOOKED_AT = 50
+"""the newest duels of a matrix in which one is searched"""
+
+
+def with_performance(
+    store: Store,
+    judged: Judged,
+    *,
+    now: datetime,
+    max_age: timedelta | None,
+    required: bool = False,
+    keys: Sequence[PublicKey] = (),
+) -> Judged:
+    """The verdict with what is known about time; unchanged where the matrix has no budget and no duel is required.
+
+    Args:
+        max_age: an older duel does not count; None = however old.
+        required: no verdict without a duel that counts, whatever the policy says.
+        keys: one of these must have sealed the duel, and each run of the history; empty = no seal is needed.
+    """
+    policy = judged.matrix.policy.performance
+    required = required or policy.require == "duel"
+    if not policy.budgets and not required:
+        return judged
+    accepted = "duel" if required and policy.evidence == "history" else policy.evidence
+    duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged.run, now, max_age, keys)
+    wanted = accepted != "duel" and bool(policy.budgets)
+    old, before = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else ((), "")
+    cells = _together(duel, old)
+    found = Performance(
+        accepted=accepted,
+        duel=duel.id if duel else "",
+        at=duel.finished_at if duel else None,
+        against=duel.a if duel else "the runs before" if before else "",
+        stack_a=duel.stack_a.fingerprint if duel else before,
+        budgets=use_budgets(cells, policy.budgets, weights_of(judged.run)) if cells else (),
+        cells=tuple(sorted(cells, key=worst_first)),
+        why_not=_no_evidence(cells, no_duel, required=required),
+        required=required or bool(policy.budgets),
+    )
+    return replace(judged, performance=found, conclusion=forbid_regression(judged.conclusion, found))
+
+
+def _of_history(
+    store: Store, judged: Judged, now: datetime, keys: Sequence[PublicKey], *, only: bool
+) -> tuple[tuple[CellChange, ...], str]:
+    """What history says of each case, and the stack before; nothing where scipy is missing and a duel may do instead.
+
+    scipy takes longer to import than a gate takes, and a base install has none: only budgets need it.
+    """
+    if only:
+        check_installed("policy.performance.evidence: history")
+    elif missing():
+        return (), ""
+    from qualify.judge.levels import levels  # noqa: PLC0415 - as said above
+
+    found = levels(store, judged, now=now, keys=keys)
+    return found.cells, found.before
+
+
+def _together(duel: Duel | None, past: Sequence[CellChange]) -> list[CellChange]:
+    """The duel's word on each cell that it has timed, and that of history on the others."""
+    fought = duel_changes(duel) if duel else ()
+    cases = {cell.name: cell.b for cell in duel.cells} if duel else {}
+    old = {cell.cell: cell for cell in past}
+    found = []
+    for cell in fought:
+        instead = old.pop(cases[cell.cell], None)
+        found.append(instead if cell.change is None and instead and instead.change is not None else cell)
+    return [*found, *old.values()]
+
+
+def _no_evidence(cells: Sequence[CellChange], no_duel: str, *, required: bool) -> str:
+    """Why nothing counts that may judge a time; empty where something does."""
+    if no_duel and (required or not cells):
+        return no_duel
+    if any(cell.change is not None for cell in cells) or any(cell.evidence == "duel" for cell in cells):
+        return ""
+    told = next((cell.reason for cell in cells), "no case of the run was timed")
+    return f"{no_duel}; {told}" if no_duel else told
+
+
+def _newest_duel(
+    store: Store, run: Run, now: datetime, max_age: timedelta | None, keys: Sequence[PublicKey]
+) -> tuple[Duel | None, str]:
+    """The newest duel that says something about the run's stack; or None, and why the newest of all does not."""
+    reasons: list[str] = []
+    for duel in store.duels(run.matrix, limit=LOOKED_AT):
+        why = _why_not(duel, run, now, max_age)
+        if not why and keys:
+            why = check_seal(store.duel_seal(duel.id), duel_lines(duel), duel.id, keys, what="duel").why_not
+        if why:
+            reasons.append(f"{duel.id} does not count: {why}")
+        else:
+            return duel, ""
+    return None, reasons[0] if reasons else f"no duel of {run.matrix} is stored"
+
+
+def _why_not(duel: Duel, run: Run, now: datetime, max_age: timedelta | None) -> str:
+    """Why a duel says nothing about a run; empty where it does."""
+    if duel.null or duel.planted:
+        return "it compares a side with itself"
+    if is_future(duel.finished_at, now):
+        return "it is dated in the future"
+    if max_age is not None and now - duel.finished_at > max_age:
+        return f"it is older than {max_age}"
+    if duel.select:
+        return f"it was narrowed by --select {duel.select!r}"
+    if duel.matrix_hash != run.matrix_hash:
+        return "the matrix has changed since"
+    if not any(stack.agrees_with(duel.stack_b) for stack in _stacks(run)):
+        return f"its B, {duel.b}, is another stack than the run's"
+    return ""
+
+
+def _stacks(run: Run) -> list[Stack]:
+    """What the run's kernels ran on, here and in its environments."""
+    found = [run.stack, *(one.stack for one in run.environments.values())]
+    return [stack for stack in found if stack is not None]
+
+
+def weights_of(run: Run) -> Weights:
+    """How often the traffic makes a call, by phase and shape; empty where the matrix names no traffic."""
+    if not run.traffic_source:
+        return {}
+    return weights(parse_traffic(run.traffic_source, run.matrix_path))
+
+
+def weights(traffic: TrafficCard) -> Weights:
+    """The same of a traffic file."""
+    found: dict[tuple[str, str], float] = {}
+    for bucket in traffic.buckets:
+        for shape in bucket_shapes(traffic.model_copy(update={"buckets": (bucket,)})):
+            key = (bucket.phase, shape.label)
+            found[key] = found.get(key, 0.0) + bucket.weight
+    return found

@@ -1,0 +1,216 @@
+"""The matrix of ``qualify check``: a few shapes of each phase, sized for two minutes of a GPU or one of a CPU.
+
+::
+
+    model card + device ── shapes ── YAML ── qualify plan, qualify run
+
+The text is a matrix like any other: whoever keeps it can change the shapes and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qualify.cards.config.writing import geometry_text, mask_sizes, name_of, phases_of
+from qualify.cards.kernel import KernelCard
+from qualify.cards.matrix import CONTIGUOUS
+from qualify.cards.model import ModelCard
+from qualify.facts.case import Phase
+from qualify.facts.devices import HOST, KINDS
+from qualify.facts.dtypes import Dtype
+from qualify.plan.host import Host, machine_refusals
+
+CHECKED: tuple[Phase, ...] = ("prefill", "chunked", "varlen", "decode")
+"""phases of a check; speculative decoding is left to a matrix of one's own"""
+LATENT_PAGE = 64
+"""keys per page for which kernels of latent attention are written"""
+PARALLEL = (4, 2, 1)
+"""degrees of tensor parallelism that a CPU may take to have fewer heads"""
+
+TEXT = """\
+# {header}
+# Change the shapes to those that you serve; docs/cards.md says what may stand here.
+matrix: {matrix}
+models:
+  - model: {model}
+    tensor_parallel: [{parallel}]
+{geometry}phases:
+{phases}
+dtypes: [{dtype}]
+kernels: [{kernels}]
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """Lengths of the shapes, in tokens, on one scale of device."""
+
+    words: str
+    seqlen: int
+    """of a prompt; twice the largest window or chunk where that is longer, up to ``longest``"""
+    longest: int
+    chunk: int
+    ragged: tuple[int, ...]
+    batches: tuple[int, ...]
+    """sequences of a decode step"""
+    pages: tuple[int, ...]
+    """keys per page of the cache, beside a contiguous one"""
+
+
+LARGE = Size(
+    words="shapes for about two minutes of a GPU",
+    seqlen=4096,
+    longest=16384,
+    chunk=512,
+    ragged=(1, 17, 300, 1024),
+    batches=(1, 32),
+    pages=(16, 256),
+)
+SMALL = Size(
+    words="reduced shapes for a CPU, which prove nothing about a GPU",
+    seqlen=128,
+    longest=512,
+    chunk=33,
+    ragged=(1, 17, 60),
+    batches=(2,),
+    pages=(16,),
+)
+
+
+def check_matrix(
+    card: ModelCard,
+    *,
+    shipped: bool,
+    host: Host,
+    dtype: Dtype,
+    kernels: Sequence[KernelCard],
+    parallel: int | None,
+    phases: Sequence[Phase] = CHECKED,
+) -> str:
+    """The YAML of the matrix.
+
+    Args:
+        shipped: whether the model has a card that the matrix can name; else its geometry stands in the matrix.
+        kernels: cards that shall run; empty = every one that the device can run. The cache has the pages that those of
+            them claim which can run here, so that no shape is left without a kernel for want of an installation.
+        phases: those that shall be checked, where the model has them.
+        parallel: GPUs that share the heads; None = one on a GPU, and as many as leave a CPU little to do.
+    """
+    size = SMALL if host.kind == HOST or KINDS[host.kind].scale == "small" else LARGE
+    text = _text(
+        card,
+        size,
+        header=f"What `qualify check` runs of {card.model} on {host}: {size.words}.",
+        matrix=f"check-{card.model}",
+        shipped=shipped,
+        dtype=dtype,
+        kernels=kernels,
+        serving=[kernel for kernel in kernels if not machine_refusals(kernel, host, {})] or kernels,
+        parallel=parallel or (most_parallel(card) if size is SMALL else 1),
+        phases=phases,
+    )
+    left_out = [] if kernels or size is SMALL else _costly(card, host)
+    return text + _excluded(left_out)
+
+
+def first_matrix(card: ModelCard, *, shipped: bool, name: str, waivers: str) -> str:
+    """The YAML of a matrix to start a project with: shapes for a GPU, every kernel, and a file of waivers.
+
+    Args:
+        name: of the matrix.
+        waivers: path of the waivers, from the matrix's own folder.
+    """
+    header = f"What is qualified of {card.model} before a release: every shape needs a kernel that is right."
+    text = _text(card, LARGE, header=header, matrix=name, shipped=shipped, dtype="bf16")
+    return f"{text}{_excluded(_costly(card, None))}waivers: {waivers}\n"
+
+
+def _text(
+    card: ModelCard,
+    size: Size,
+    *,
+    header: str,
+    matrix: str,
+    shipped: bool,
+    dtype: Dtype,
+    kernels: Sequence[KernelCard] = (),
+    serving: Sequence[KernelCard] = (),
+    parallel: int = 1,
+    phases: Sequence[Phase] = CHECKED,
+) -> str:
+    return TEXT.format(
+        header=header,
+        matrix=matrix,
+        model=name_of(card),
+        parallel=parallel,
+        geometry="" if shipped else f"{geometry_text(card)}\n",
+        phases="\n".join(_phases(card, size, serving, phases)),
+        dtype=dtype,
+        kernels=", ".join(kernel.kernel for kernel in kernels) or '"*"',
+    )
+
+
+def _excluded(globs: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in ("exclude:", *globs)) if globs else ""
+
+
+def most_parallel(card: ModelCard) -> int:
+    """The most GPUs of a few that can share the heads of all layers."""
+    return next(
+        count
+        for count in PARALLEL
+        if all(
+            group.heads_q % count == 0 and (group.heads_kv % count == 0 or count % group.heads_kv == 0)
+            for group in card.groups
+        )
+    )
+
+
+def prompt_length(card: ModelCard, size: Size) -> int:
+    """Tokens of the longest prompt: where the device can hold it, one in which every window and chunk matters."""
+    return max(size.seqlen, *(min(2 * each, size.longest) for each in mask_sizes(card)), 0)
+
+
+def _phases(card: ModelCard, size: Size, kernels: Sequence[KernelCard], asked: Sequence[Phase]) -> list[str]:
+    longest = prompt_length(card, size)
+    latent = any(group.latent for group in card.groups)
+    usual = _claimed((CONTIGUOUS, *size.pages), kernels)
+    pages = ", ".join(_claimed((CONTIGUOUS, LATENT_PAGE), kernels) if latent else usual)
+    first_pages = ", ".join(usual[:2])
+    # Layers of several kinds make as many calls of each shape: they do without the shorter prompt.
+    prompts = [longest] if len(card.groups) > 1 else [longest // 4, longest]
+    lines = {
+        "prefill": f"{{batch: [1], seqlen: {prompts}}}",
+        "chunked": f"{{chunk: {size.chunk}, context: [{longest - size.chunk}], page_size: [{first_pages}]}}",
+        "varlen": f"{{lengths: [{list(size.ragged)}]}}",
+        "decode": f"{{batch: {list(size.batches)}, context: [{longest}], page_size: [{pages}]}}",
+    }
+    return [f"  {phase}: {lines[phase]}" for phase in CHECKED if phase in phases_of(card) and phase in asked]
+
+
+def _claimed(pages: Sequence[int | str], kernels: Sequence[KernelCard]) -> list[str]:
+    """The page sizes that some of the kernels claims; all of them where every kernel may run."""
+    claimed = [page for page in pages if not kernels or any(_claims(kernel, page) for kernel in kernels)]
+    return [str(page) for page in claimed or [CONTIGUOUS]]
+
+
+def _claims(kernel: KernelCard, page: int | str) -> bool:
+    if isinstance(page, str):
+        return "packed" in kernel.claims.layouts
+    claim = kernel.claims.page_size
+    if "paged" not in kernel.claims.layouts or claim is None:
+        return "paged" in kernel.claims.layouts
+    return claim.min <= page <= (claim.max or page) and page % claim.multiple_of == 0
+
+
+def _costly(card: ModelCard, host: Host | None) -> list[str]:
+    """What would take the time of all others together, each with its reason."""
+    lines = [
+        f'  - "*/{phase}/*/flex-attention"   # every shape of it is compiled for seconds'
+        for phase in CHECKED[1:]
+        if phase in phases_of(card)
+    ]
+    if host and host.compute_capability.startswith("9."):
+        lines.append('  - "*/vllm-flash-attn-2"   # it has no code for Hopper: the driver compiles it for minutes')
+    return lines

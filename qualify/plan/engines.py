@@ -1,0 +1,91 @@
+"""What an engine would do with a model on a device: the kernel cards that its backend means, or why it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qualify.cards.model import PHASES, LayerGroup, ModelCard
+from qualify.facts.case import Phase
+from qualify.facts.dtypes import Dtype
+from qualify.facts.engines import Backend, CardFor, Engine, Rule
+from qualify.plan.host import Host
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chosen:
+    """A backend with the cards that stand for it here, or with the reasons why the engine does not take it."""
+
+    engine: Engine
+    backend: Backend
+    cards: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """what the engine says, with the value"""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases that it serves."""
+        return self.backend.phases or PHASES
+
+    @property
+    def other_builds(self) -> tuple[str, ...]:
+        """Cards that run the same library from another package than the engine's."""
+        return tuple(each.card for each in self.backend.served if each.card in self.cards and each.build == "other")
+
+
+def choose(engine: Engine, backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> Chosen:
+    """What the engine does where its user asks for the backend."""
+    reasons = _refusals(backend, model, dtype, host)
+    if not backend.served:
+        reasons = (f"qualify has no kernel card for it{f' ({backend.note})' if backend.note else ''}",)
+    fitting = tuple(each.card for each in backend.served if _fits(each, model, host))
+    if not reasons and not fitting:
+        kind = "with" if _latent(model) else "without"
+        reasons = (f"qualify has no kernel card for it on {host}, for a model {kind} latent attention",)
+    return Chosen(engine=engine, backend=backend, cards=() if reasons else fitting, refused=reasons)
+
+
+def _fits(served: CardFor, model: ModelCard, host: Host) -> bool:
+    major = int(host.compute_capability.partition(".")[0] or 0)
+    if served.device != host.kind or (served.majors and major not in served.majors):
+        return False
+    return served.latent is None or served.latent == _latent(model)
+
+
+def _refusals(backend: Backend, model: ModelCard, dtype: Dtype, host: Host) -> tuple[str, ...]:
+    found = []
+    for rule in backend.rules:
+        values = _values(rule, model, dtype, host)
+        found += [f"{rule.says} ({shown})" for value, shown in values.items() if rule.refuses(value)]
+    return tuple(dict.fromkeys(found))
+
+
+def _values(rule: Rule, model: ModelCard, dtype: Dtype, host: Host) -> dict[int | str, str]:
+    """What the rule looks at in this model, each with its words."""
+    groups = [group for group in model.groups if group.stack == "main"]
+    sinks = any(group.sinks for group in groups)
+    if rule.with_sinks and not sinks:
+        return {}
+    match rule.about:
+        case "head_dim":
+            return {group.head_dim: f"head_dim {group.head_dim}" for group in groups if _per_head(group)}
+        case "dtype":
+            return {dtype: f"dtype {dtype}"}
+        case "capability":
+            number = host.compute_capability or "0"
+            return {round(10 * float(number)): f"{host}"}
+        case "sinks":
+            return {int(sinks): "the model has attention sinks"}
+        case "latent":
+            latent = _latent(model)
+            return {int(latent): "the model has latent attention" if latent else "the model has no latent attention"}
+        case "model_type":
+            return {model.model_type: f"model_type {model.model_type}"}
+
+
+def _per_head(group: LayerGroup) -> bool:
+    """Whether the group's keys are those of heads: of latent attention the cache holds something else."""
+    return not group.latent
+
+
+def _latent(model: ModelCard) -> bool:
+    return any(group.latent for group in model.groups)

@@ -1,0 +1,58 @@
+"""What a page shows beside the run's own evidence: comparisons, times, sign-offs, maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qualify.facts.comparison import Slowdown
+from qualify.facts.people import SignedOff
+from qualify.facts.performance import Performance
+from qualify.facts.selftest import SelfTest
+from qualify.facts.typed import PLAIN, Typed
+from qualify.facts.weaker import Weaker
+from qualify.judge.judged import Against, Judged
+from qualify.report.cliffs import MapsFile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """Facts that a page adds to a run, its records and its verdict; a default means that there are none."""
+
+    selftest: SelfTest | None = None
+    """how well the checks of this run detect planted faults"""
+    against: Against | None = None
+    """the comparison with another run"""
+    slower: Slowdown | None = None
+    """cases that take longer than in the baseline"""
+    weaker: Weaker | None = None
+    """what the run asks less than the baseline did"""
+    performance: Performance | None = None
+    """the budgets of time, and what a duel says about them"""
+    signed: tuple[SignedOff, ...] = ()
+    """who signed the evidence, also where that was revoked"""
+    maps: tuple[MapsFile, ...] = ()
+    """kernel maps that somebody gave for the report"""
+    notes: tuple[str, ...] = ()
+    """what a reader must know beside the verdict"""
+    typed: Typed = PLAIN
+    """options that printed commands repeat"""
+
+
+NOTHING = Beside()
+"""a run alone"""
+
+
+def beside_of(judged: Judged, maps: Sequence[MapsFile] = ()) -> Beside:
+    """What was found out about a judged run."""
+    return Beside(
+        selftest=judged.selftest,
+        against=judged.against,
+        slower=judged.slower,
+        weaker=judged.weaker,
+        performance=judged.performance,
+        signed=judged.signoffs,
+        maps=tuple(maps),
+        notes=judged.notes,
+        typed=judged.typed,
+    )

@@ -1,0 +1,51 @@
+"""The dispatch table as text and as JSON that an engine's configuration can read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.best import BestKernel, TimedKernel
+from qualify.judge.judged import Judged
+from qualify.report.figures import counted
+from qualify.text import one_line
+
+
+def to_text(judged: Judged, found: Sequence[BestKernel]) -> str:
+    """One line for each shape; below it the next kernel, where the two cannot be told apart."""
+    stack = judged.run.stack
+    lines = [f"{judged.run.matrix} on {stack.device.variant if stack else 'an unknown device'}, run {judged.run.id}"]
+    for shape in found:
+        lines += _lines(shape)
+    open_ = sum(shape.fastest is not None and not shape.decided for shape in found)
+    if open_:
+        lines.append(f"{counted(open_, 'shape')} undecided: intervals of one run overlap; `qualify duel A B` decides")
+    return "\n".join(map(one_line, lines))
+
+
+def _lines(shape: BestKernel) -> list[str]:
+    if shape.fastest is None:
+        return [f"{shape.shape}  no proven kernel was timed"]
+    mark = "" if shape.decided else "  (not told apart from the next)"
+    lines = [f"{shape.shape}  {_words(shape.fastest)}{mark}"]
+    if shape.others and not shape.decided:
+        lines.append(f"  next: {_words(shape.others[0])}")
+    return lines
+
+
+def _words(kernel: TimedKernel) -> str:
+    return f"{kernel.kernel}  {kernel.us:.1f} µs [{kernel.low_us:.1f}, {kernel.high_us:.1f}]"
+
+
+def to_data(judged: Judged, found: Sequence[BestKernel]) -> dict[str, Any]:
+    """For ``--json``: each shape with its keys, its kernel, and whether that is decided."""
+    stack = judged.run.stack
+    return {
+        "matrix": judged.run.matrix,
+        "run": judged.run.id,
+        "verdict": judged.conclusion.verdict,
+        "device": stack.device.variant if stack else None,
+        "stack": stack.fingerprint if stack else None,
+        "shapes": [{**codec.to_data(shape), "decided": shape.decided} for shape in found],
+    }

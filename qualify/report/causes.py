@@ -1,0 +1,147 @@
+"""Why a case failed or stayed open, in words: one cause for each case, and one sentence for each finding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qualify.facts.accuracy import E_LIMIT, R_LIMIT
+from qualify.facts.checks import check_of
+from qualify.facts.outcome import Crashed, Finding, NotRun, Refused, Substituted, TimedOut, Value
+from qualify.report import figures
+from qualify.report.views import CaseView
+
+ENDINGS: dict[str, tuple[str, str]] = {
+    "crash": (
+        "The kernel or its process crashed",
+        "an address out of bounds, or a call that the library does not expect",
+    ),
+    "hang": (
+        "The kernel gave no sign of life within the limit",
+        "a deadlock between blocks, or a compilation without end",
+    ),
+    "refusal": ("The card claims the case and it is refused", "the library takes fewer calls than its card says"),
+    "substitution": ("Another kernel did the work", "the library chose a fallback for this call"),
+    "witness": ("The trace could not tell which kernel ran", "a kernel name that no pattern of the card matches"),
+    "timing": ("The time cannot be believed", "work that was skipped or cached, or a disturbed machine"),
+    "lse": (
+        "The LSE is not that of the keys that the query sees",
+        "a sum over other keys, another base, or too few bits",
+    ),
+    "empty_row": ("A query without keys gives another result than the card claims", "a division of 0 by 0"),
+    "not run": ("The case was not run", "the run ended before its turn"),
+}
+"""what is wrong and what is most often behind it, for what no check says of itself"""
+EXPECTED = ("expected", "golden", "before", "limit")
+"""values of a finding that say what should be, the first that is there"""
+SEEN = ("actual", "seen", "after", "lse", "lse_rel")
+"""values that say what was"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """One failure in one sentence, and what it is made of."""
+
+    wrong: str
+    """what is wrong"""
+    expected: str
+    """what should be; empty where no value says it"""
+    seen: str
+    """what was; empty where no value says it"""
+    cause: str
+    """what is most often behind it"""
+    detail: str
+    """what the check says, with where it was seen first"""
+
+    @property
+    def sentence(self) -> str:
+        """All but the detail in one sentence."""
+        pair = f": expected {self.expected}, seen {self.seen}" if self.expected and self.seen else ""
+        return f"{self.wrong}{pair}. Likely cause: {self.cause}."
+
+
+def cause_of(view: CaseView) -> str:
+    """The one cause under which a case that failed or stayed open is counted: a check, or how it ended."""
+    wanted = "inconclusive" if view.verdict == "INCONCLUSIVE" else "fail"
+    match view.outcome:
+        case Crashed():
+            return "crash"
+        case TimedOut():
+            return "hang"
+        case Refused():
+            return "refusal"
+        case NotRun():
+            return "not run"
+    found = next((finding.check for finding in view.findings if finding.verdict == wanted), "")
+    if found:
+        return found
+    return "substitution" if isinstance(view.outcome, Substituted) else "witness"
+
+
+def finding_of(view: CaseView, cause: str) -> Finding | None:
+    """The finding behind the cause; None where none is."""
+    order = {"fail": 0, "inconclusive": 1}
+    found = [finding for finding in view.findings if finding.check == cause and finding.verdict in order]
+    return min(found, key=lambda finding: order[finding.verdict], default=None)
+
+
+def diagnose(view: CaseView, cause: str) -> Diagnosis:
+    """Why the case failed, or stayed open, by its cause."""
+    found = finding_of(view, cause)
+    if found:
+        return explain(found)
+    wrong, behind = ENDINGS.get(cause, (f"{cause} failed", "unknown"))
+    detail = next(iter(view.reasons or view.why), "")
+    return Diagnosis(wrong=wrong, expected="", seen="", cause=behind, detail=_without(detail, cause))
+
+
+def explain(finding: Finding) -> Diagnosis:
+    """What a finding that is no pass says, in one sentence."""
+    known = check_of(finding.check)
+    wrong, cause = ENDINGS.get(finding.check) or ((known.wrong, known.cause) if known else (finding.check, "unknown"))
+    if finding.verdict == "inconclusive":
+        wrong, cause = f"{finding.check} could not decide", "too little to compare, or a disturbed machine"
+    looks_like = finding.values.get("looks_like")
+    return Diagnosis(
+        wrong=wrong,
+        expected=_limits(finding) or _first(finding, EXPECTED),
+        seen=_over(finding) or _first(finding, SEEN),
+        cause=f"{looks_like}, which explains every row" if looks_like else cause,
+        detail=finding.detail,
+    )
+
+
+def _first(finding: Finding, names: tuple[str, ...]) -> str:
+    name = next((name for name in names if finding.values.get(name) is not None), "")
+    if not name:
+        return ""
+    value, label = finding.values[name], finding.values.get("label")
+    keys = f" of {label}" if label and name == "expected" else ""
+    return f"{'at most ' if name == 'limit' else ''}{figures.text(value)}{keys}"
+
+
+def _broken(finding: Finding) -> list[tuple[str, float, float]]:
+    """Name, value and limit of each error that breaks its limit."""
+    values = finding.values
+    pairs: tuple[tuple[str, Value, Value], ...] = (
+        ("E", values.get("E"), E_LIMIT),
+        ("R", values.get("R"), R_LIMIT),
+        ("G", values.get("G"), values.get("G_limit")),
+        ("|β|", values.get("beta"), values.get("beta_limit")),
+    )
+    return [
+        (name, abs(value), limit)
+        for name, value, limit in pairs
+        if isinstance(value, int | float) and isinstance(limit, int | float) and figures.exceeds(value, limit)
+    ]
+
+
+def _limits(finding: Finding) -> str:
+    return ", ".join(f"{name} ≤ {limit:.3g}" for name, _, limit in _broken(finding))
+
+
+def _over(finding: Finding) -> str:
+    return ", ".join(f"{name} {figures.text(value)}" for name, value, _ in _broken(finding))
+
+
+def _without(reason: str, cause: str) -> str:
+    return reason.removeprefix(f"{cause}: ").removeprefix("UNPROVEN: ")

@@ -1,0 +1,118 @@
+"""What a reviewer decides by, before the details: a tile for each thing that the gate looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from qualify.facts.people import SignedOff
+from qualify.facts.performance import BudgetVerdict, Performance
+from qualify.facts.run import Conclusion, Verdict
+from qualify.report.beside import Beside
+from qualify.report.figures import counted
+from qualify.report.views import SEVERITY, WORDS
+from qualify.report.waived import used_waivers
+
+CASES: dict[Verdict, tuple[str, str]] = {
+    "FAIL": ("fails", "fail"),
+    "INCONCLUSIVE": ("is undecided", "are undecided"),
+    "WAIVED": ("is waived", "are waived"),
+    "PASS": ("passes", "pass"),
+}
+"""verb for one case, and for several"""
+BUDGETS: dict[BudgetVerdict, str] = {"FAIL": "exceeded", "INCONCLUSIVE": "undecided", "PASS": "kept"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BasisTile:
+    """One thing, how it stands, and where the page tells more."""
+
+    title: str
+    verdict: Verdict
+    """whose colour and glyph it has"""
+    text: str
+    anchor: str
+    """of its section"""
+
+    @property
+    def glyph(self) -> str:
+        """Beside the colour."""
+        return WORDS[self.verdict][0]
+
+
+def tiles(conclusion: Conclusion, beside: Beside) -> tuple[BasisTile, ...]:
+    """The tiles in the order in which a reviewer asks; what the matrix does not ask has none."""
+    return (
+        *_shapes(conclusion),
+        _cases(conclusion),
+        _time(beside.performance),
+        *_baseline(beside),
+        *_waivers(conclusion),
+        _signoff(beside.signed),
+    )
+
+
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    return min(verdicts, key=SEVERITY.index, default="NOT_REQUIRED")
+
+
+def _shapes(conclusion: Conclusion) -> Iterable[BasisTile]:
+    required = conclusion.required
+    if required:
+        text = f"{conclusion.proven:,} of {len(required):,} have a proven path"
+        worst = _worst(cell.verdict for cell in required)
+        yield BasisTile(title="Production shapes", verdict=worst, text=text, anchor="answers")
+
+
+def _cases(conclusion: Conclusion) -> BasisTile:
+    counts = conclusion.counts["verdicts"]
+    found: list[Verdict] = [name for name in SEVERITY if name != "NOT_REQUIRED" and counts.get(name)]
+    worst, total = _worst(found), sum(counts[name] for name in found)
+    one, many = CASES[worst] if found else ("", "")
+    text = f"{counts[worst]:,} of {total:,} {one if counts[worst] == 1 else many}" if found else "none ran"
+    return BasisTile(title="Cases", verdict=worst, text=text, anchor="cases")
+
+
+def _time(found: Performance | None) -> BasisTile:
+    if found is None:
+        return BasisTile(title="Time", verdict="NOT_REQUIRED", text="the matrix has no budget", anchor="pictures")
+    count = sum(use.verdict == found.verdict for use in found.budgets)
+    text = f"{count} of {counted(len(found.budgets), 'budget')} {BUDGETS[found.verdict]}"
+    text = "no evidence counts yet" if found.why_not else text
+    return BasisTile(title="Time", verdict=found.verdict, text=text, anchor="time")
+
+
+def _baseline(beside: Beside) -> Iterable[BasisTile]:
+    """What changed since the accepted baseline, where something did."""
+    weaker, slower, against = beside.weaker, beside.slower, beside.against
+    if weaker:
+        level = {change.kind for change in weaker.changes} == {"level"}
+        verdict: Verdict = ("INCONCLUSIVE" if level else "FAIL") if weaker.forbidden else "WAIVED"
+        text = f"the run asks less in {counted(len(weaker.changes), 'point')}"
+        yield BasisTile(title="Baseline", verdict=verdict, text=text, anchor="weaker")
+    if slower:
+        text = f"{counted(len(slower.cases), 'case')} slower"
+        yield BasisTile(title="Baseline", verdict="WAIVED", text=text, anchor="slower")
+    if against and against.forbidden:
+        text = f"{counted(len(against.forbidden), 'change')} forbidden"
+        yield BasisTile(title="Baseline", verdict="FAIL", text=text, anchor="changes")
+
+
+def _waivers(conclusion: Conclusion) -> Iterable[BasisTile]:
+    used = used_waivers(conclusion)
+    if conclusion.expired:
+        yield BasisTile(title="Waivers", verdict="FAIL", text=f"{len(conclusion.expired)} expired", anchor="waivers")
+    elif used:
+        count = counted(sum(len(use.waived) for use in used), "failure")
+        text = f"{count} accepted until {used[0].waiver.expires} at the earliest"
+        yield BasisTile(title="Waivers", verdict="WAIVED", text=text, anchor="waivers")
+
+
+def _signoff(signed: Sequence[SignedOff]) -> BasisTile:
+    valid = [it.signoff for it in signed if it.state == "valid"]
+    if valid:
+        more = f" and {len(valid) - 1} more" if valid[1:] else ""
+        text = f"{valid[-1].by}, {valid[-1].role}{more}"
+        return BasisTile(title="Signed by", verdict="PASS", text=text, anchor="signoffs")
+    text = "nobody: none is in force any more" if signed else "nobody yet"
+    return BasisTile(title="Signed by", verdict="NOT_REQUIRED", text=text, anchor="signoffs")

@@ -1,0 +1,97 @@
+"""The map of kernels by models and phases: coloured by the worst verdict, or by the time against the fastest kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qualify.facts.run import Verdict
+from qualify.report.drawings.svg import Drawing, picture, safe
+
+CELL, ROW, LABEL, HEAD = 54, 24, 210, 112
+"""width and height of a field, width of the labels at the left, height of those above"""
+STEPS = (1.02, 1.25, 1.6, 2.5)
+"""times as long as the fastest kernel: up to each is one colour"""
+STEP_WORDS = ("fastest", "up to 1.25×", "up to 1.6×", "up to 2.5×", "longer")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """One kernel on the shapes of one model and phase."""
+
+    row: int
+    column: int
+    verdict: Verdict
+    """the worst of its cases"""
+    text: str
+    """glyph and count of the worst verdict"""
+    ratio: float | None
+    """median time over that of the fastest passing kernel; None where nothing was timed"""
+    title: str
+    """all counts and times, for hover"""
+    href: str
+    """leads to its cases"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowName:
+    """The label of a row."""
+
+    group: str
+    """shown where it differs from the row above"""
+    name: str
+
+
+def step_of(ratio: float | None) -> int | None:
+    """Colour of a time against the fastest; None where there is no time."""
+    return None if ratio is None else sum(ratio > step for step in STEPS)
+
+
+def heat(title: str, rows: Sequence[RowName], columns: Sequence[str], fields: Sequence[Field]) -> Drawing | None:
+    """The map; None where there is no field. A place without a field is not applicable: nobody ran it."""
+    if not fields:
+        return None
+    width, height = LABEL + CELL * len(columns) + 70, HEAD + ROW * len(rows) + 6
+    filled = {(field.row, field.column) for field in fields}
+    empty = "".join(
+        f"M{LABEL + CELL * column + 21} {HEAD + ROW * row + 12}h12"
+        for row in range(len(rows))
+        for column in range(len(columns))
+        if (row, column) not in filled
+    )
+    parts = [*(_head(column, name) for column, name in enumerate(columns)), *_labels(rows, len(columns))]
+    parts += [f'<path class="none" d="{empty}"/>', *(_field(field) for field in fields)]
+    label = f"{title}: {len(rows)} rows of models and phases, {len(columns)} kernels"
+    svg = picture(width, height, label, parts, "heat", links=True)
+    return Drawing(title=title, svg=svg)
+
+
+def _head(column: int, name: str) -> str:
+    x = LABEL + CELL * column + CELL / 2
+    return f'<text transform="translate({x} {HEAD - 8}) rotate(-38)">{safe(name)}</text>'
+
+
+def _labels(rows: Sequence[RowName], columns: int) -> list[str]:
+    parts, edges = [], []
+    for number, row in enumerate(rows):
+        y = HEAD + ROW * number
+        first = not number or rows[number - 1].group != row.group
+        if first:
+            edges.append(f"M0 {y}H{LABEL + CELL * columns}")
+            parts.append(f'<text class="strong" x="0" y="{y + 16}">{safe(row.group)}</text>')
+        parts.append(f'<text x="{LABEL - 8}" y="{y + 16}" text-anchor="end">{safe(row.name)}</text>')
+    return [f'<path class="grid" d="{"".join(edges)}"/>', *parts]
+
+
+def _field(field: Field) -> str:
+    x, y = LABEL + CELL * field.column, HEAD + ROW * field.row
+    step = step_of(field.ratio)
+    time = "–" if field.ratio is None else f"{field.ratio:.2f}×" if field.ratio < 10 else f"{field.ratio:.0f}×"
+    classes = f"{field.verdict} {'untimed' if step is None else f't{step}'}"
+    title = safe(field.title)
+    return (
+        f'<a class="{classes}" href="{safe(field.href)}" aria-label="{title}"><title>{title}</title>'
+        f'<rect x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{ROW - 2}" rx="2"/>'
+        f'<text class="by-verdict" x="{x + CELL / 2}" y="{y + 16}" text-anchor="middle">{safe(field.text)}</text>'
+        f'<text class="by-time" x="{x + CELL / 2}" y="{y + 16}" text-anchor="middle">{time}</text></a>'
+    )

@@ -1,0 +1,98 @@
+"""Changes of time with their intervals: a row for each cell, one line where nothing changed, one for each budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qualify.facts.run import Verdict
+from qualify.report.drawings.svg import Drawing, LegendKey, Scale, picture, safe, scale, titled
+
+WIDTH, ROW = 900, 22
+LEFT, RIGHT, TOP, BOTTOM = 430, 16, 8, 42
+SHOWN = 24
+"""cells that are drawn, those that grew most; the table beneath has all"""
+LONGEST = 70
+"""characters of a cell's name; hover and the table have all"""
+FARTHEST = 0.5
+"""share beyond which an interval is cut: a noisy cell must not hide what the others say"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """One cell; changes are shares: 0.02 = 2 % longer."""
+
+    name: str
+    verdict: Verdict
+    """whose colour it has"""
+    change: float
+    low: float
+    high: float
+    title: str
+    """its numbers in words, for hover"""
+
+
+def intervals(title: str, cells: Sequence[Interval], limits: Sequence[float]) -> Drawing | None:
+    """The cells under one another; None where none was timed.
+
+    Args:
+        limits: shares that budgets allow.
+    """
+    rows = [cell for cell in cells if all(map(math.isfinite, (cell.change, cell.low, cell.high)))][:SHOWN]
+    if not rows:
+        return None
+    height = TOP + ROW * len(rows) + BOTTOM
+    ends = [end for row in rows for end in (row.low, row.high)]
+    axis = _axis([0.0, *limits, *(min(max(end, -FARTHEST), FARTHEST) for end in ends)])
+    parts = [_frame(axis, height), *(_limit(axis, limit, height) for limit in sorted(set(limits)))]
+    parts += [_row(axis, row, TOP + ROW * place) for place, row in enumerate(rows)]
+    label = f"{title}: change of {len(rows)} cells with their 95 % intervals; the table below holds the same"
+    note = "A mark is the change of a cell, its bar the 95 % interval. Left of 0 is faster, right of it slower."
+    if len(rows) < len(cells):
+        note += f" Drawn are the {len(rows)} cells that grew most."
+    if max(map(abs, ends)) > FARTHEST:
+        note += f" Bars are cut at ±{FARTHEST:.0%}."
+    keys = (LegendKey(name="what a budget allows", number=0, line=True),) if limits else ()
+    return Drawing(title=title, svg=picture(WIDTH, height, label, parts, "intervals"), keys=keys, note=note)
+
+
+def _axis(values: Sequence[float]) -> Scale:
+    """Linear, with room at both ends."""
+    room = (max(values) - min(values)) * 0.06 or 0.01
+    found = scale("linear", values, LEFT, WIDTH - RIGHT)
+    return Scale(kind="linear", low=min(values) - room, high=max(values) + room, start=found.start, end=found.end)
+
+
+def _frame(axis: Scale, height: int) -> str:
+    base = height - BOTTOM + 2
+    ticks = axis.ticks()
+    grid = "".join(f"M{axis.at(tick)} {TOP}V{base}" for tick in ticks)
+    texts = "".join(
+        f'<text x="{axis.at(tick)}" y="{base + 15}" text-anchor="middle">{_percent(tick)}</text>' for tick in ticks
+    )
+    middle = (axis.start + axis.end) / 2
+    return (
+        f'<path class="grid" d="{grid}"/><path class="axis" d="M{LEFT} {base}H{WIDTH - RIGHT}"/>'
+        f'<path class="axis" d="M{axis.at(0.0)} {TOP}V{base}"/>{texts}'
+        f'<text class="label" x="{middle}" y="{height - 6}" text-anchor="middle">change of the time of one call</text>'
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.3g}\N{NO-BREAK SPACE}%" if share else "0"
+
+
+def _limit(axis: Scale, limit: float, height: int) -> str:
+    return titled("path", f'class="limit" d="M{axis.at(limit)} {TOP}V{height - BOTTOM + 2}"', f"budget {limit:+.1%}")
+
+
+def _row(axis: Scale, row: Interval, y: int) -> str:
+    name = row.name if len(row.name) <= LONGEST else f"…{row.name[1 - LONGEST :]}"
+    middle = y + ROW / 2
+    bar = f"M{axis.at(row.low)} {middle}H{axis.at(row.high)}"
+    return (
+        f'<g class="{row.verdict}"><title>{safe(row.title)}</title>'
+        f'<text x="{LEFT - 8}" y="{middle + 4}" text-anchor="end">{safe(name)}</text>'
+        f'<path class="reach" d="{bar}"/><circle cx="{axis.at(row.change)}" cy="{middle}" r="4"/></g>'
+    )

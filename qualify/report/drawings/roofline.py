@@ -1,0 +1,83 @@
+"""The roofline: what calls reach against what memory and arithmetic of this device allow, as measured in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from qualify.report import figures
+from qualify.report.drawings.svg import Drawing, Frame, LegendKey, mark, picture, safe, scale
+
+WIDTH, HEIGHT = 420, 250
+LEFT, RIGHT, TOP, BOTTOM = 56, 12, 24, 44
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dot:
+    """One call, or the median of several."""
+
+    kernel: str
+    number: int
+    """of its series"""
+    intensity: float
+    """FLOP per byte that must move at least"""
+    flops_per_s: float
+    """what it reaches"""
+    title: str
+
+
+def roofline(
+    title: str, dots: Sequence[Dot], matmul_flops_per_s: Mapping[str, float], copy_bytes_per_s: float
+) -> Drawing | None:
+    """Calls under the measured roofs; None where there is none.
+
+    Args:
+        matmul_flops_per_s: measured rate of matrix products by dtype.
+        copy_bytes_per_s: measured rate of copies, read plus write.
+    """
+    if not dots or not matmul_flops_per_s or copy_bytes_per_s <= 0:
+        return None
+    peaks = {dtype: peak for dtype, peak in matmul_flops_per_s.items() if peak > 0}
+    ridges = [peak / copy_bytes_per_s for peak in peaks.values()]
+    frame = Frame(
+        width=WIDTH,
+        height=HEIGHT,
+        x=scale("log", [*(dot.intensity for dot in dots), *ridges], LEFT, WIDTH - RIGHT),
+        y=scale("log", [*(dot.flops_per_s for dot in dots), *peaks.values()], HEIGHT - BOTTOM, TOP),
+        x_label="FLOP per byte that must move",
+        y_label="FLOP/s reached",
+    )
+    parts = [frame.axes(), *_roofs(frame, peaks, copy_bytes_per_s)]
+    parts += [mark(dot.number, frame.x.at(dot.intensity), frame.y.at(dot.flops_per_s), dot.title) for dot in dots]
+    keys = tuple(
+        LegendKey(name=name, number=number) for name, number in dict.fromkeys((d.kernel, d.number) for d in dots)
+    )
+    return Drawing(
+        title=title,
+        svg=picture(WIDTH, HEIGHT, f"{title}: {len(dots)} points under {len(peaks)} measured roofs", parts),
+        keys=(*keys, LegendKey(name="what this device was measured to allow", number=0, line=True)),
+        note=(
+            f"Left of the bend memory limits a call ({figures.text(copy_bytes_per_s, 'bytes_per_s')}), right of it "
+            "arithmetic does. The closer to the line, the better."
+        ),
+    )
+
+
+def _roofs(frame: Frame, peaks: Mapping[str, float], copy_bytes_per_s: float) -> list[str]:
+    """The slope of the memory and one flat roof for each distinct peak, with its dtypes."""
+    parts = []
+    named: dict[int, list[str]] = {}
+    for dtype, peak in peaks.items():
+        named.setdefault(round(frame.y.at(peak) / 10), []).append(dtype)
+    top = max(peaks.values())
+    low = max(frame.x.low, frame.y.low / copy_bytes_per_s)
+    ridge = min(top / copy_bytes_per_s, frame.x.high)
+    slope = f"M{frame.x.at(low)} {frame.y.at(low * copy_bytes_per_s)}L{frame.x.at(ridge)} "
+    parts.append(f'<path class="limit" d="{slope}{frame.y.at(ridge * copy_bytes_per_s)}"/>')
+    for dtypes in named.values():
+        peak = max(peaks[dtype] for dtype in dtypes)
+        start, place = frame.x.at(min(peak / copy_bytes_per_s, frame.x.high)), frame.y.at(peak)
+        parts.append(f'<path class="limit" d="M{start} {place}H{frame.x.end}"/>')
+        text = f"{', '.join(dtypes)}: {figures.text(peak, 'flops_per_s')}"
+        parts.append(f'<text x="{frame.x.end}" y="{place - 4}" text-anchor="end">{safe(text)}</text>')
+    return parts

@@ -1,0 +1,102 @@
+"""A duel as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, Ratio, Way
+
+WORDS: dict[Way, str] = {
+    "graph": "CUDA graph, cold L2",
+    "graph_warm": "CUDA graph, warm L2",
+    "eager": "eager, cold L2",
+    "host": "host time of a launch",
+}
+MEANING = {
+    "SLOWER": "B is slower, and new processes confirmed it",
+    "SAME": "B differs by less than what counts",
+    "FASTER": "B is faster",
+    "AMBIGUOUS": "undecided: neither a change nor its absence is shown",
+    "INCONCLUSIVE": "no valid time",
+}
+NAMED = 20
+"""cells that the text names for each verdict; the JSON has all"""
+
+
+def to_text(duel: Duel) -> str:
+    """What a person reads in a terminal."""
+    lines = [f"{duel.id}: A = {duel.a}, B = {duel.b}, {duel.matrix} on {duel.device}, {duel.wall_s:.0f} s"]
+    if duel.planted:
+        found = sum(cell.verdict == "SLOWER" for cell in duel.planted)
+        lines.append(f"  planted: B spins in {len(duel.planted)} cells, and {found} of them are called slower")
+    lines += _stacks(duel)
+    for verdict in DUEL_VERDICTS:
+        cells = sorted((cell for cell in duel.cells if cell.verdict == verdict), key=_worst_first)
+        if not cells:
+            continue
+        lines.append(f"{verdict}  {len(cells)} of {len(duel.cells)} cells: {MEANING[verdict]}")
+        lines += [line for cell in cells[:NAMED] for line in _cell(cell, null=duel.null)]
+        if len(cells) > NAMED:
+            lines.append(f"  … {len(cells) - NAMED} more")
+    if duel.null:
+        lines.append(null_line(duel))
+    if not duel.complete:
+        lines.append("not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)")
+    return "\n".join(lines)
+
+
+def null_line(duel: Duel) -> str:
+    """What an A/A duel has found out about itself."""
+    found = [cell.ratio.detectable for cell in duel.cells if cell.ratio is not None]
+    worst = f", detectable changes up to {max(found):.1%}" if found else ""
+    called = sum(cell.verdict in {"SLOWER", "FASTER"} for cell in duel.cells)
+    return f"A/A: {called} false alarms in {len(duel.cells)} cells ({duel.alarms:.1%}){worst}"
+
+
+def _worst_first(cell: DuelCell) -> tuple[float, str]:
+    return (-cell.ratio.change if cell.ratio else 0.0, cell.name)
+
+
+def _cell(cell: DuelCell, *, null: bool) -> list[str]:
+    """A cell with its change, interval and times; below it why it is undecided."""
+    ratio = cell.ratio
+    if ratio is None or cell.way is None:
+        return [f"  {cell.name}: {cell.reason}"]
+    found = f"; a change of {ratio.detectable:.1%} would be found" if null else ""
+    lines = [f"  {cell.name}: {told(ratio)} ({WORDS[cell.way]}){found}"]
+    if cell.reason:
+        lines.append(f"    {cell.reason}")
+    lines += [f"    {WORDS[way]}: {told(cell.ratios[way])}" for way in WAYS if way != cell.way and _tells(cell, way)]
+    return lines + [f"    note: {note}" for note in cell.notes]
+
+
+def _tells(cell: DuelCell, way: Way) -> bool:
+    """Whether another way says something of its own."""
+    ratio = cell.ratios.get(way)
+    return ratio is not None and ratio.verdict in {"SLOWER", "FASTER"}
+
+
+def told(ratio: Ratio) -> str:
+    """The change with its interval and both times."""
+    return (
+        f"{ratio.change:+.1%} [{ratio.low:+.1%}, {ratio.high:+.1%}], {ratio.a_us:.1f} to {ratio.b_us:.1f} µs, "
+        f"{ratio.pairs} pairs"
+    )
+
+
+def _stacks(duel: Duel) -> list[str]:
+    """What differs between the sides."""
+    mine = {part.name: part.version for part in duel.stack_a.components if part.kind != "binary"}
+    theirs = {part.name: part.version for part in duel.stack_b.components if part.kind != "binary"}
+    names = [name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)]
+    return [f"  {name}: {mine.get(name, 'absent')} → {theirs.get(name, 'absent')}" for name in names]
+
+
+def to_data(duel: Duel) -> dict[str, Any]:
+    """The duel for ``--json``: everything, each cell with the samples of all ways."""
+    data = codec.to_data(duel)
+    data["counts"] = duel.counts()
+    data["wall_s"] = duel.wall_s
+    data["alarms"] = duel.alarms
+    return dict(data)

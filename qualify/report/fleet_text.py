@@ -1,0 +1,120 @@
+"""A node's verdict, a fleet's coverage and their votes, for people and machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.devices import HOST, DeviceKind
+from qualify.facts.fleet import CARD_STATES, Coverage, FleetCard, FleetShare, NodeVerdict
+from qualify.facts.vote import Vote
+from qualify.report.verdict_text import DEMONSTRATION
+from qualify.text import one_line
+
+SHOWN = 20
+"""cards that are named one by one, beyond those that are not covered"""
+NAMED = 3
+"""cases that a vote names"""
+DIGITS = 12
+
+
+def node_lines(found: NodeVerdict) -> Iterator[str]:
+    """One line for the node, one for each card, then the votes."""
+    yield from _demonstration(found.device)
+    yield f"{found.verdict}: {found.matrix} on {found.node}, {len(found.cards)} cards in {found.wall_s:.1f} s"
+    for card in found.cards:
+        told = f"run {card.run}: {card.verdict}" if card.state == "COVERED" else card.reason
+        yield one_line(f"  {card.state:9}{card.uuid}  {told}")
+    yield from vote_lines(codec.from_data(tuple[Vote, ...], found.votes))
+
+
+def _demonstration(device: DeviceKind) -> Iterator[str]:
+    if device == HOST:
+        yield f"{DEMONSTRATION}, which proves nothing about a GPU"
+
+
+def vote_lines(votes: Sequence[Vote]) -> Iterator[str]:
+    """What the bits say; nothing where all cards agree."""
+    for found in votes:
+        more = f" and {len(found.cases) - NAMED} more" if len(found.cases) > NAMED else ""
+        yield one_line(f"{found.kind}: {found.who}: {found.detail}, in {', '.join(found.cases[:NAMED])}{more}")
+        for digest, voters in found.ballots.items():
+            yield one_line(f"  {digest[:DIGITS]}  {', '.join(_short(voters))}")
+
+
+def _short(voters: Sequence[str]) -> list[str]:
+    more = [f"and {len(voters) - SHOWN} more"] if len(voters) > SHOWN else []
+    return [*voters[:SHOWN], *more]
+
+
+def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
+    """Coverage, what is not covered and why, nodes by stack, slow cards, votes."""
+    fleet, counts = found.fleet, found.counts
+    yield from _demonstration(fleet.device)
+    asked = f"({found.share:.1%}, asked for {fleet.least_coverage:.1%})"
+    yield f"fleet {fleet.id}: {fleet.matrix} by {fleet.engine}, {covered_words(found)} covered {asked}"
+    yield "  " + ", ".join(f"{counts[state]} {state}" for state in CARD_STATES if counts[state])
+    yield from (f"note: {one_line(note)}" for note in fleet.notes)
+    for card in found.cards:
+        if card.state != "COVERED":
+            yield one_line(f"  {card.state:9}{card.node}  {card.uuid}  {card.reason}")
+    yield from _shares(found)
+    for fingerprint, nodes in found.stacks.items():
+        yield one_line(f"stack {fingerprint[:DIGITS]}: {len(nodes)} nodes: {', '.join(_short(nodes))}")
+    told = (str(slow) for slow in found.slow)
+    yield from (f"note: {one_line(note)}" for note in told if note not in fleet.notes)
+    yield from vote_lines(votes)
+    yield from (f"do: {one_line(advice)}" for advice in _advice(found, votes))
+
+
+def _advice(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
+    """What to do next; nothing where all is well."""
+    for one in votes:
+        if one.kind == "outlier card":
+            yield f"keep work off card {one.who}, and test it: dcgmi diag --run 3 on its node"
+        elif one.kind == "non-deterministic kernel":
+            yield f"remove `deterministic` from the card of {one.who}, or report the kernel to its authors"
+        elif one.kind == "undecided":
+            yield f"run the same matrix on a third card of that stack: two cannot outvote each other ({one.who})"
+    parts: list[FleetCard | FleetShare] = [*found.cards, *found.shares]
+    failed = [part.run_id for part in parts if (part.state, part.verdict) == ("COVERED", "FAIL")]
+    if failed:
+        yield f"see what failed: qualify report {failed[0]}"
+    if found.share < 1 and found.fleet.state == "ended":
+        yield f"run what is not covered again: qualify fleet {found.fleet.matrix} --again {found.fleet.id}"
+
+
+def covered_words(found: Coverage) -> str:
+    """How much is covered, of what."""
+    if found.fleet.cells:
+        return f"{found.covered_cells} of {len(found.fleet.cells)} production shapes"
+    return f"{found.counts['COVERED']} of {len(found.cards)} cards"
+
+
+def _shares(found: Coverage) -> Iterator[str]:
+    """Which card ran how much of a matrix that nodes share, and what was lost on the way."""
+    for card, cases in found.ran.items():
+        yield one_line(f"  {card} ran {len(cases)} cases")
+    for share in found.shares:
+        if share.state != "COVERED":
+            what = f"share {share.number}, {len(share.cells)} production shapes on {share.node}"
+            yield one_line(f"note: {what}: {share.state}: {share.reason or 'nothing was heard of it'}")
+
+
+def coverage_data(found: Coverage, votes: Iterable[Vote], exit_code: int) -> dict[str, Any]:
+    """The same for a program."""
+    stacks: Mapping[str, Sequence[str]] = found.stacks
+    return {
+        "fleet": codec.to_data(found.fleet),
+        "coverage": found.share,
+        "enough": found.enough,
+        "exit_code": exit_code,
+        "counts": found.counts,
+        "cards": [codec.to_data(card) for card in found.cards],
+        "shares": [codec.to_data(share) for share in found.shares],
+        "ran": found.ran,
+        "stacks": [{"fingerprint": name, "nodes": list(nodes)} for name, nodes in stacks.items()],
+        "slow": [codec.to_data(slow) for slow in found.slow],
+        "votes": [codec.to_data(vote) for vote in votes],
+    }

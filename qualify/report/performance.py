@@ -1,0 +1,179 @@
+"""The verdict about time, wherever a verdict is shown: the budget, the cell, the change and its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.duel import DuelVerdict
+from qualify.facts.performance import (
+    AcceptedEvidence,
+    BudgetUse,
+    BudgetVerdict,
+    CellChange,
+    Performance,
+    TimeEvidence,
+)
+from qualify.facts.run import Run, Verdict
+from qualify.facts.typed import Typed, level_words
+from qualify.judge.judged import Judged
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.drawings.intervals import Interval, intervals
+from qualify.report.drawings.svg import Drawing
+from qualify.text import one_line
+
+SHOWN = 12
+"""cells that a budget names"""
+BEFORE = "BEFORE"
+"""what a command says where nobody knows the stack before: an environment, or the fingerprint of a stored stack"""
+WORDS: Mapping[TimeEvidence, str] = {"duel": "a duel", "history": "the history of runs"}
+COUNTS: Mapping[AcceptedEvidence, tuple[str, str]] = {
+    "duel": ("a duel counts", "no duel counts"),
+    "history": ("the history of runs counts", "no history counts"),
+    "either": ("a duel or the history of runs counts", "neither a duel nor history counts"),
+}
+"""what is asked for, and what is said where it is missing"""
+STATES: Mapping[BudgetVerdict, str] = {"PASS": "✓ holds", "FAIL": "✗ exceeded", "INCONCLUSIVE": "? undecided"}
+"""what became of a budget"""
+CELLS: Mapping[DuelVerdict, tuple[str, Verdict]] = {
+    "SLOWER": ("▲ slower, and confirmed", "WAIVED"),
+    "SAME": ("= the same", "PASS"),
+    "FASTER": ("▼ faster", "PASS"),
+    "AMBIGUOUS": ("? undecided", "INCONCLUSIVE"),
+    "INCONCLUSIVE": ("– no valid time", "INCONCLUSIVE"),
+}
+"""words for a cell, and the verdict whose colour they have: a slower cell may be within its budget"""
+
+
+def headline(found: Performance) -> str:
+    """How many budgets hold, by which evidence."""
+    if found.why_not:
+        return one_line(f"{COUNTS[found.accepted][1]}: {found.why_not}")
+    held = sum(use.verdict == "PASS" for use in found.budgets)
+    shown = [found.duel] if found.duel else []
+    shown += ["history"] if any("history" in use.evidence for use in found.budgets) else []
+    return one_line(f"{held} of {len(found.budgets)} budgets hold against {found.against} ({' and '.join(shown)})")
+
+
+def asked(found: Performance) -> str:
+    """What must be there before there is a verdict about time."""
+    return COUNTS[found.accepted][0]
+
+
+def budget_sentence(use: BudgetUse) -> str:
+    """What may grow, by how much, by how much it did, and what says so."""
+    by = f", by {' and '.join(WORDS[one] for one in use.evidence)}" if use.evidence else ""
+    seen = "nothing was timed" if use.change is None else interval_words(use.change, use.low, use.high)
+    word = {"PASS": "holds", "FAIL": "is exceeded", "INCONCLUSIVE": "is undecided"}[use.verdict]
+    return f"budget of {use.name} ({use.allowed:+.1%}) {word}{by}: {seen}"
+
+
+def interval_words(change: float, low: float | None, high: float | None) -> str:
+    """A change with its 95 % interval."""
+    return f"{change:+.1%} [{low or 0.0:+.1%}, {high or 0.0:+.1%}]"
+
+
+def cell_sentence(cell: CellChange) -> str:
+    """One cell with its change and what it comes from, or why there is none."""
+    told = "not timed" if cell.change is None else interval_words(cell.change, cell.low, cell.high)
+    source = cell.basis if cell.evidence == "duel" else f"{cell.evidence}: {cell.basis}"
+    basis = f" ({source})" if cell.change is not None else ""
+    reason = f"; {cell.reason}" if cell.reason else ""
+    return one_line(f"{cell.cell}: {cell.verdict}, {told}{basis}{reason}")
+
+
+def performance_lines(found: Performance) -> list[str]:
+    """Every budget that does not hold, with its cells."""
+    lines = []
+    for use in found.budgets:
+        if use.verdict == "PASS":
+            continue
+        lines.append(f"{'TIME':13}{budget_sentence(use)}")
+        lines += [f"{'':13}{cell_sentence(cell)}" for cell in use.cells[:SHOWN]]
+        if len(use.cells) > SHOWN:
+            lines.append(f"{'':13}and {len(use.cells) - SHOWN} more cells")
+    return lines
+
+
+def performance_actions(judged: Judged, found: Performance) -> list[str]:
+    """What to do about time; every command can be pasted."""
+    again = judged.typed.command("run", judged.run.matrix_path, *level_words(judged.run.level), "--fresh")
+    more = [f"or give history more runs of this stack on this card: {again}"] if found.accepted != "duel" else []
+    if found.why_not or not found.stack_a:
+        return ["let this stack take turns with the one before on one card: qualify duel --help says how", *more]
+    command = duel_command(judged.run, judged.typed, found)
+    if found.verdict == "INCONCLUSIVE":
+        longer = "another duel, with more time" if found.duel else "a duel"
+        return [f"decide what is open by {longer}: {command}", *more]
+    return [f"look at the cells that take longer than their budget allows; to see it again: {command}"]
+
+
+def duel_command(run: Run, typed: Typed, found: Performance) -> str:
+    """The command that lets the stack before and this one take turns on one card."""
+    return typed.command("duel", found.stack_a or BEFORE, "here", run.matrix_path)
+
+
+def performance_data(found: Performance | None) -> dict[str, Any] | None:
+    """For JSON."""
+    return None if found is None else {**codec.to_data(found), "verdict": found.verdict}
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:+.1f} %"
+
+
+def _interval(it: BudgetUse | CellChange) -> str:
+    return "–" if it.change is None else f"{_percent(it.low)} to {_percent(it.high)}"
+
+
+BUDGET_COLUMNS: tuple[Column[BudgetUse], ...] = (
+    Column(key="verdict", title="Budget", cell=lambda use: STATES[use.verdict], tone=lambda use: use.verdict),
+    Column(key="name", title="What may grow", cell=lambda use: use.name),
+    Column(key="allowed", title="By at most", number=True, cell=lambda use: _percent(use.allowed)),
+    Column(key="change", title="Worst change", number=True, cell=lambda use: _percent(use.change)),
+    Column(key="interval", title="Its 95 % interval", number=True, cell=_interval),
+)
+CELL_COLUMNS: tuple[Column[CellChange], ...] = (
+    Column(key="cell", title="Cell", code=True, cell=lambda cell: cell.cell),
+    Column(
+        key="verdict",
+        title="This stack is",
+        sentence=True,
+        cell=lambda cell: CELLS[cell.verdict][0],
+        tone=lambda cell: CELLS[cell.verdict][1],
+    ),
+    Column(key="change", title="Change", number=True, cell=lambda cell: _percent(cell.change)),
+    Column(key="interval", title="95 % interval", number=True, cell=_interval),
+    Column(key="evidence", title="By", cell=lambda cell: WORDS[cell.evidence]),
+    Column(key="reason", title="Why it is undecided", sentence=True, cell=lambda cell: cell.reason),
+)
+
+
+def budgets_table(found: Performance | None) -> AnyTable:
+    """Each budget for the page."""
+    return Table(caption="Budgets", columns=BUDGET_COLUMNS, rows=found.budgets if found else ())
+
+
+def cells_drawing(found: Performance | None) -> Drawing | None:
+    """The cells as intervals beside the budgets; None where nothing was timed."""
+    if found is None:
+        return None
+    rows = [
+        Interval(
+            name=cell.cell,
+            verdict=CELLS[cell.verdict][1],
+            change=cell.change,
+            low=cell.change if cell.low is None else cell.low,
+            high=cell.change if cell.high is None else cell.high,
+            title=cell_sentence(cell),
+        )
+        for cell in found.cells
+        if cell.change is not None
+    ]
+    return intervals("Change of each cell", rows, [use.allowed for use in found.budgets])
+
+
+def cells_table(found: Performance | None) -> AnyTable:
+    """Each cell that was compared, for the page; the one that grew most first."""
+    return Table(caption="Time of each cell", columns=CELL_COLUMNS, rows=found.cells if found else ())

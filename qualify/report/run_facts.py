@@ -1,0 +1,84 @@
+"""What the header and the last section of the page say of a run: its times, device, ceilings and parameters."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from qualify.facts.devices import KINDS
+from qualify.facts.run import Run
+from qualify.facts.stack import Component, Device
+from qualify.report import figures
+from qualify.report.columns import Column
+
+VERSIONS = ("driver", "cuda", "torch", "cudnn")
+"""components that the header names"""
+
+COMPONENTS: tuple[Column[Component], ...] = (
+    Column(key="kind", title="Kind", cell=lambda part: part.kind),
+    Column(key="name", title="Name", cell=lambda part: part.name),
+    Column(key="version", title="Version", cell=lambda part: part.version or "–"),
+    Column(key="digest", title="Digest", cell=lambda part: part.digest or "–", code=True),
+)
+
+
+def moment(when: datetime | None) -> str:
+    """A moment for people."""
+    return when.strftime("%Y-%m-%d %H:%M:%S UTC") if when else "not finished"
+
+
+def header(run: Run, since: datetime) -> list[tuple[str, str]]:
+    """Term and value of the header; a value may be empty."""
+    facts = [
+        ("Run", run.id),
+        ("Started", moment(run.started_at)),
+        ("Evidence since", moment(since) if since < run.started_at else ""),
+        ("Finished", moment(run.finished_at) + (" (interrupted)" if run.state == "interrupted" else "")),
+    ]
+    if run.stack is None:
+        return [*facts, ("Device", "no worker reported")]
+    labels = {"driver": "Driver", "cuda": "CUDA", "torch": "PyTorch", "cudnn": "cuDNN"}
+    return [*facts, ("Device", run.stack.device.name), *((labels[name], run.stack.version(name)) for name in VERSIONS)]
+
+
+def device(device: Device) -> tuple[tuple[str, str], ...]:
+    """The device that the run used."""
+    facts = (
+        ("Name", device.name),
+        ("UUID", device.uuid),
+        ("Compute capability", device.compute_capability),
+        (KINDS[device.kind].units, str(device.units)),
+        ("Memory", figures.text(device.memory_bytes, "bytes")),
+        ("Last-level cache", figures.text(device.cache_bytes, "bytes") if device.cache_bytes else ""),
+    )
+    return tuple((term, value) for term, value in facts if value)
+
+
+def ceilings(run: Run) -> tuple[tuple[str, str], ...]:
+    """What the device was measured to allow; empty where it was not."""
+    if run.ceilings is None:
+        return ()
+    return (
+        *(
+            (f"Matrix product, {dtype}", figures.text(flops, "flops_per_s"))
+            for dtype, flops in run.ceilings.matmul_flops_per_s.items()
+        ),
+        ("Copy, read plus write", figures.text(run.ceilings.copy_bytes_per_s, "bytes_per_s")),
+        ("Exponentials", figures.text(run.ceilings.exps_per_s, "exps_per_s")),
+        ("Empty launch", figures.duration(run.ceilings.launch_us)),
+    )
+
+
+def parameters(run: Run) -> tuple[tuple[str, str], ...]:
+    """What was asked for."""
+    facts = (
+        ("Matrix file", run.matrix_path),
+        ("Matrix hash", run.matrix_hash),
+        ("Level", run.level),
+        ("Device", run.device),
+        ("Selected", run.select or "all cases"),
+        ("Kernel", run.kernel or "all kernels"),
+        ("State", run.state),
+        ("qualify", run.qualify_version),
+        ("Stack fingerprint", run.stack.fingerprint if run.stack else ""),
+    )
+    return tuple((term, value) for term, value in facts if value)

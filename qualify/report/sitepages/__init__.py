@@ -1,0 +1,14 @@
+"""The pages of ``qualify web`` that are no report, each made of parts: tables, terms, timelines and forms.
+
+::
+
+    parts     what every page is made of, and its JSON and CSV
+    home      what needs attention now
+    runs      the list of runs; two runs to compare
+    models    models, kernels, findings and waivers of the newest runs
+    cases     a case with its history
+    duels     duels: two sides that took turns on one card, cell by cell
+    stacks    what runs were made on
+    canaries  canaries with their timeline, and holds
+    people    sign-offs and comments of a run, the audit log, login
+"""

@@ -1,0 +1,314 @@
+"""Canaries with their timeline; holds, and what people did about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from qualify.facts import codec
+from qualify.facts.canary import Advice, Alert, AlertState, Fire, Hold, Lease
+from qualify.facts.people import HoldAction
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
+from qualify.report.sitepages.parts import (
+    Form,
+    FormField,
+    Mark,
+    PagePart,
+    PartsPage,
+    Timeline,
+    address,
+    linked,
+    run_address,
+)
+from qualify.text import one_line
+
+TONES: dict[Advice, str] = {"promote": "PASS", "hold": "INCONCLUSIVE", "roll back": "FAIL"}
+"""style of each advice: those of the verdicts"""
+GLYPHS: dict[Advice, str] = {"promote": "✓", "hold": "!", "roll back": "✗"}
+"""so that colour is never the only sign"""
+LEFT, WIDTH = 190.0, 720.0
+"""where a timeline's lanes begin, and how long they are, in units of the picture"""
+LANES = 12
+"""canaries on one picture; the table has all"""
+TICKS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HoldRow:
+    """A hold with what people did about it."""
+
+    hold: Hold
+    actions: tuple[HoldAction, ...]
+
+    @property
+    def seen(self) -> str:
+        """Who acknowledged it."""
+        return "; ".join(_told(it) for it in self.actions if it.kind == "acknowledge")
+
+    @property
+    def ended(self) -> str:
+        """How it ended."""
+        by_hand = [_told(it) for it in self.actions if it.kind == "release"]
+        if by_hand:
+            return by_hand[0]
+        return f"fire {self.hold.released_by} passed" if self.hold.released_by else ""
+
+
+def _told(action: HoldAction) -> str:
+    return f"{action.by}, {action.at:%Y-%m-%d %H:%M}: {action.reason}"
+
+
+def hold_rows(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> tuple[HoldRow, ...]:
+    """Each hold with its actions."""
+    return tuple(HoldRow(hold=hold, actions=tuple(it for it in actions if it.hold_id == hold.id)) for hold in holds)
+
+
+def hold_lines(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> list[str]:
+    """One line for each hold."""
+    lines = []
+    for row in hold_rows(holds, actions):
+        it = row.hold
+        state = f"released ({row.ended})" if it.released_at else "acknowledged" if row.seen else "open"
+        where = f"{it.canary} on {it.node or 'every node'} ({it.variant or 'any device'})"
+        lines.append(one_line(f"{it.id}  {state}  {where} since {it.since:%Y-%m-%d %H:%M} UTC: {it.reason}"))
+    return lines
+
+
+def action_data(action: HoldAction) -> dict[str, Any]:
+    """What somebody did about a hold, for machines."""
+    data: dict[str, Any] = codec.to_data(action)
+    return data
+
+
+def holds_data(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> list[dict[str, Any]]:
+    """The holds for machines."""
+    return [
+        {**codec.to_data(row.hold), "actions": [action_data(it) for it in row.actions]}
+        for row in hold_rows(holds, actions)
+    ]
+
+
+HOLDS: tuple[Column[HoldRow], ...] = (
+    Column(key="id", title="Hold", cell=lambda row: row.hold.id, number=True, page=lambda row: f"/holds/{row.hold.id}"),
+    Column(
+        key="state",
+        title="State",
+        cell=lambda row: "✓ released" if row.hold.released_at else "! acknowledged" if row.seen else "✗ open",
+        tone=lambda row: "PASS" if row.hold.released_at else "INCONCLUSIVE" if row.seen else "FAIL",
+    ),
+    Column(
+        key="canary",
+        title="Canary",
+        cell=lambda row: row.hold.canary,
+        page=lambda row: address("canaries", row.hold.canary),
+    ),
+    Column(key="node", title="Node", cell=lambda row: row.hold.node or "every node"),
+    Column(key="variant", title="Device", cell=lambda row: row.hold.variant or "any"),
+    Column(key="since", title="Since (UTC)", cell=lambda row: f"{row.hold.since:%Y-%m-%d %H:%M}"),
+    Column(key="reason", title="Reason", cell=lambda row: row.hold.reason, sentence=True),
+    Column(key="acknowledged", title="Acknowledged", cell=lambda row: row.seen, sentence=True),
+    Column(key="ended", title="Ended", cell=lambda row: row.ended, sentence=True),
+)
+
+
+def holds_page(rows: Sequence[HoldRow]) -> PartsPage:
+    """Every hold, open ones first."""
+    ordered = sorted(rows, key=lambda row: (row.hold.released_at is not None, -row.hold.id))
+    return PartsPage(
+        title="Holds",
+        here="/holds",
+        twin="/holds.json",
+        csv="/holds.csv",
+        parts=(
+            PagePart(
+                key="holds",
+                heading="Holds",
+                count=f"{sum(row.hold.released_at is None for row in rows)} open",
+                table=holds_table(ordered, "What canaries advise against, until a newer pass or a release by hand"),
+                empty="No canary holds anything.",
+            ),
+        ),
+    )
+
+
+def holds_table(rows: Sequence[HoldRow], caption: str) -> AnyTable:
+    """Holds as a table."""
+    return Table(caption=caption, columns=HOLDS, rows=tuple(rows))
+
+
+def hold_page(row: HoldRow, *, may_act: bool) -> PartsPage:
+    """One hold, and what can be done about it."""
+    reason = FormField(name="reason", label="Reason", kind="textarea", longest=4000)
+    forms = (
+        ()
+        if row.hold.released_at or not may_act
+        else (
+            Form(
+                title="Acknowledge",
+                action=f"/holds/{row.hold.id}/acknowledge",
+                button="Acknowledge",
+                note="You look after it. The hold stays open.",
+                fields=(reason,),
+            ),
+            Form(
+                title="Release",
+                action=f"/holds/{row.hold.id}/release",
+                button="Release",
+                note="The hold ends without a pass. The next fire that does not pass opens a new hold.",
+                fields=(reason,),
+            ),
+        )
+    )
+    return PartsPage(
+        title=f"Hold {row.hold.id}",
+        here="/holds",
+        twin=f"/holds/{row.hold.id}.json",
+        parts=(
+            PagePart(key="hold", heading="Hold", table=holds_table((row,), "This hold")),
+            PagePart(
+                key="actions",
+                heading="What people did",
+                count="" if row.actions else "nothing yet",
+                notes=tuple(f"{it.kind}: {_told(it)}" for it in row.actions),
+                forms=forms,
+            ),
+        ),
+    )
+
+
+def _changes(fire: Fire) -> str:
+    return "; ".join(f"{it.component} {it.before or 'absent'} → {it.after or 'absent'}" for it in fire.changes)
+
+
+FIRES: tuple[Column[Fire], ...] = (
+    Column(
+        key="advice",
+        title="Advice",
+        cell=lambda fire: f"{GLYPHS[fire.advice]} {fire.advice}" if fire.advice else "– none yet",
+        tone=lambda fire: TONES[fire.advice] if fire.advice else "NOT_REQUIRED",
+    ),
+    Column(
+        key="canary", title="Canary", cell=lambda fire: fire.canary, page=lambda fire: address("canaries", fire.canary)
+    ),
+    Column(key="due", title="Due (UTC)", cell=lambda fire: f"{fire.scheduled_for:%Y-%m-%d %H:%M}"),
+    Column(key="state", title="State", cell=lambda fire: fire.state),
+    Column(key="node", title="Node", cell=lambda fire: fire.node or ("" if fire.wave is None else f"wave {fire.wave}")),
+    Column(
+        key="run",
+        title="Run",
+        cell=lambda fire: fire.run_id or "",
+        code=True,
+        page=lambda fire: linked(run_address, fire.run_id or ""),
+    ),
+    Column(key="why", title="Why it fired", cell=lambda fire: fire.reason, sentence=True),
+    Column(key="changes", title="What changed", cell=_changes, sentence=True),
+    Column(key="reasons", title="Reasons for the advice", cell=lambda fire: "; ".join(fire.reasons), sentence=True),
+)
+DEAD: tuple[Column[Alert], ...] = (
+    Column(key="canary", title="Canary", cell=lambda alert: alert.canary),
+    Column(key="target", title="Target", cell=lambda alert: alert.target),
+    Column(key="kind", title="Kind", cell=lambda alert: alert.kind),
+    Column(key="attempts", title="Attempts", cell=lambda alert: alert.attempts, number=True),
+    Column(key="last_error", title="Last error", cell=lambda alert: alert.last_error, sentence=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CanaryState:
+    """What the canary service says of one canary, or of all."""
+
+    fires: Sequence[Fire]
+    """the last ones, the latest moment first"""
+    holds: Sequence[HoldRow]
+    """open ones"""
+    dead: Sequence[Alert]
+    """alerts that were given up, the newest first"""
+    leases: Sequence[Lease]
+    alerts: Mapping[AlertState, int]
+    """how many of all alerts are in each state"""
+
+
+def canaries_page(name: str, state: CanaryState) -> PartsPage:
+    """The history of one canary, or of all where the name is empty."""
+    at = address("canaries", name) if name else "/canaries"
+    holds, history, dead = _holds_part(state.holds), _history_part(state.fires), _dead_part(state.dead)
+    return PartsPage(
+        title=f"Canary {name}" if name else "Canaries",
+        here="/canaries",
+        twin=f"{at}.json",
+        csv=f"{at}.csv",
+        notes=tuple(f"Trouble of {lease.holder}: {lease.trouble}" for lease in state.leases if lease.trouble),
+        parts=(history, holds, *dead) if name else (holds, history, *dead),
+        more=_state_data(state),
+    )
+
+
+def _holds_part(holds: Sequence[HoldRow]) -> PagePart:
+    table = holds_table(holds, "Not to be promoted until a newer pass of the same node and device")
+    return PagePart(key="open_holds", heading="Holds", count=str(len(holds) or "none"), table=table if holds else None)
+
+
+def _history_part(fires: Sequence[Fire]) -> PagePart:
+    caption = f"The last {counted(len(fires), 'fire')}, the latest moment first"
+    return PagePart(
+        key="history",
+        heading="Fires",
+        timeline=timeline(fires) if fires else None,
+        table=Table(caption=caption, columns=FIRES, rows=tuple(fires)),
+        empty="No canary has fired yet.",
+    )
+
+
+def _dead_part(dead: Sequence[Alert]) -> list[PagePart]:
+    """Alerts that nobody got; no part where there is none."""
+    if not dead:
+        return []
+    table: AnyTable = Table(caption="Alerts that nobody received, the newest first", columns=DEAD, rows=tuple(dead))
+    return [PagePart(key="dead", heading="Alerts that were given up", count=str(len(dead)), table=table)]
+
+
+def _state_data(state: CanaryState) -> dict[str, Any]:
+    """The facts for machines."""
+    return {
+        "leases": [codec.to_data(lease) for lease in state.leases],
+        "holds": [codec.to_data(row.hold) for row in state.holds],
+        "fires": [codec.to_data(fire) for fire in state.fires],
+        "alerts": dict(state.alerts),
+        "given_up": [
+            {"id": it.id, "canary": it.canary, "target": it.target, "kind": it.kind, "last_error": it.last_error}
+            for it in state.dead
+        ],
+    }
+
+
+def timeline(fires: Sequence[Fire]) -> Timeline:
+    """The fires over time, a lane for each canary."""
+    moments = [fire.scheduled_for for fire in fires]
+    first, last = min(moments), max(moments)
+    span = max(last - first, timedelta(hours=1))
+
+    def place(moment: datetime) -> float:
+        return round(LEFT + WIDTH * ((moment - first) / span), 1)
+
+    lanes: dict[str, list[Mark]] = {}
+    for fire in fires:
+        advice = fire.advice
+        said = f"{fire.canary}, {fire.scheduled_for:%Y-%m-%d %H:%M} UTC: {advice or fire.state}"
+        lanes.setdefault(fire.canary, []).append(
+            Mark(
+                x=place(fire.scheduled_for),
+                tone=TONES[advice] if advice else "NOT_REQUIRED",
+                glyph=GLYPHS[advice] if advice else "–",
+                title=said,
+            )
+        )
+    steps = [first + span * (step / TICKS) for step in range(TICKS + 1)]
+    form = "%Y-%m-%d" if span > timedelta(days=3) else "%m-%d %H:%M"
+    return Timeline(
+        caption="Fires over time (UTC)",
+        lanes=tuple((name, tuple(marks)) for name, marks in sorted(lanes.items())[:LANES]),
+        ticks=tuple((place(moment), moment.strftime(form)) for moment in steps),
+    )

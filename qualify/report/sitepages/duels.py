@@ -1,0 +1,272 @@
+"""Duels: their list, and one of them cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from qualify.facts.duel import DUEL_VERDICTS, Duel, DuelCell, DuelVerdict, Ratio
+from qualify.facts.overview import DuelHead
+from qualify.facts.run import Verdict
+from qualify.facts.stack import Stack
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.drawings.intervals import Interval, intervals
+from qualify.report.duel_text import WORDS as WAYS
+from qualify.report.duel_text import null_line, to_data
+from qualify.report.figures import counted
+from qualify.report.performance import interval_words
+from qualify.report.sitepages.parts import PageLink, PagePart, PartsPage, address, case_address
+from qualify.report.sitepages.runs import RunRow, runs_table
+
+WORDS: Mapping[DuelVerdict, tuple[str, Verdict]] = {
+    "SLOWER": ("▲ slower", "FAIL"),
+    "INCONCLUSIVE": ("– no valid time", "INCONCLUSIVE"),
+    "AMBIGUOUS": ("? undecided", "INCONCLUSIVE"),
+    "FASTER": ("▼ faster", "PASS"),
+    "SAME": ("= the same", "PASS"),
+}
+"""glyph and word for a verdict on B, and the verdict whose colour they have"""
+MEANING: Mapping[DuelVerdict, str] = {
+    "SLOWER": ", and new processes confirmed it",
+    "INCONCLUSIVE": ", each with its reason below",
+    "AMBIGUOUS": ": neither a change nor its absence is shown",
+    "FASTER": "",
+    "SAME": ": a change that counts is ruled out",
+}
+"""what is said of the cells of a verdict"""
+HOW = (
+    "A and B took turns on one card, on the same inputs, in pairs of fresh processes. B is slower where the whole 95 % "
+    "interval lies above the smallest change that counts, and new processes confirmed it."
+)
+
+
+def worst(counts: Mapping[DuelVerdict, int]) -> DuelVerdict | None:
+    """The verdict that a reader must see first; None where there is no cell."""
+    return next((it for it in DUEL_VERDICTS if counts.get(it)), None)
+
+
+def _said(head: DuelHead) -> str:
+    found = worst(head.counts)
+    if head.null:
+        return "– a side against itself"
+    return WORDS[found][0] if found else "– no cell"
+
+
+def _tone(head: DuelHead) -> str:
+    found = worst(head.counts)
+    return WORDS[found][1] if found and not head.null else "NOT_REQUIRED"
+
+
+def _cells(counts: Mapping[DuelVerdict, int]) -> str:
+    """How many cells are what, the worst first."""
+    return ", ".join(f"{counts[it]} {WORDS[it][0].partition(' ')[2]}" for it in DUEL_VERDICTS if counts.get(it))
+
+
+HEADS: tuple[Column[DuelHead], ...] = (
+    Column(key="worst", title="B is", cell=_said, tone=_tone),
+    Column(key="duel", title="Duel", cell=lambda it: it.id, code=True, page=lambda it: address("duels", it.id)),
+    Column(key="began", title="Began (UTC)", cell=lambda it: f"{it.started_at:%Y-%m-%d %H:%M}"),
+    Column(key="a", title="A", cell=lambda it: it.a),
+    Column(key="b", title="B", cell=lambda it: it.b),
+    Column(key="matrix", title="Matrix", cell=lambda it: it.matrix, page=lambda it: address("runs", matrix=it.matrix)),
+    Column(key="device", title="Device", cell=lambda it: it.device),
+    Column(key="cells", title="Cells", cell=lambda it: _cells(it.counts), sentence=True),
+    Column(key="complete", title="Decided", cell=lambda it: "all" if it.complete else "not all"),
+)
+
+
+def _table(duels: Sequence[DuelHead], caption: str) -> AnyTable:
+    return Table(caption=caption, columns=HEADS, rows=tuple(duels))
+
+
+def duels_page(duels: Sequence[DuelHead]) -> PartsPage:
+    """The newest duels."""
+    part = PagePart(
+        key="duels",
+        heading="Duels",
+        count=str(len(duels) or "none"),
+        notes=(f"{HOW} The newest duel that counts for a run judges its budgets of time.",),
+        table=_table(duels, "Duels, the newest first"),
+        empty="No duel is stored here. Make one: qualify duel A B MATRIX",
+    )
+    return PartsPage(title="Duels", here="/duels", twin="/duels.json", csv="/duels.csv", parts=(part,))
+
+
+def newest_duels(duels: Sequence[DuelHead]) -> PagePart:
+    """The newest duels for the first page."""
+    links = (PageLink(text="All duels", href="/duels"),)
+    return PagePart(key="duels", heading="Newest duels", table=_table(duels, "The newest duels"), links=links)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:+.1f} %"
+
+
+def _change(cell: DuelCell) -> str:
+    return _percent(cell.ratio.change if cell.ratio else None)
+
+
+def _interval(cell: DuelCell) -> str:
+    ratio = cell.ratio
+    return "–" if ratio is None else f"{_percent(ratio.low)} to {_percent(ratio.high)}"
+
+
+VERDICT: Column[DuelCell] = Column(
+    key="verdict", title="B is", cell=lambda cell: WORDS[cell.verdict][0], tone=lambda cell: WORDS[cell.verdict][1]
+)
+TIMES: tuple[Column[DuelCell], ...] = (
+    Column(key="phase", title="Phase", cell=lambda cell: cell.phase),
+    Column(
+        key="change", title="Change", number=True, cell=lambda cell: _percent(cell.ratio.change if cell.ratio else None)
+    ),
+    Column(key="interval", title="95 % interval", number=True, cell=_interval),
+    Column(key="a_us", title="Time of A", unit="us", cell=lambda cell: cell.ratio.a_us if cell.ratio else None),
+    Column(key="b_us", title="Time of B", unit="us", cell=lambda cell: cell.ratio.b_us if cell.ratio else None),
+    Column(key="pairs", title="Pairs", number=True, cell=lambda cell: cell.ratio.pairs if cell.ratio else 0),
+    Column(
+        key="detectable",
+        title="Would be found from",
+        number=True,
+        cell=lambda cell: f"{100 * cell.ratio.detectable:.1f} %" if cell.ratio else "–",
+    ),
+    Column(key="way", title="Timed as", cell=lambda cell: WAYS[cell.way] if cell.way else "not timed"),
+    Column(key="thrown_away", title="Thrown away", number=True, cell=lambda cell: cell.thrown_away),
+    Column(key="reason", title="Why it is undecided", sentence=True, cell=lambda cell: cell.reason),
+)
+
+
+def duel_page(duel: Duel, runs: Sequence[RunRow], linked: Collection[str], *, sealed: bool) -> PartsPage:
+    """One duel.
+
+    Args:
+        runs: the newest of its matrix on B's stack.
+        linked: cases of B that have a page.
+        sealed: whether a key vouches for its times.
+    """
+    at = address("duels", duel.id)
+    parts = (
+        _verdict(duel, sealed=sealed),
+        _cells_part(duel, linked),
+        _fitness(duel),
+        _stacks(duel),
+        PagePart(
+            key="runs",
+            heading="Runs of B",
+            table=runs_table(runs, f"The newest runs of {duel.matrix} on B's stack"),
+            empty=f"No run of {duel.matrix} on B's stack is stored here.",
+        ),
+    )
+    return PartsPage(
+        title=f"Duel: {duel.b} against {duel.a}",
+        summary=f"{duel.matrix} on {duel.device}, {duel.started_at:%Y-%m-%d %H:%M} UTC, {duel.wall_s:.0f} s",
+        here="/duels",
+        twin=f"{at}.json",
+        csv=f"{at}.csv",
+        parts=parts,
+        more={"duel": {name: value for name, value in to_data(duel).items() if name != "samples"}, "sealed": sealed},
+    )
+
+
+def _verdict(duel: Duel, *, sealed: bool) -> PagePart:
+    """How many cells are what, in words."""
+    counts = duel.counts()
+    found = tuple(
+        (WORDS[it][0], f"{counts[it]} of {counted(len(duel.cells), 'cell')}{MEANING[it]}")
+        for it in DUEL_VERDICTS
+        if counts[it]
+    )
+    notes = [null_line(duel)] if duel.null else []
+    notes += [f"B was made to spin in {counted(len(duel.planted), 'cell')}."] if duel.planted else []
+    notes += [] if duel.complete else ["Not every cell was decided. Give the duel more time: --deadline, --most-pairs."]
+    terms = (
+        *found,
+        ("A", duel.a),
+        ("B", duel.b),
+        ("Duel", duel.id),
+        ("Selected", duel.select or "every cell of the matrix"),
+        ("Sealed", "yes" if sealed else "no: nobody signed these times"),
+    )
+    return PagePart(key="verdict", heading="Is B slower?", notes=tuple(notes), terms=terms)
+
+
+def _worst_first(cell: DuelCell) -> tuple[int, float]:
+    return DUEL_VERDICTS.index(cell.verdict), -cell.ratio.change if cell.ratio else 0.0
+
+
+def _cells_part(duel: Duel, linked: Collection[str]) -> PagePart:
+    """Every cell, drawn and as a table."""
+    rows = sorted(duel.cells, key=_worst_first)
+    spans = [_row_of(cell, cell.ratio) for cell in rows if cell.ratio]
+    drawing = intervals("Change of each cell, B against A", spans, ())
+    return PagePart(
+        key="cells",
+        heading="Cells",
+        count=str(len(rows)),
+        notes=(HOW,),
+        drawings=(drawing,) if drawing else (),
+        table=_cells_table(rows, linked),
+        empty="No cell of the matrix was selected.",
+    )
+
+
+def _row_of(cell: DuelCell, ratio: Ratio) -> Interval:
+    words, verdict = WORDS[cell.verdict]
+    return Interval(
+        name=cell.name,
+        verdict=verdict,
+        change=ratio.change,
+        low=ratio.low,
+        high=ratio.high,
+        title=f"{cell.name}: {words}, {interval_words(ratio.change, ratio.low, ratio.high)}",
+    )
+
+
+def _cells_table(rows: Sequence[DuelCell], linked: Collection[str]) -> AnyTable:
+    name: Column[DuelCell] = Column(
+        key="cell",
+        title="Cell",
+        cell=lambda cell: cell.name,
+        code=True,
+        page=lambda cell: case_address(cell.b) if cell.b in linked else "",
+    )
+    return Table(caption="B against A, the worst cell first", columns=(VERDICT, name, *TIMES), rows=tuple(rows))
+
+
+def _fitness(duel: Duel) -> PagePart:
+    """What disturbed the card, and what stands beside single cells."""
+    lost = sum(cell.thrown_away for cell in duel.cells)
+    told = f"{counted(lost, 'group')} of four blocks do not count, because the card was throttled or in use."
+    notes: dict[str, list[str]] = {}
+    for cell in duel.cells:
+        for note in cell.notes:
+            notes.setdefault(note, []).append(cell.name)
+    return PagePart(
+        key="fitness",
+        heading="Was the card fit?",
+        notes=(told if lost else "Nothing disturbed the card while it was timed.",),
+        terms=tuple((note, f"{counted(len(names), 'cell')}, first {names[0]}") for note, names in notes.items()),
+    )
+
+
+def _stacks(duel: Duel) -> PagePart:
+    """What differs between the sides."""
+    a, b = _versions(duel.stack_a), _versions(duel.stack_b)
+    changed = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    columns: tuple[Column[str], ...] = (
+        Column(key="component", title="Component", cell=lambda name: name, code=True),
+        Column(key="a", title="A", cell=lambda name: a.get(name, "absent")),
+        Column(key="b", title="B", cell=lambda name: b.get(name, "absent")),
+    )
+    return PagePart(
+        key="stacks",
+        heading="What differs",
+        table=Table(caption="Components of the two stacks", columns=columns, rows=tuple(changed)),
+        empty="Both sides have the same stack.",
+        links=tuple(
+            PageLink(text=f"stack of {side} {stack.fingerprint[:12]}", href=address("stacks", stack.fingerprint))
+            for side, stack in (("A", duel.stack_a), ("B", duel.stack_b))
+        ),
+    )
+
+
+def _versions(stack: Stack) -> dict[str, str]:
+    return {part.name: part.version for part in stack.components if part.kind != "binary"}

@@ -1,0 +1,243 @@
+"""What needs attention now: the first page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+
+from qualify.facts.canary import Alert, Lease
+from qualify.facts.overview import DuelHead
+from qualify.facts.run import Verdict
+from qualify.judge.summary import Summary
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
+from qualify.report.sitepages.canaries import HoldRow
+from qualify.report.sitepages.duels import newest_duels
+from qualify.report.sitepages.models import Newest, waiver_rows
+from qualify.report.sitepages.parts import PagePart, PartsPage, address, run_address, tone_of, verdict_words
+from qualify.report.sitepages.runs import trend
+
+SOON = timedelta(days=14)
+"""before its last day a waiver is announced"""
+OLD = timedelta(days=7)
+"""after which the newest run of a matrix is called old"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Item:
+    """One thing that somebody should look at."""
+
+    verdict: Verdict
+    """whose colour and glyph it has"""
+    what: str
+    subject: str
+    detail: str
+    href: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class State:
+    """A matrix on a device model."""
+
+    newest: Newest
+    before: tuple[Summary | None, ...]
+    """of the newest runs, the newest first"""
+    signed: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceState:
+    """What the canary service says."""
+
+    holds: Sequence[HoldRow]
+    """open ones"""
+    dead: Sequence[Alert]
+    leases: Sequence[Lease]
+    overdue: Mapping[str, datetime]
+    """canaries whose moment passed without a fire that ended"""
+
+
+ITEMS: tuple[Column[Item], ...] = (
+    Column(
+        key="what",
+        title="What",
+        cell=lambda it: f"{verdict_words(it.verdict).partition(' ')[0]} {it.what}",
+        tone=lambda it: it.verdict,
+    ),
+    Column(key="subject", title="Where", cell=lambda it: it.subject, page=lambda it: it.href),
+    Column(key="detail", title="Detail", cell=lambda it: it.detail, sentence=True),
+)
+STATES: tuple[Column[State], ...] = (
+    Column(
+        key="verdict",
+        title="Verdict",
+        cell=lambda it: verdict_words(it.newest.summary.shown if it.newest.summary else None),
+        tone=lambda it: tone_of(it.newest.summary.shown if it.newest.summary else None),
+    ),
+    Column(
+        key="matrix",
+        title="Matrix",
+        cell=lambda it: it.newest.head.matrix,
+        page=lambda it: address("runs", matrix=it.newest.head.matrix),
+    ),
+    Column(key="device", title="Device", cell=lambda it: it.newest.head.variant),
+    Column(key="trend", title="Trend (newest right)", cell=lambda it: trend(it.before)),
+    Column(
+        key="proven",
+        title="Shapes proven",
+        cell=lambda it: f"{it.newest.summary.proven} of {it.newest.summary.shapes}" if it.newest.summary else "",
+    ),
+    Column(
+        key="run",
+        title="Newest run",
+        cell=lambda it: it.newest.head.id,
+        code=True,
+        page=lambda it: run_address(it.newest.head.id),
+    ),
+    Column(key="began", title="Began (UTC)", cell=lambda it: f"{it.newest.head.started_at:%Y-%m-%d %H:%M}"),
+    Column(
+        key="signed",
+        title="Signed",
+        cell=lambda it: it.signed or "nobody",
+        page=lambda it: f"{run_address(it.newest.head.id)}/decision",
+    ),
+)
+
+
+def home_page(
+    states: Sequence[State],
+    service: ServiceState,
+    now: datetime,
+    counts: Mapping[str, int],
+    duels: Sequence[DuelHead] = (),
+) -> PartsPage:
+    """What needs attention, how each matrix stands on each device model, and the newest duels."""
+    items = (*_of_runs(states, now), *_of_service(service), *_of_waivers(states, now.date()))
+    attention: AnyTable = Table(
+        caption="What needs attention, the worst first", columns=ITEMS, rows=_worst_first(items)
+    )
+    standing: AnyTable = Table(
+        caption="The newest completed run of each matrix on each device model", columns=STATES, rows=tuple(states)
+    )
+    late = sum(it.newest.summary is None for it in states)
+    return PartsPage(
+        title="What needs attention",
+        summary=f"{counted(len(items), 'thing needs', 'things need')} attention; {counts['runs']:,} runs are stored.",
+        here="/",
+        twin="/home.json",
+        csv="/home.csv",
+        notes=(f"{counted(late, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment.",)
+        if late
+        else (),
+        parts=(
+            PagePart(
+                key="attention", heading="Now", count=str(len(items)), table=attention, empty="Nothing needs attention."
+            ),
+            PagePart(
+                key="states",
+                heading="How it stands",
+                table=standing,
+                empty="No completed run is stored here. Make one: qualify run MATRIX",
+            ),
+            *([newest_duels(duels)] if duels else []),
+        ),
+    )
+
+
+def _worst_first(items: Sequence[Item]) -> tuple[Item, ...]:
+    order: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED", "NOT_REQUIRED", "PASS")
+    return tuple(sorted(items, key=lambda it: order.index(it.verdict)))
+
+
+def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
+    found = []
+    for state in states:
+        head, summary, details = state.newest.head, state.newest.summary, state.newest.details
+        where = f"{head.matrix} on {head.variant}"
+        if summary and summary.verdict in ("FAIL", "INCONCLUSIVE"):
+            groups = details.troubles if details else ()
+            said = "; ".join(
+                f"{it.kernel} · {it.check} · {it.phase}: {counted(len(it.cases), 'case')}" for it in groups[:3]
+            )
+            more = f"; and {len(groups) - 3} more groups" if len(groups) > 3 else ""
+            words = "is not qualified" if summary.verdict == "FAIL" else "has no verdict"
+            counted_proven = f"{summary.proven} of {summary.shapes} production shapes have a proven path"
+            found.append(
+                Item(
+                    verdict=summary.verdict,
+                    what=f"newest run {words}",
+                    subject=where,
+                    detail=f"{counted_proven}; {said}{more}" if said else counted_proven,
+                    href=run_address(head.id),
+                )
+            )
+        if now - head.started_at > OLD:
+            days = f"the newest run began {(now - head.started_at).days} days ago"
+            found.append(
+                Item(verdict="INCONCLUSIVE", what="old evidence", subject=where, detail=days, href=run_address(head.id))
+            )
+    return found
+
+
+def _of_service(service: ServiceState) -> list[Item]:
+    found = [
+        Item(
+            verdict="INCONCLUSIVE" if row.seen else "FAIL",
+            what="acknowledged hold" if row.seen else "hold",
+            subject=f"{row.hold.canary} on {row.hold.node}",
+            detail=row.hold.reason,
+            href=f"/holds/{row.hold.id}",
+        )
+        for row in service.holds
+    ]
+    found += [
+        Item(
+            verdict="FAIL",
+            what="alert that nobody got",
+            subject=alert.canary,
+            detail=f"{alert.target}: {alert.last_error}",
+            href=address("canaries", alert.canary),
+        )
+        for alert in service.dead
+    ]
+    found += [
+        Item(
+            verdict="FAIL",
+            what="overdue canary",
+            subject=name,
+            detail=f"due since {at:%Y-%m-%d %H:%M} UTC",
+            href=address("canaries", name),
+        )
+        for name, at in service.overdue.items()
+    ]
+    found += [
+        Item(
+            verdict="INCONCLUSIVE",
+            what="trouble of the canary service",
+            subject=lease.holder,
+            detail=lease.trouble,
+            href="/canaries",
+        )
+        for lease in service.leases
+        if lease.trouble
+    ]
+    return found
+
+
+def _of_waivers(states: Sequence[State], today: date) -> list[Item]:
+    found = []
+    for row in waiver_rows([it.newest for it in states], today):
+        left, waiver = row.use.waiver.expires - today, row.use.waiver
+        if row.use.state == "passing":
+            said, verdict = "passes again: remove it", "WAIVED"
+        elif left <= SOON:
+            said = f"ended on {waiver.expires}" if left.days < 0 else f"ends on {waiver.expires}, in {left.days} days"
+            verdict = "FAIL" if left.days < 0 else "WAIVED"
+        else:
+            continue
+        words: Verdict = "FAIL" if verdict == "FAIL" else "WAIVED"
+        found.append(
+            Item(verdict=words, what="waiver", subject=f"{waiver.id} ({waiver.owner})", detail=said, href="/waivers")
+        )
+    return found

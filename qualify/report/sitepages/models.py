@@ -1,0 +1,339 @@
+"""Models, kernels, findings and waivers, as the newest run of each matrix on each device model has them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from qualify.facts.overview import RunHead
+from qualify.facts.run import VERDICTS, Verdict
+from qualify.facts.waiver import WaiverUse
+from qualify.judge.summary import Details, Share, Summary, TroubleGroup
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
+from qualify.report.sitepages.parts import (
+    PageLink,
+    PagePart,
+    PartsPage,
+    address,
+    case_address,
+    run_address,
+    verdict_words,
+)
+from qualify.report.views import SEVERITY
+from qualify.report.waivers import WORDS as WAIVER_WORDS
+
+CASES = 100
+"""case ids that a page of a kernel or a model lists"""
+WAIVER_TONES = {"used": "WAIVED", "passing": "INCONCLUSIVE", "unused": "INCONCLUSIVE", "expired": "FAIL"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Newest:
+    """The newest completed run of a matrix on a device model, and what went wrong where in it."""
+
+    head: RunHead
+    summary: Summary | None
+    details: Details | None
+    """None = it is being judged"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShareRow:
+    """How a model did on a kernel in one phase of a run."""
+
+    head: RunHead
+    share: Share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TroubleRow:
+    """A group of failures of a run."""
+
+    head: RunHead
+    trouble: TroubleGroup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaiverRow:
+    """A waiver in the verdict on a run."""
+
+    head: RunHead
+    use: WaiverUse
+    today: date
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NameRow:
+    """A model or a kernel in a list."""
+
+    name: str
+    kind: str
+    """``models`` or ``kernels``"""
+    verdicts: Mapping[Verdict, int]
+    runs: int
+    note: str = ""
+
+    @property
+    def worst(self) -> Verdict | None:
+        """The verdict that a reader must see first; None where no run has it."""
+        return next((name for name in SEVERITY if self.verdicts.get(name)), None)
+
+
+def _pending(newest: Sequence[Newest]) -> tuple[str, ...]:
+    late = [it.head.id for it in newest if it.details is None]
+    return (f"{counted(len(late), 'run is', 'runs are')} being judged; reload the page in a moment.",) if late else ()
+
+
+def _shares(newest: Sequence[Newest]) -> list[ShareRow]:
+    return [ShareRow(head=it.head, share=share) for it in newest if it.details for share in it.details.shares]
+
+
+def trouble_rows(newest: Sequence[Newest]) -> list[TroubleRow]:
+    """What went wrong in the newest runs, the worst first."""
+    rows = [TroubleRow(head=it.head, trouble=found) for it in newest if it.details for found in it.details.troubles]
+    return sorted(rows, key=lambda row: (SEVERITY.index(row.trouble.verdict), -len(row.trouble.cases)))
+
+
+def waiver_rows(newest: Sequence[Newest], today: date) -> list[WaiverRow]:
+    """The waivers of the newest runs, the one that ends first first."""
+    rows = [WaiverRow(head=it.head, use=use, today=today) for it in newest if it.details for use in it.details.waivers]
+    return sorted(rows, key=lambda row: row.use.waiver.expires)
+
+
+def _by_name(shares: Sequence[ShareRow], kind: str) -> dict[str, list[ShareRow]]:
+    found: dict[str, list[ShareRow]] = {}
+    for row in shares:
+        found.setdefault(row.share.model if kind == "models" else row.share.kernel, []).append(row)
+    return found
+
+
+def _count(rows: Sequence[ShareRow]) -> Counter[Verdict]:
+    counts: Counter[Verdict] = Counter()
+    for row in rows:
+        counts.update(row.share.verdicts)
+    return counts
+
+
+def _verdict_columns(counts_of: Callable[[Any], Mapping[Verdict, int]]) -> tuple[Column[Any], ...]:
+    def column(name: Verdict) -> Column[Any]:
+        title = name.replace("_", " ").capitalize()
+        return Column(key=name.lower(), title=title, cell=lambda row: counts_of(row).get(name, 0), number=True)
+
+    return tuple(map(column, VERDICTS))
+
+
+def _where(key: str = "run") -> tuple[Column[Any], ...]:
+    return (
+        Column(key="matrix", title="Matrix", cell=lambda row: row.head.matrix),
+        Column(key="device", title="Device", cell=lambda row: row.head.variant),
+        Column(
+            key=key, title="Run", cell=lambda row: row.head.id, code=True, page=lambda row: run_address(row.head.id)
+        ),
+    )
+
+
+NAMES: tuple[Column[NameRow], ...] = (
+    Column(
+        key="worst",
+        title="Worst",
+        cell=lambda row: verdict_words(row.worst) if row.worst else "– no run",
+        tone=lambda row: row.worst or "NOT_REQUIRED",
+    ),
+    Column(key="name", title="Name", cell=lambda row: row.name, page=lambda row: address(row.kind, row.name)),
+    *_verdict_columns(lambda row: row.verdicts),
+    Column(key="runs", title="Runs", cell=lambda row: row.runs, number=True),
+    Column(key="note", title="What it is", cell=lambda row: row.note, sentence=True),
+)
+SHARES: tuple[Column[ShareRow], ...] = (
+    Column(
+        key="model",
+        title="Model",
+        cell=lambda row: row.share.model,
+        page=lambda row: address("models", row.share.model),
+    ),
+    Column(
+        key="kernel",
+        title="Kernel",
+        cell=lambda row: row.share.kernel,
+        page=lambda row: address("kernels", row.share.kernel),
+    ),
+    Column(key="phase", title="Phase", cell=lambda row: row.share.phase),
+    *_verdict_columns(lambda row: row.share.verdicts),
+    *_where(),
+)
+TROUBLES: tuple[Column[TroubleRow], ...] = (
+    Column(
+        key="verdict",
+        title="Verdict",
+        cell=lambda row: verdict_words(row.trouble.verdict),
+        tone=lambda row: row.trouble.verdict,
+    ),
+    Column(
+        key="kernel",
+        title="Kernel",
+        cell=lambda row: row.trouble.kernel,
+        page=lambda row: address("kernels", row.trouble.kernel),
+    ),
+    Column(key="check", title="Check", cell=lambda row: row.trouble.check),
+    Column(key="phase", title="Phase", cell=lambda row: row.trouble.phase),
+    Column(key="count", title="Cases", cell=lambda row: len(row.trouble.cases), number=True),
+    Column(key="models", title="Models", cell=lambda row: ", ".join(row.trouble.models), sentence=True),
+    Column(key="reason", title="What was found first", cell=lambda row: row.trouble.reason, sentence=True),
+    Column(
+        key="case",
+        title="First case",
+        cell=lambda row: row.trouble.cases[0],
+        code=True,
+        page=lambda row: case_address(row.trouble.cases[0]),
+    ),
+    *_where(),
+)
+WAIVERS: tuple[Column[WaiverRow], ...] = (
+    Column(
+        key="state",
+        title="State",
+        cell=lambda row: " ".join(WAIVER_WORDS[row.use.state]),
+        tone=lambda row: WAIVER_TONES.get(row.use.state, "NOT_REQUIRED"),
+    ),
+    Column(key="id", title="Waiver", cell=lambda row: row.use.waiver.id, code=True),
+    Column(key="owner", title="Owner", cell=lambda row: row.use.waiver.owner),
+    Column(key="expires", title="Last day", cell=lambda row: row.use.waiver.expires.isoformat()),
+    Column(key="days", title="Days left", cell=lambda row: (row.use.waiver.expires - row.today).days, number=True),
+    Column(key="checks", title="Checks", sentence=True, cell=lambda row: ", ".join(row.use.waiver.checks)),
+    Column(key="select", title="Cases", code=True, cell=lambda row: row.use.waiver.select),
+    Column(key="waived", title="Waived", cell=lambda row: len(row.use.waived), number=True),
+    Column(key="reason", title="Reason", sentence=True, cell=lambda row: row.use.waiver.reason),
+    Column(key="link", title="Tracked in", sentence=True, cell=lambda row: row.use.waiver.link),
+    *_where(),
+)
+
+
+def troubles_table(rows: Sequence[TroubleRow], caption: str) -> AnyTable:
+    """Groups of failures as a table."""
+    return Table(caption=caption, columns=TROUBLES, rows=tuple(rows))
+
+
+def findings_page(newest: Sequence[Newest]) -> PartsPage:
+    """What is wrong now, over all matrices and devices."""
+    rows = trouble_rows(newest)
+    part = PagePart(
+        key="findings",
+        heading="What is wrong now",
+        count=counted(len(rows), "group"),
+        table=troubles_table(rows, "Failures of the newest runs by kernel, check and phase"),
+        empty="Nothing is wrong in the newest run of any matrix.",
+    )
+    return _page("Findings", "/findings", newest, part)
+
+
+def waivers_page(newest: Sequence[Newest], today: date) -> PartsPage:
+    """The waivers that verdicts on the newest runs rely on."""
+    table = Table(
+        caption="Accepted failures, with owner and last day", columns=WAIVERS, rows=tuple(waiver_rows(newest, today))
+    )
+    part = PagePart(key="waivers", heading="Waivers", table=table, empty="The newest runs use no waiver.")
+    return _page("Waivers", "/waivers", newest, part)
+
+
+def names_page(kind: str, newest: Sequence[Newest], notes: Mapping[str, str]) -> PartsPage:
+    """All models, or all kernels.
+
+    Args:
+        kind: ``models`` or ``kernels``.
+        notes: what is said of each; a name that no run has is listed too.
+    """
+    found = _by_name(_shares(newest), kind)
+    rows = [
+        NameRow(
+            name=name,
+            kind=kind,
+            verdicts=_count(found.get(name, ())),
+            runs=len({row.head.id for row in found.get(name, ())}),
+            note=notes.get(name, ""),
+        )
+        for name in sorted({*found, *notes})
+    ]
+    rows.sort(key=lambda row: SEVERITY.index(row.worst) if row.worst else len(SEVERITY))
+    table = Table(caption=f"{kind.capitalize()}, by their cases in the newest runs", columns=NAMES, rows=tuple(rows))
+    return _page(
+        kind.capitalize(),
+        f"/{kind}",
+        newest,
+        PagePart(key=kind, heading=kind.capitalize(), table=table, empty="No completed run is stored."),
+    )
+
+
+def model_page(model: str, newest: Sequence[Newest]) -> PartsPage | None:
+    """One model; None where no newest run has it."""
+    with_it = [it for it in newest if it.details and model in it.details.shapes]
+    shares = [row for row in _shares(newest) if row.share.model == model]
+    if not shares:
+        return None
+    proven = tuple(
+        (
+            f"{it.head.matrix} on {it.head.variant}",
+            "{} of {} production shapes have a proven path".format(*it.details.shapes[model]),
+        )
+        for it in with_it
+        if it.details
+    )
+    parts = (
+        PagePart(
+            key="shapes",
+            heading="Proven paths",
+            terms=proven,
+            links=tuple(PageLink(text=f"report of {it.head.matrix}", href=run_address(it.head.id)) for it in with_it),
+        ),
+        _wrong(
+            [row for row in trouble_rows(newest) if model in row.trouble.models],
+            lambda case: case.startswith(f"{model}/"),
+        ),
+        _measured(shares, f"Cases of {model} by kernel and phase"),
+    )
+    return _page(f"Model {model}", address("models", model), newest, *parts, here="/models")
+
+
+def kernel_page(kernel: str, claims: Sequence[tuple[str, str]], newest: Sequence[Newest]) -> PartsPage | None:
+    """One kernel: what its card claims, what was measured, what was found; None where neither card nor run has it."""
+    shares = [row for row in _shares(newest) if row.share.kernel == kernel]
+    if not shares and not claims:
+        return None
+    parts = (
+        PagePart(
+            key="claimed",
+            heading="Claimed",
+            count="by its card",
+            terms=tuple(claims),
+            notes=() if claims else ("This server has no card of this kernel.",),
+        ),
+        _wrong([row for row in trouble_rows(newest) if row.trouble.kernel == kernel], lambda _: True),
+        _measured(shares, f"Cases of {kernel} by model and phase"),
+    )
+    return _page(f"Kernel {kernel}", address("kernels", kernel), newest, *parts, here="/kernels")
+
+
+def _measured(shares: Sequence[ShareRow], caption: str) -> PagePart:
+    table = Table(caption=caption, columns=SHARES, rows=tuple(shares))
+    return PagePart(key="measured", heading="Measured", table=table, empty="No newest run has such a case.")
+
+
+def _wrong(rows: Sequence[TroubleRow], mine: Any) -> PagePart:
+    ids = dict.fromkeys(case for row in rows for case in row.trouble.cases if mine(case))
+    return PagePart(
+        key="findings",
+        heading="Findings",
+        count=counted(len(rows), "group"),
+        table=troubles_table(rows, "What went wrong in the newest runs"),
+        empty="Nothing went wrong in the newest runs.",
+        links=tuple(PageLink(text=case, href=case_address(case)) for case in list(ids)[:CASES]),
+    )
+
+
+def _page(title: str, at: str, newest: Sequence[Newest], *parts: PagePart, here: str = "") -> PartsPage:
+    return PartsPage(
+        title=title, here=here or at, twin=f"{at}.json", csv=f"{at}.csv", parts=parts, notes=_pending(newest)
+    )

@@ -1,0 +1,190 @@
+"""What pages of the site are made of. A page is a list of parts; its JSON and its CSV come from the same tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+from qualify.facts import codec
+from qualify.facts.run import Verdict
+from qualify.report.columns import AnyTable
+from qualify.report.drawings.svg import Drawing
+from qualify.report.page import SITE_STYLES, render_page
+from qualify.report.site import SitePage
+from qualify.report.views import WORDS
+from qualify.text import visible
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""how a cell begins that a spreadsheet would compute"""
+FieldKind = Literal["text", "textarea", "hidden", "select", "search", "password"]
+PENDING = "· being judged"
+"""a verdict that is not at hand yet"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormField:
+    """One thing that a form asks for."""
+
+    name: str
+    label: str = ""
+    kind: FieldKind = "text"
+    value: str = ""
+    options: tuple[str, ...] = ()
+    """of a select"""
+    required: bool = True
+    longest: int = 200
+    """characters"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """What a person can do."""
+
+    title: str
+    action: str
+    button: str
+    fields: tuple[FormField, ...]
+    method: Literal["get", "post"] = "post"
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """One point of a timeline."""
+
+    x: float
+    tone: str
+    """name of a verdict whose colour it has"""
+    glyph: str
+    title: str
+    """what it says when it is pointed at"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """What happened when, one lane for each subject; the table below it says the same in words."""
+
+    caption: str
+    lanes: tuple[tuple[str, tuple[Mark, ...]], ...]
+    ticks: tuple[tuple[float, str], ...]
+    """place and words of the time axis"""
+
+    @property
+    def height(self) -> int:
+        """In units of the picture."""
+        return 28 * len(self.lanes) + 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageLink:
+    """Where a part leads."""
+
+    text: str
+    href: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PagePart:
+    """One section of a page; what is empty is left out."""
+
+    key: str
+    """its name in JSON, and its fragment"""
+    heading: str
+    count: str = ""
+    """said beside the heading"""
+    notes: tuple[str, ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()
+    table: AnyTable | None = None
+    empty: str = ""
+    """said where the table has no row"""
+    timeline: Timeline | None = None
+    drawings: tuple[Drawing, ...] = ()
+    """pictures of what the table says"""
+    forms: tuple[Form, ...] = ()
+    links: tuple[PageLink, ...] = ()
+
+    def data(self) -> Any:
+        """The part for JSON."""
+        if self.table is not None:
+            return self.table.data()
+        return dict(self.terms) if self.terms else list(self.notes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartsPage(SitePage):
+    """A page of parts."""
+
+    parts: tuple[PagePart, ...]
+    notes: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """what its JSON has beside the parts"""
+
+    @property
+    def table(self) -> AnyTable | None:
+        """The table that its CSV holds."""
+        return next((part.table for part in self.parts if part.table is not None), None)
+
+
+def render_parts(page: SitePage, template: str = "parts.html") -> str:
+    """The page as HTML."""
+    return render_page(template, page, SITE_STYLES, page)
+
+
+def parts_json(kind: str, page: PartsPage) -> str:
+    """The page as JSON, versioned by ``schema``."""
+    data = {part.key: part.data() for part in page.parts if part.table is not None or part.terms}
+    return codec.to_json({"schema": f"qualify.{kind}/1", **data, **page.more})
+
+
+def parts_csv(page: PartsPage) -> str:
+    """The first table as CSV. A cell that a spreadsheet would compute begins with an apostrophe."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\r\n")
+    if page.table is not None:
+        writer.writerow([column.key for column in page.table.columns])
+        for row in page.table.data():
+            writer.writerow([_cell(value) for value in row.values()])
+    return file.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = visible(value)
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def verdict_words(verdict: Verdict | None) -> str:
+    """Glyph and word; of a verdict that is not at hand, that it is being worked out."""
+    return " ".join(WORDS[verdict]) if verdict else PENDING
+
+
+def tone_of(verdict: Verdict | None) -> str:
+    """The style of a verdict."""
+    return verdict or "NOT_REQUIRED"
+
+
+def run_address(run_id: str) -> str:
+    """The report of a run."""
+    return f"/runs/{quote(run_id, safe='')}"
+
+
+def case_address(case_id: str) -> str:
+    """A case with its history. Slashes stay: a case's id is a path."""
+    return f"/cases/{quote(case_id)}"
+
+
+def address(*parts: str, **query: object) -> str:
+    """An address of parts and a query; what is empty in the query is left out."""
+    given = {key: value for key, value in query.items() if value not in ("", None)}
+    path = "/" + "/".join(quote(part, safe="") for part in parts)
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def linked(make: Callable[[str], str], name: str) -> str:
+    """An address of something that may have no name; empty for nowhere."""
+    return make(name) if name else ""

@@ -1,0 +1,183 @@
+"""Sign-offs and comments of a run, the audit log, and the login."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qualify.facts.people import AuditEntry, Comment, SignOff
+from qualify.judge.judged import Judged
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.signoffs import signoff_data, signoffs_table
+from qualify.report.sitepages.cases import comments_part
+from qualify.report.sitepages.parts import (
+    Form,
+    FormField,
+    PageLink,
+    PagePart,
+    PartsPage,
+    address,
+    run_address,
+    verdict_words,
+)
+from qualify.report.verdict_text import verdict_line
+
+REASON = FormField(name="reason", label="Reason", kind="textarea", longest=4000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """A run as somebody decides on it, and what that person may do."""
+
+    judged: Judged
+    sha256: str
+    """digest of the evidence that the page shows, which a sign-off is over"""
+    comments: Sequence[Comment]
+    accepted: bool
+    """whether there is a baseline to compare with"""
+    why_not: str
+    """why nobody may sign the run; empty where somebody may"""
+    roles: Sequence[str]
+    """in which the person may sign; empty = in none"""
+    may_write: bool
+    """whether the person may comment"""
+
+    @property
+    def at(self) -> str:
+        """Address of the run."""
+        return run_address(self.judged.run.id)
+
+
+def decision_page(it: Decision) -> PartsPage:
+    """Where people sign a run, revoke a sign-off and comment."""
+    run, signed = it.judged.run, it.judged.signoffs
+    signoffs = PagePart(
+        key="signoffs",
+        heading="Sign-offs",
+        notes=_why_no_form(it),
+        table=signoffs_table(signed),
+        empty="Nobody has signed.",
+        forms=_forms(it),
+    )
+    comments = comments_part(it.comments, (_comment_form(run.id),) if it.may_write else ())
+    return PartsPage(
+        title=f"Decide on run {run.id}",
+        summary=f"{run.matrix} on {run.stack.device.variant if run.stack else 'an unknown device'}",
+        here="/runs",
+        twin=f"{it.at}/decision.json",
+        parts=(_what(it), signoffs, comments),
+        more={
+            "signed": [signoff_data(one) for one in signed],
+            "may_be_signed": not it.why_not,
+            "why_not": it.why_not,
+        },
+    )
+
+
+def _what(it: Decision) -> PagePart:
+    """What a sign-off is over."""
+    compare = [PageLink(text="Compare with the baseline", href=f"{it.at}/against/baseline")] if it.accepted else []
+    return PagePart(
+        key="run",
+        heading="What is signed",
+        terms=(
+            ("Verdict", verdict_words(it.judged.conclusion.shown)),
+            ("In words", verdict_line(it.judged)),
+            ("Digest of the evidence", it.sha256),
+        ),
+        links=(PageLink(text="The report", href=it.at), *compare),
+    )
+
+
+def _why_no_form(it: Decision) -> tuple[str, ...]:
+    if it.why_not:
+        return (f"Nobody may sign this run: {it.why_not}.",)
+    return () if it.roles else ("You may not sign: the access file gives you no role and the right `sign`.",)
+
+
+def _comment_form(run_id: str) -> Form:
+    return Form(
+        title="Comment",
+        action="/comments",
+        button="Comment",
+        fields=(
+            FormField(name="run", kind="hidden", value=run_id),
+            FormField(name="text", label="Comment", kind="textarea", longest=4000),
+        ),
+    )
+
+
+def _forms(it: Decision) -> tuple[Form, ...]:
+    """What the person may sign or revoke."""
+    if not it.roles:
+        return ()
+    revocable = [one.signoff for one in it.judged.signoffs if one.state != "revoked"]
+    return (*([] if it.why_not else [_sign_form(it)]), *map(_revoke_form, revocable))
+
+
+def _sign_form(it: Decision) -> Form:
+    return Form(
+        title="Sign",
+        action=f"{it.at}/signoffs",
+        button="Sign this evidence",
+        note="A sign-off is never changed or removed. It can be revoked, with a reason.",
+        fields=(
+            FormField(name="role", label="Role", kind="select", options=tuple(it.roles), value=it.roles[0]),
+            REASON,
+            FormField(name="sha256", kind="hidden", value=it.sha256),
+        ),
+    )
+
+
+def _revoke_form(signoff: SignOff) -> Form:
+    return Form(
+        title=f"Revoke sign-off {signoff.id} of {signoff.by} as {signoff.role}",
+        action=f"/signoffs/{signoff.id}/revoke",
+        button="Revoke",
+        fields=(REASON,),
+    )
+
+
+AUDIT: tuple[Column[AuditEntry], ...] = (
+    Column(key="id", title="Line", cell=lambda it: it.id, number=True),
+    Column(key="at", title="When (UTC)", cell=lambda it: f"{it.at:%Y-%m-%d %H:%M:%S}" if it.at else ""),
+    Column(
+        key="allowed",
+        title="Done",
+        cell=lambda it: "✓ done" if it.allowed else "✗ refused",
+        tone=lambda it: "PASS" if it.allowed else "FAIL",
+    ),
+    Column(key="who", title="Who", cell=lambda it: it.who or "nobody known"),
+    Column(key="how", title="Known by", cell=lambda it: it.how),
+    Column(key="address", title="From", cell=lambda it: it.address or "command line", code=True),
+    Column(key="action", title="What", cell=lambda it: it.action),
+    Column(key="subject", title="About", cell=lambda it: it.subject, sentence=True),
+    Column(key="detail", title="Detail", cell=lambda it: it.detail, sentence=True),
+)
+
+
+def audit_page(entries: Sequence[AuditEntry], older: int | None) -> PartsPage:
+    """The log.
+
+    Args:
+        older: the number before which older lines are; None = this is the end.
+    """
+    table: AnyTable = Table(caption="Who did what, the newest first", columns=AUDIT, rows=tuple(entries))
+    links = (PageLink(text="Older lines", href=address("audit", before=older)),) if older else ()
+    part = PagePart(key="audit", heading="Audit log", table=table, empty="Nobody has done anything.", links=links)
+    return PartsPage(title="Audit log", here="/", twin="/audit.json", csv="/audit.csv", parts=(part,))
+
+
+def login_page(*, with_token: bool, why: str = "") -> PartsPage:
+    """Where a person gives a token."""
+    form = Form(
+        title="Log in",
+        action="/login",
+        button="Log in",
+        fields=(FormField(name="token", label="Token", kind="password", longest=200),),
+    )
+    words = (
+        "A token is made with qualify access token NAME." if with_token else "The proxy before this site logs you in."
+    )
+    part = PagePart(key="login", heading="Login", notes=(words,), forms=(form,) if with_token else ())
+    return PartsPage(title="Log in", parts=(part,), notes=(why,) if why else ())

@@ -1,0 +1,212 @@
+"""The list of runs with its search, and two runs to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qualify.facts.overview import RunHead, RunList, RunQuery
+from qualify.judge.summary import Summary
+from qualify.report.columns import AnyTable, Column, Table
+from qualify.report.figures import counted
+from qualify.report.sitepages.parts import (
+    Form,
+    FormField,
+    PageLink,
+    PagePart,
+    PartsPage,
+    address,
+    linked,
+    run_address,
+    tone_of,
+    verdict_words,
+)
+from qualify.report.views import WORDS
+
+TREND = 12
+"""runs that a trend shows"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRow:
+    """A run in a list."""
+
+    head: RunHead
+    summary: Summary | None
+    """None = it is being judged"""
+    before: str = ""
+    """the run of the same matrix and device model before it; empty = none"""
+    signed: int = 0
+    """sign-offs that were not revoked"""
+
+    @property
+    def words(self) -> str:
+        """The verdict, and what must be said beside it."""
+        beside = ["demonstration on a CPU"] if self.summary and self.summary.demonstration else []
+        beside += [self.head.state] if self.head.state != "completed" else []
+        shown = verdict_words(self.summary.shown if self.summary else None)
+        return f"{shown} ({', '.join(beside)})" if beside else shown
+
+    @property
+    def proven(self) -> str:
+        """How many shapes have a proven path."""
+        return f"{self.summary.proven} of {self.summary.shapes}" if self.summary else ""
+
+
+def trend(summaries: Sequence[Summary | None]) -> str:
+    """Glyphs of the newest runs, the oldest first, so that time runs to the right."""
+    return " ".join(WORDS[it.shown][0] if it else "·" for it in reversed(summaries))
+
+
+COLUMNS: tuple[Column[RunRow], ...] = (
+    Column(
+        key="verdict_shown",
+        title="Verdict",
+        cell=lambda row: row.words,
+        tone=lambda row: tone_of(row.summary.shown if row.summary else None),
+    ),
+    Column(
+        key="matrix",
+        title="Matrix",
+        cell=lambda row: row.head.matrix,
+        page=lambda row: address("runs", q="", matrix=row.head.matrix),
+    ),
+    Column(key="run", title="Run", cell=lambda row: row.head.id, code=True, page=lambda row: run_address(row.head.id)),
+    Column(key="began", title="Began (UTC)", cell=lambda row: f"{row.head.started_at:%Y-%m-%d %H:%M}"),
+    Column(key="level", title="Level", cell=lambda row: row.head.level),
+    Column(key="device", title="Device", cell=lambda row: row.head.variant or None),
+    Column(
+        key="stack_short",
+        title="Stack",
+        cell=lambda row: row.head.stack[:12],
+        code=True,
+        page=lambda row: linked(lambda name: address("stacks", name), row.head.stack),
+    ),
+    Column(key="proven", title="Shapes proven", cell=lambda row: row.proven),
+    Column(
+        key="signed",
+        title="Signed",
+        cell=lambda row: row.signed or "",
+        page=lambda row: f"{run_address(row.head.id)}/decision",
+    ),
+    Column(
+        key="changed",
+        title="What changed",
+        cell=lambda row: "since the run before" if row.before else "",
+        page=lambda row: linked(lambda name: f"{run_address(row.head.id)}/against/{name}", row.before),
+    ),
+)
+EXTRA: tuple[Column[RunRow], ...] = (
+    Column(key="verdict", title="", cell=lambda row: row.summary.verdict if row.summary else None),
+    Column(key="state", title="", cell=lambda row: row.head.state),
+    Column(key="demonstration", title="", cell=lambda row: row.summary.demonstration if row.summary else None),
+    Column(key="started_at", title="", cell=lambda row: row.head.started_at.isoformat()),
+    Column(
+        key="finished_at", title="", cell=lambda row: row.head.finished_at.isoformat() if row.head.finished_at else None
+    ),
+    Column(key="stack", title="", cell=lambda row: row.head.stack or None),
+    Column(key="before", title="", cell=lambda row: row.before or None),
+)
+"""what JSON and CSV have in machine words"""
+
+
+def runs_table(rows: Sequence[RunRow], caption: str) -> AnyTable:
+    """The runs as a table."""
+    return Table(caption=caption, columns=COLUMNS, rows=tuple(rows))
+
+
+def runs_page(
+    query: RunQuery, found: RunList, rows: Sequence[RunRow], matrices: Sequence[str], trends: Mapping[str, str]
+) -> PartsPage:
+    """One page of the list of runs.
+
+    Args:
+        trends: by matrix and device, where one matrix was asked for: its last verdicts.
+    """
+    shown = f"{query.offset + 1:,} to {query.offset + len(rows):,} of {found.total:,}" if rows else "none"
+    part = PagePart(
+        key="list",
+        heading="Stored runs",
+        count=shown,
+        terms=tuple(trends.items()),
+        table=runs_table(rows, "Stored runs, the newest first"),
+        empty="No run matches. Try other words, or store a run: qualify run MATRIX",
+        forms=(_search(query, matrices),),
+        links=_turns(query, len(rows), found.total),
+    )
+    return PartsPage(
+        title="Runs",
+        here="/runs",
+        twin=_place("runs.json", query),
+        csv=_place("runs.csv", query),
+        parts=(part,),
+        more={"runs": _for_machines(rows).data(), "total": found.total, "offset": query.offset},
+        notes=_pending(rows),
+    )
+
+
+def runs_csv_page(page: PartsPage, rows: Sequence[RunRow]) -> PartsPage:
+    """The same with machine words in its table, for CSV."""
+    return PartsPage(title=page.title, parts=(PagePart(key="runs", heading="", table=_for_machines(rows)),))
+
+
+def _for_machines(rows: Sequence[RunRow]) -> AnyTable:
+    return Table(caption="", columns=(*COLUMNS[1:3], *COLUMNS[4:6], *EXTRA), rows=tuple(rows))
+
+
+def _place(page: str, query: RunQuery) -> str:
+    """The address of the list under a query; what is usual is left out."""
+    limit = "" if query.limit == RunQuery().limit else query.limit
+    named = {"q": query.text, "matrix": query.matrix, "stack": query.stack}
+    return address(page, **named, offset=query.offset or "", limit=limit)
+
+
+def _search(query: RunQuery, matrices: Sequence[str]) -> Form:
+    """The form above the list. It keeps the stack that a link asked for."""
+    words = FormField(name="q", label="Id, matrix, device or stack", kind="search", value=query.text, required=False)
+    matrix = FormField(
+        name="matrix", label="Matrix", kind="select", value=query.matrix, options=("", *matrices), required=False
+    )
+    stack = [FormField(name="stack", kind="hidden", value=query.stack)] if query.stack else []
+    return Form(title="Search", action="/runs", method="get", button="Search", fields=(words, matrix, *stack))
+
+
+def _turns(query: RunQuery, shown: int, total: int) -> tuple[PageLink, ...]:
+    """Links to the page before and the page after."""
+    newer = replace(query, offset=max(0, query.offset - query.limit))
+    older = replace(query, offset=query.offset + query.limit)
+    links = [PageLink(text="Newer runs", href=_place("runs", newer))] if query.offset else []
+    more = query.offset + shown < total
+    return (*links, *([PageLink(text="Older runs", href=_place("runs", older))] if more else []))
+
+
+def _pending(rows: Sequence[RunRow]) -> tuple[str, ...]:
+    open_rows = sum(row.summary is None for row in rows)
+    if not open_rows:
+        return ()
+    return (f"{counted(open_rows, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment.",)
+
+
+def compare_page(rows: Sequence[RunRow], after: str = "", before: str = "") -> PartsPage:
+    """Which two runs to compare."""
+    form = Form(
+        title="Two runs",
+        action="/compare",
+        method="get",
+        button="Compare",
+        note="A run is its id, the beginning of one, or latest; the earlier run may be baseline.",
+        fields=(
+            FormField(name="before", label="Earlier run", value=before),
+            FormField(name="after", label="Later run", value=after),
+        ),
+    )
+    recent = PagePart(
+        key="recent", heading="Recent runs", table=runs_table(rows, "The newest runs"), empty="No run is stored here."
+    )
+    return PartsPage(
+        title="Compare two runs",
+        here="/runs",
+        parts=(PagePart(key="compare", heading="Which", forms=(form,)), recent),
+        twin="/compare.json",
+        notes=_pending(rows),
+    )

@@ -1,0 +1,107 @@
+"""The verdict in words and the sentence beneath it: the first lines of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from qualify.facts.outcome import OUTCOMES, Crashed, Measured, Outcome, Refused, Substituted, TimedOut
+from qualify.facts.run import VERDICTS, Conclusion, Run
+from qualify.report import figures
+from qualify.report.beside import Beside
+from qualify.report.performance import headline as performance_headline
+from qualify.report.views import CaseView
+from qualify.report.waived import waived_words
+from qualify.report.weaker import headline as weaker_headline
+
+HEADLINES = {0: "Qualified", 1: "Not qualified", 5: "No verdict"}
+"""by exit code"""
+DEMONSTRATIONS = {0: "Demonstration on a CPU", 1: "Demonstration on a CPU, not qualified"}
+"""the same where a CPU stood in for a GPU"""
+WORST_FIRST: tuple[type[Outcome], ...] = (Measured, Substituted, Crashed, TimedOut, Refused)
+"""a wrong result that nothing else reports is worse than a crash that everybody sees"""
+
+
+def headline(run: Run, conclusion: Conclusion) -> str:
+    """The verdict in words; neither a part of a matrix nor a demonstration is ever qualified."""
+    if conclusion.demonstration:
+        return DEMONSTRATIONS.get(conclusion.exit_code, "Demonstration on a CPU, no verdict")
+    if run.narrowed and conclusion.verdict == "PASS":
+        return "What was selected passed"
+    return HEADLINES.get(conclusion.exit_code, "No verdict")
+
+
+def summary(run: Run, views: Sequence[CaseView], conclusion: Conclusion, incidents: str, beside: Beside) -> str:
+    """One sentence: the verdict, how many cases and shapes stand behind it, and what limits it.
+
+    Args:
+        incidents: states of the replayed incidents, counted; empty where none was replayed.
+    """
+    by_verdict = {verdict: [view for view in views if view.verdict == verdict] for verdict in VERDICTS}
+    failed, unclear = by_verdict["FAIL"], by_verdict["INCONCLUSIVE"]
+    idle = sum(not view.ran for view in by_verdict["NOT_REQUIRED"])
+    asked = len(views) - idle
+    parts = [
+        _of(len(failed), asked, "fails", "fail") if failed else "",
+        _of(len(unclear), asked, "is inconclusive", "are inconclusive") if unclear else "",
+        _paths(conclusion),
+        *_limits(conclusion, beside),
+        f"incidents: {incidents}" if incidents else "",
+        _of(len(by_verdict["PASS"]), asked, "ran and passes", "ran and pass") if not failed else "",
+        f"{idle:,} not applicable" if idle else "",
+    ]
+    proves = ", which proves nothing about a GPU" if conclusion.demonstration else ""
+    sentence = f"{headline(run, conclusion)}{proves}: {', '.join(filter(None, parts))}"
+    worst = _worst(failed or unclear)
+    return f"{sentence}; worst: {worst}" if worst else f"{sentence}."
+
+
+def _limits(conclusion: Conclusion, beside: Beside) -> Iterable[str]:
+    """What the verdict rests on beside cases: expired waivers, weaker evidence, budgets of time, waived failures."""
+    if expired := conclusion.expired:
+        places = ", ".join(use.waiver.place for use in expired)
+        yield f"{figures.counted(len(expired), 'waiver')} expired ({places})"
+    if beside.weaker:
+        yield weaker_headline(beside.weaker)
+    if beside.performance:
+        yield f"time: {performance_headline(beside.performance)}"
+    if conclusion.verdict == "PASS" and (waived := waived_words(conclusion)):
+        yield f"waived: {waived}"
+
+
+def _of(count: int, total: int, one: str, many: str) -> str:
+    return f"{count:,} of {figures.counted(total, 'case')} {one if count == 1 else many}"
+
+
+def _paths(conclusion: Conclusion) -> str:
+    """How many production shapes have their path, or lack it."""
+    required = conclusion.required
+    lacking = [cell for cell in required if cell.verdict in ("FAIL", "INCONCLUSIVE")]
+    shapes = figures.counted(len(required), "production shape")
+    if lacking:
+        return f"{len(lacking):,} of {shapes} {'lacks' if len(lacking) == 1 else 'lack'} a proven path"
+    if not required:
+        return ""
+    proven = shapes if conclusion.proven == len(required) else f"{conclusion.proven:,} of {shapes}"
+    return f"{proven} {'has' if conclusion.proven == 1 else 'have'} a proven path"
+
+
+def _worst(views: Sequence[CaseView]) -> str:
+    """Id of the case to look at first; empty where there is none."""
+    if not views:
+        return ""
+    rank = {kind: number for number, kind in enumerate(WORST_FIRST)}
+    return min(views, key=lambda view: rank.get(type(view.outcome), len(rank))).case.id + "."
+
+
+Counts = tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+"""what is counted, then name and count of each, zeros left out"""
+
+
+def counted_cases(conclusion: Conclusion) -> Counts:
+    """Cases by verdict and by outcome, in the order in which pages name them."""
+    order = {"verdicts": VERDICTS, "outcomes": OUTCOMES}
+    found = conclusion.counts
+    return tuple(
+        (title, tuple((name, found[title][name]) for name in names if found.get(title, {}).get(name)))
+        for title, names in order.items()
+    )

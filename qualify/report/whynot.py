@@ -1,0 +1,186 @@
+"""Why a run is not qualified: failures by kernel, cause and phase, and what else holds it back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from qualify.facts.run import Conclusion, Run, Verdict
+from qualify.facts.typed import Typed
+from qualify.report.beside import Beside
+from qualify.report.causes import Diagnosis, cause_of, diagnose
+from qualify.report.hindrances import Hindrance, hindrances
+from qualify.report.known import known_finding
+from qualify.report.sections import Section, section
+from qualify.report.views import CaseView, ModelView, ShapeView
+
+OUTCOMES = ("measured", "substituted", "crashed", "timed_out", "refused", "not_run")
+"""outcomes, the worst first: a wrong result that nothing stopped is worse than one that never came"""
+SHOWN_OF_GROUP = 3
+"""failed cases of a group that are shown whole without script; the others are one line each"""
+SHOWN = 45
+"""the same over all groups"""
+LINES = 1500
+"""failed cases that are one line each without script; the JSON twin has all"""
+SHAPES = 50
+"""production shapes of a model and phase without a path that are named without script"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Cases of one kernel and phase that failed, or stayed open, by the same cause."""
+
+    verdict: Verdict
+    kernel: str
+    cause: str
+    """name of a check, or crash, hang, refusal, substitution, witness, not run"""
+    phase: str
+    models: tuple[tuple[str, int], ...]
+    """model and number of its cases, the most first"""
+    diagnosis: Diagnosis
+    """of the first case"""
+    known: tuple[str, ...]
+    """what is known of it: a finding of the documentation, a waiver that does not cover it, an incident"""
+    repro: str
+    """command that shows the first case again"""
+    sections: tuple[Section, ...]
+    """the first cases, with all evidence"""
+    brief: tuple[CaseView, ...]
+    """the cases behind them, one line each"""
+    count: int
+    """cases of the group; more than are shown where there are very many"""
+
+    @property
+    def hidden(self) -> int:
+        """Cases that stand in the JSON twin only."""
+        return self.count - len(self.sections) - len(self.brief)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pathless:
+    """Production shapes of one model and phase that have no proven path."""
+
+    verdict: Verdict
+    """the worst of theirs"""
+    model: str
+    phase: str
+    reason: str
+    """of the first"""
+    shapes: tuple[ShapeView, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WhyNot:
+    """Everything that keeps a run from being qualified."""
+
+    groups: tuple[Group, ...]
+    hindrances: tuple[Hindrance, ...]
+    pathless: tuple[Pathless, ...]
+    """production shapes that lack their proven path"""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing holds the run back."""
+        return not (self.groups or self.hindrances or self.pathless)
+
+    @property
+    def lacking(self) -> int:
+        """Production shapes without a proven path."""
+        return sum(len(group.shapes) for group in self.pathless)
+
+
+def why_not(
+    run: Run,
+    views: Sequence[CaseView],
+    models: Sequence[ModelView],
+    conclusion: Conclusion,
+    beside: Beside,
+) -> WhyNot:
+    """What the gate's verdict rests on where it is not PASS; empty where it is."""
+    if conclusion.verdict == "PASS":
+        return WhyNot(groups=(), hindrances=(), pathless=())
+    # A page travels: its commands do not say where the evidence is.
+    beside = replace(beside, typed=replace(beside.typed, db=""))
+    groups, pathless = _groups(run, views, conclusion, beside.typed), _pathless(models)
+    told = tuple(hindrances(run, conclusion, beside, alone=not (groups or pathless)))
+    return WhyNot(groups=groups, hindrances=told, pathless=pathless)
+
+
+def _groups(run: Run, views: Sequence[CaseView], conclusion: Conclusion, typed: Typed) -> tuple[Group, ...]:
+    members: dict[tuple[Verdict, str, str, str], list[CaseView]] = {}
+    for view in views:
+        if view.verdict in {"FAIL", "INCONCLUSIVE"}:
+            key = (view.verdict, view.case.kernel, cause_of(view), view.case.phase)
+            members.setdefault(key, []).append(view)
+    ordered = sorted(members.items(), key=lambda entry: _rank(entry[0], entry[1]))
+    waivers = _waivers(conclusion)
+    whole, lines, groups = SHOWN, LINES, []
+    for (verdict, kernel, cause, phase), cases in ordered:
+        first = min(whole, SHOWN_OF_GROUP, len(cases))
+        brief = cases[first : first + lines]
+        whole, lines = whole - first, lines - len(brief)
+        groups.append(
+            Group(
+                verdict=verdict,
+                kernel=kernel,
+                cause=cause,
+                phase=phase,
+                models=tuple(Counter(view.case.model for view in cases).most_common()),
+                diagnosis=diagnose(cases[0], cause),
+                known=tuple(_known(cases, cause, waivers)),
+                repro=typed.command("repro", cases[0].case.id, "--run", run.id) if cases[0].ran else "",
+                sections=tuple(section(view) for view in cases[:first]),
+                brief=tuple(brief),
+                count=len(cases),
+            )
+        )
+    return tuple(groups)
+
+
+def _pathless(models: Sequence[ModelView]) -> tuple[Pathless, ...]:
+    """Failures first, then those that nobody decided."""
+    members: dict[tuple[Verdict, str, str], list[ShapeView]] = {}
+    for model in models:
+        for shape in model.shapes:
+            verdict = shape.judgement.verdict
+            if verdict in {"FAIL", "INCONCLUSIVE"}:
+                members.setdefault((verdict, model.model, shape.phase), []).append(shape)
+    found = [
+        Pathless(
+            verdict=verdict,
+            model=model,
+            phase=phase,
+            reason=next(iter(shapes[0].judgement.reasons), "no reason was recorded"),
+            shapes=tuple(shapes),
+        )
+        for (verdict, model, phase), shapes in members.items()
+    ]
+    return tuple(sorted(found, key=lambda group: group.verdict != "FAIL"))
+
+
+def _rank(key: tuple[Verdict, str, str, str], cases: Sequence[CaseView]) -> tuple[bool, int, int]:
+    """Failures before open ends, wrong results before crashes, many before few."""
+    return key[0] != "FAIL", OUTCOMES.index(cases[0].outcome.outcome), -len(cases)
+
+
+def _waivers(conclusion: Conclusion) -> Mapping[str, str]:
+    """By case id, the waiver that meets a failed case and does not cover it."""
+    return {
+        case: f"waiver {use.waiver.id} of {use.waiver.owner} is {use.state} and does not cover it"
+        for use in conclusion.waivers
+        for case in use.failing
+    }
+
+
+def _known(cases: Iterable[CaseView], cause: str, waivers: Mapping[str, str]) -> Iterable[str]:
+    """What is known of the cases, each once."""
+    told: dict[str, None] = {}
+    for view in cases:
+        if known := known_finding(view.case, cause):
+            told[known.words] = None
+        if view.case.id in waivers:
+            told[waivers[view.case.id]] = None
+        if view.case.incident:
+            told[f"replays the public incident {view.case.incident}"] = None
+    return told

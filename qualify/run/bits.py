@@ -1,0 +1,98 @@
+"""Digests of the bits of a call: of what it returned, and of what it read.
+
+Two cards that ran the same call of a deterministic kernel on the same inputs returned the same bits, or one of them is
+at fault. Outputs are hashed by the host's SHA-256. Inputs may be gigabytes, so the device sums them: every word times
+a factor of its place, modulo 2**64, which gives the same sum in whatever order a device adds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+
+import torch
+from torch import Tensor
+
+from qualify.run.adapters.interface import AttentionCall
+from qualify.run.checks.interface import ContractBreach, Result, Subject
+from qualify.run.checks.rows import rows_of
+
+WORDS = 1 << 24
+"""that are summed at once: each takes 8 bytes on the device, a few times"""
+FACTORS = ((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9), (0x94D049BB133111EB, 0xD6E8FEB86659FD93))
+"""odd numbers with bits all over; two sums, because one may collide where zeros move"""
+
+
+def output_digest(subject: Subject) -> str:
+    """sha256 over out and lse of the process's first call of the case; empty where it breaks the call contract.
+
+    Rows that see no key count as zeros where the card promises nothing of them, and an LSE only where it is claimed.
+    """
+    assert subject.first is not None, "the case was called"
+    try:
+        result = subject.judged(subject.first())
+    except ContractBreach:
+        return ""
+    out, lse = _promised(subject, result)
+    digest = hashlib.sha256()
+    for tensor in (out, lse):
+        digest.update(_shape(tensor))
+        if tensor is not None:
+            digest.update(_bytes(tensor).cpu().numpy().data)
+    return digest.hexdigest()
+
+
+def _promised(subject: Subject, result: Result) -> tuple[Tensor, Tensor | None]:
+    """(out, lse) with zeros where the card promises nothing; unchanged where their shapes are wrong."""
+    policy, out, lse = subject.card.claims.empty_row, result.out, result.lse
+    if "any" not in {policy.out, policy.lse} or out.shape[:1] != (sum(subject.workload.seqlens_q),):
+        return out, lse
+    hidden = ~rows_of(subject.workload, out.device).visible().some
+    if policy.out == "any" and out.ndim == 3:
+        out = out.masked_fill(hidden.view(-1, 1, 1), 0)
+    if lse is not None and lse.shape[-1:] == hidden.shape:
+        lse = lse.masked_fill(hidden, 0)
+    return out, lse
+
+
+def inputs_digest(call: AttentionCall) -> str:
+    """sha256 over the names, shapes, dtypes and sums of all tensors of a call."""
+    digest = hashlib.sha256()
+    for field in fields(call):
+        tensor = getattr(call, field.name)
+        if isinstance(tensor, Tensor) and not (field.name == "v" and call.latent):
+            sums = [_sum(_words(tensor), *factors) for factors in FACTORS]
+            digest.update(f"{field.name} {sums} ".encode() + _shape(tensor))
+    return digest.hexdigest()
+
+
+def _shape(tensor: Tensor | None) -> bytes:
+    if tensor is None:
+        return b"none;"
+    return f"{tensor.dtype} {tuple(tensor.shape)};".encode()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """(bytes,) uint8, as they lie in memory."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """The same in words of four bytes, where they come out even."""
+    data = _bytes(tensor)
+    return data if data.numel() % 4 or data.data_ptr() % 4 else data.view(torch.int32)
+
+
+def _sum(words: Tensor, step: int, start: int) -> int:
+    """Σ (word + 1) · (place · step + start), modulo 2**64."""
+    total = 0
+    for at in range(0, words.numel(), WORDS):
+        some = words[at : at + WORDS].long().add_(1)
+        place = torch.arange(at, at + some.numel(), device=words.device)
+        factor = place.mul_(_signed(step)).add_(_signed(start)).bitwise_or_(1)
+        total += int(some.mul_(factor).sum())
+    return total % (1 << 64)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value

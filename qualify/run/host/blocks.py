@@ -1,0 +1,159 @@
+"""Blocks of launches for a duel: prepared once, timed whenever it is this side's turn.
+
+On a GPU a block is replays of one CUDA graph, or eager launches behind a kernel that spins while the host issues them.
+The launches of a graph are as many as one layer after another of a model has, so what lies between two launches is
+production's. ``plant`` makes each block longer by a share of its own time, to show that a duel finds it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+
+from qualify.facts.devices import HOST
+from qualify.run.host.local import MOST_AHEAD_US, host_us
+from qualify.run.machine.device import Processor
+
+UNIT = 64
+"""launches of a graph, of which it has a multiple where they are short"""
+UNIT_US = 3_000.0
+"""longest that a unit should take"""
+ISSUED = 20
+"""launches by which the host's time is told"""
+WARM_UP = 2
+ALIKE = 1.5
+"""factor between two sides below which their blocks have equally many launches"""
+REPLAY_US = 50.0
+"""of the host to launch a graph, at most"""
+SPIN_US = 20.0
+"""shortest planted spin: one of less would be shorter than its own launch"""
+CALIBRATED_CYCLES = 2_000_000
+NODE_US = 1.2
+"""what one more kernel costs between two others, beyond its work"""
+
+
+class Blocks:
+    """One side's blocks of one cell."""
+
+    def __init__(
+        self,
+        launches: Sequence[Callable[[], Any]],
+        processor: Processor,
+        *,
+        graph: bool,
+        block_us: float,
+        plant: float,
+        like_us: float = 0.0,
+    ) -> None:
+        """Warm up, and capture if asked.
+
+        Args:
+            launches: of the same call, on copies of its inputs.
+            block_us: device time that a block takes at least.
+            plant: share of its time that a block spins.
+            like_us: of a launch on the other side; 0 = unknown. Where this side takes about as long, its blocks have as
+                many launches: a longer block would be timed at another clock of the card.
+
+        Raises:
+            RuntimeError: the call cannot be captured.
+        """
+        self.processor = processor
+        self.launches = launches
+        for launch in launches:
+            launch()
+        processor.synchronize()
+        self.issue_us = median(host_us(processor, launches[0]) for _ in range(3))
+        ahead = 1.5 * self.issue_us * len(launches)
+        timed = [processor.block_us(launches, ahead_us=min(MOST_AHEAD_US, ahead)) / len(launches) for _ in range(3)]
+        self.launch_us = max(min(timed), 0.1)
+        """of one launch, roughly"""
+        if like_us and max(like_us, self.launch_us) < ALIKE * min(like_us, self.launch_us):
+            self.launch_us = like_us
+        self.count = unit_of(self.launch_us, len(launches))
+        """launches of a unit"""
+        self.spins: dict[int, Callable[[], None]] = {}
+        """what is planted behind which launch of a unit"""
+        self.repeats = max(1, math.ceil(block_us / (self.launch_us * self.count)))
+        self.step_host_us = REPLAY_US if graph else self.issue_us * self.count
+        self.step = self._captured() if graph else self._unit
+        if plant:
+            self.spins = spins_of(processor, min(self.time() for _ in range(3)), self.count, plant)
+            self.step = self._captured() if graph else self._unit
+
+    def time(self) -> float:
+        """µs of one launch in one block; what the cache holds of the other side's inputs is gone by then."""
+        ahead = min(MOST_AHEAD_US, 1.3 * self.step_host_us * self.repeats)
+        for _ in range(max(1, self.repeats // 10)):
+            self.step()
+        return self.processor.block_us([self.step] * self.repeats, ahead_us=ahead) / (self.repeats * self.count)
+
+    def host_time(self) -> float:
+        """µs of the host to issue one launch, without waiting for it."""
+        self.processor.synchronize()
+        began = time.perf_counter_ns()
+        for number in range(ISSUED):
+            self.launches[number % len(self.launches)]()
+        issued = (time.perf_counter_ns() - began) / 1e3
+        self.processor.synchronize()
+        return issued / ISSUED
+
+    def _unit(self) -> None:
+        """Some launches over all copies in turn, with the planted spins between them."""
+        for number in range(self.count):
+            self.launches[number % len(self.launches)]()
+            if number in self.spins:
+                self.spins[number]()
+
+    def _captured(self) -> Callable[[], None]:
+        """The replay of a unit."""
+        streams = self.processor.streams
+        assert streams is not None, "a device without streams has no graphs"
+        streams.warm_up(self.launches[0], WARM_UP)
+        try:
+            replay, _ = streams.capture(self._unit)
+        except RuntimeError:
+            self.processor.synchronize()
+            raise
+        replay()
+        self.processor.synchronize()
+        return replay
+
+
+def unit_of(launch_us: float, copies: int) -> int:
+    """Launches of a unit: a multiple of the copies, and many of short ones."""
+    wanted = max(copies, min(UNIT, int(UNIT_US / launch_us)), 1)
+    return -(-wanted // copies) * copies
+
+
+def spins_of(processor: Processor, launch_us: float, count: int, plant: float) -> dict[int, Callable[[], None]]:
+    """What spins, by the launch that it follows; together a share of the unit's time."""
+    if not plant:
+        return {}
+    total = plant * launch_us * count
+    pieces = max(1, min(count, int(total / SPIN_US)))
+    spin = spinner(processor, total / pieces)
+    return {(piece + 1) * count // pieces - 1: spin for piece in range(pieces)}
+
+
+def spinner(processor: Processor, us: float) -> Callable[[], None]:
+    """A call that keeps the device busy for so long."""
+    if processor.kind == HOST:
+
+        def wait() -> None:
+            until = time.perf_counter_ns() + us * 1e3
+            while time.perf_counter_ns() < until:
+                pass
+
+        return wait
+
+    def sleep(cycles: int) -> None:
+        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+    took = min(processor.block_us([lambda: sleep(CALIBRATED_CYCLES)], ahead_us=50) for _ in range(3))
+    cycles = max(1, int(max(us - NODE_US, 0.0) * CALIBRATED_CYCLES / took))
+    return lambda: sleep(cycles)

@@ -1,0 +1,27 @@
+"""Whether what the statistics need is installed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from qualify.errors import UsageError
+
+NEEDED = ("numpy", "scipy")
+
+
+def missing() -> list[str]:
+    """Those of numpy and scipy that are not installed."""
+    return [name for name in NEEDED if find_spec(name) is None]
+
+
+def check_installed(what: str) -> None:
+    """Raises UsageError where numpy or scipy is missing.
+
+    Args:
+        what: the command that needs them.
+    """
+    if names := missing():
+        raise UsageError(
+            f"{what} needs {' and '.join(names)}, and this interpreter has none: qualify was installed without its "
+            "extra `run`. Install it: pip install 'attn-qualify[run]'"
+        )

@@ -1,0 +1,40 @@
+"""The smallest change that a duel would find, from the spread between process pairs."""
+
+from __future__ import annotations
+
+import math
+
+from scipy import stats
+
+from qualify.statistics.quads import log_of, share
+
+CLAIMED = ((50.0, 0.02), (10.0, 0.03), (0.0, 0.05))
+"""(kernels of at least so many µs, share of change that a duel is meant to find)"""
+LARGEST = 10.0
+"""share beyond which it does not matter how much more would be needed"""
+POWER = 0.95
+ALARM = 1e-3
+"""p-value that Benjamini-Hochberg asks of a cell where one in fifty is slower"""
+
+
+def claimed(latency_us: float) -> float:
+    """The change that a duel is meant to find in a kernel that takes so long."""
+    return next(change for least_us, change in CLAIMED if latency_us >= least_us)
+
+
+def detectable(spread: float, pairs: int, margin: float) -> float:
+    """The smallest slowdown, as a share, that is flagged with a chance of 95 %.
+
+    It must be significant among the other cells, and its interval must begin above the margin.
+
+    Args:
+        spread: standard deviation between process pairs, in log ratio.
+        pairs: fresh process pairs.
+        margin: share below which a change does not count.
+    """
+    freedom = pairs - 1
+    error = spread / math.sqrt(pairs)
+    power = stats.t.isf(1 - POWER, freedom)
+    significant = (stats.t.isf(ALARM, freedom) + power) * error
+    beyond = log_of(margin) + (stats.t.isf(0.025, freedom) + power) * error
+    return share(min(float(max(significant, beyond)), log_of(LARGEST)))

@@ -1,0 +1,260 @@
+"""A run or a duel with all that belongs to it: out of a store, and into one.
+
+Every function works inside the transaction of its connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, func, select
+
+from qualify.facts.case import Case
+from qualify.facts.duel import Duel
+from qualify.facts.people import Comment, SignOff
+from qualify.facts.run import Record, Run
+from qualify.facts.seal import Seal
+from qualify.seal.duel_form import duel_lines
+from qualify.seal.form import case_data, outcome_data, run_data
+from qualify.seal.parts import digest_of
+from qualify.seal.sealed import own_digest
+from qualify.store import duels, reading, tables, writing
+from qualify.store.failures import DamagedError
+from qualify.store.mapping import NOT_REACHED
+from qualify.store.records import load_history
+from qualify.store.tables import runs
+
+_GROUP = 500
+
+
+class Archive(Protocol):
+    """What a run and a duel have in common: evidence in canonical lines, and perhaps a seal of it."""
+
+    @property
+    def id(self) -> str:
+        """Of the run or of the duel."""
+
+    @property
+    def what(self) -> str:
+        """``run`` or ``duel``."""
+
+    @property
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The canonical lines of the evidence, before they are written."""
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the evidence, which a seal signs: over its lines, not over a compressed file."""
+
+    @property
+    def seal(self) -> Seal | None:
+        """The seal; None where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunArchive:
+    """All evidence of a run."""
+
+    run: Run
+    cases: list[Case]
+    outcomes: list[Record]
+    """every attempt, in the order in which they were stored"""
+    seal: Seal | None = None
+
+    @property
+    def id(self) -> str:
+        """Of the run."""
+        return self.run.id
+
+    @property
+    def what(self) -> str:
+        """As messages call it."""
+        return "run"
+
+    @property
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Every case in the order of the plan, every attempt, then the run."""
+        for case in self.cases:
+            yield case_data(case)
+        places = {case.id: place for place, case in enumerate(self.cases)}
+        for record in self.outcomes:
+            yield outcome_data(places[record.case.id], record.outcome)
+        yield run_data(self.run)
+
+    @property
+    def records(self) -> list[Record]:
+        """Every case with the outcome that counts: its last one."""
+        last = {record.case.id: record.outcome for record in self.outcomes}
+        return [Record(case=case, outcome=last.get(case.id, NOT_REACHED)) for case in self.cases]
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the lines."""
+        return digest_of(self.lines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DuelArchive:
+    """A duel with all that was timed."""
+
+    duel: Duel
+    seal: Seal | None = None
+
+    @property
+    def id(self) -> str:
+        """Of the duel."""
+        return self.duel.id
+
+    @property
+    def what(self) -> str:
+        """As messages call it."""
+        return "duel"
+
+    @property
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Every cell, the blocks of each cell, then the duel."""
+        return duel_lines(self.duel)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the lines."""
+        return digest_of(self.lines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attached:
+    """What a file holds beside a run."""
+
+    signoffs: tuple[SignOff, ...] = ()
+    """of the run, in the order in which they were given"""
+    comments: tuple[Comment, ...] = ()
+    """on the run, likewise"""
+    duels: tuple[DuelArchive, ...] = ()
+
+
+NOTHING = Attached()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """What a file holds."""
+
+    run: RunArchive | None
+    """None where it holds duels alone"""
+    beside: Attached
+
+    @property
+    def archives(self) -> Sequence[Archive]:
+        """The run, where there is one, and the duels."""
+        return ([self.run] if self.run else []) + list(self.beside.duels)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MovedDuel:
+    """A duel that was exported or imported."""
+
+    duel: str
+    cells: int
+    sha256: str
+    sealed: bool
+    new: bool
+    """False where the store that imports had it already"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """What was exported or imported."""
+
+    run: str
+    """empty where the file holds duels alone; then there are no cases, and no digest"""
+    cases: int
+    outcomes: int
+    """all attempts"""
+    sha256: str
+    new: bool
+    """False where the store that imports had it already"""
+    duels: tuple[MovedDuel, ...] = ()
+    signoffs: int = 0
+    """of the run; of an import those that are new"""
+    comments: int = 0
+    """likewise"""
+
+
+def load(connection: Connection, run_id: str) -> RunArchive | None:
+    """The run as the store has it; None where it has not."""
+    found = reading.load_runs(connection, runs.c.id == run_id)
+    if not found:
+        return None
+    cases, outcomes = load_history(connection, run_id)
+    made = RunArchive(run=found[0], cases=cases, outcomes=outcomes, seal=reading.load_seal(connection, run_id))
+    _check_columns(connection, made)
+    return made
+
+
+def _check_columns(connection: Connection, found: RunArchive) -> None:
+    """Raises DamagedError where a column that is in no line of the evidence is not what qualify wrote.
+
+    These are the places of cases and the fingerprints of stacks. Where the rows of a stack differ from the seal, too,
+    that is left to whoever checks it, because a seal says what differs.
+    """
+    place, mine = tables.cases.c.position, tables.cases.c.run_id == found.id
+    if found.cases:
+        first, last = connection.execute(select(func.min(place), func.max(place)).where(mine)).one()
+        if (first, last) != (0, len(found.cases) - 1):
+            raise DamagedError(f"the {len(found.cases)} cases of run {found.id} are numbered from {first} to {last}")
+    stacks = [found.run.stack, *(one.stack for one in found.run.environments.values())]
+    expected = {stack.fingerprint for stack in stacks if stack is not None}
+    stored = reading.fingerprints_of(connection, found.id)
+    if stored != expected and (found.seal is None or own_digest(found.seal) == found.sha256):
+        raise DamagedError(f"a stack of run {found.id} has a fingerprint that its components do not give")
+
+
+def load_duel(connection: Connection, duel_id: str) -> DuelArchive | None:
+    """The duel as the store has it; None where it has not."""
+    found = duels.load_duels(connection, tables.duels.c.id == duel_id)
+    return DuelArchive(duel=found[0], seal=duels.load_duel_seal(connection, duel_id)) if found else None
+
+
+def is_there(connection: Connection, given: Archive) -> bool:
+    """Whether the store has a run or a duel of that id."""
+    table = runs if given.what == "run" else tables.duels
+    return connection.execute(select(table.c.id).where(table.c.id == given.id)).first() is not None
+
+
+def seal_of(connection: Connection, given: Archive) -> Seal | None:
+    """The seal with which the store has it; None where it has none."""
+    load_one = reading.load_seal if given.what == "run" else duels.load_duel_seal
+    return load_one(connection, given.id)
+
+
+def stored(connection: Connection, given: Archive) -> Archive:
+    """The run or the duel of that id as the store has it, which must be there."""
+    found = load(connection, given.id) if given.what == "run" else load_duel(connection, given.id)
+    assert found is not None, "is_there says whether it is"
+    return found
+
+
+def insert(connection: Connection, given: Archive) -> None:
+    """Adds a run or a duel that the store does not have."""
+    if isinstance(given, RunArchive):
+        _insert_run(connection, given)
+    elif isinstance(given, DuelArchive):
+        duels.insert_duel(connection, given.duel, given.seal)
+
+
+def set_seal(connection: Connection, given: Archive) -> None:
+    """Adds the seal to a run or a duel that is there without one."""
+    if given.seal and given.what == "run":
+        writing.set_seal(connection, given.id, given.seal)
+    elif given.seal:
+        duels.insert_seal(connection, given.id, given.seal)
+
+
+def _insert_run(connection: Connection, evidence: RunArchive) -> None:
+    writing.insert_run(connection, evidence.run)
+    writing.insert_cases(connection, evidence.run.id, evidence.cases)
+    for start in range(0, len(evidence.outcomes), _GROUP):
+        writing.insert_records(connection, evidence.run.id, evidence.outcomes[start : start + _GROUP])
+    set_seal(connection, evidence)

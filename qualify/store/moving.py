@@ -1,0 +1,85 @@
+"""What an import checks and adds, and what both directions report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from qualify.facts.people import LONGEST_NAME
+from qualify.store import archive, people, transfer
+from qualify.store.archive import Archive, Exported, Moved, MovedDuel
+from qualify.text import one_line
+
+
+def digests_of(path: Path, given: Exported, vouch: Callable[[Archive, str], None] | None) -> list[str]:
+    """The digest of the run and of each duel.
+
+    Raises UsageError where a seal is of other content, or ``vouch`` does for a run or a duel.
+    """
+    found = []
+    for one in given.archives:
+        found.append(one.sha256)
+        transfer.refuse_other_seal(path, one, found[-1])
+        if vouch:
+            vouch(one, found[-1])
+    return found
+
+
+def add(connection: Connection, path: Path, where: str, given: Exported, digests: Sequence[str]) -> list[bool]:
+    """Adds what the store does not have, and seals that it lacks; says for the run and each duel whether it is new.
+
+    Raises UsageError where the store has one of them with other content.
+    """
+    new = []
+    for one, sha256 in zip(given.archives, digests, strict=True):
+        new.append(not archive.is_there(connection, one))
+        if new[-1]:
+            archive.insert(connection, one)
+        elif one.seal is None or one.seal != archive.seal_of(connection, one):
+            _compare(connection, path, where, one, sha256)
+    return new
+
+
+def _compare(connection: Connection, path: Path, where: str, given: Archive, sha256: str) -> None:
+    """What is there must be what is given; it gets the seal that it lacks."""
+    stored = archive.stored(connection, given)
+    if stored.sha256 != sha256:
+        raise transfer.differs(path, where, stored, given)
+    if not stored.seal:
+        archive.set_seal(connection, given)
+
+
+def add_people(connection: Connection, path: Path, given: Exported) -> tuple[int, int]:
+    """Adds what people said of the run elsewhere; says how many sign-offs and comments are new."""
+    origin = one_line(path.name)[:LONGEST_NAME]
+    return people.receive(connection, given.beside.signoffs, given.beside.comments, origin)
+
+
+def moved(
+    given: Exported, digests: Sequence[str], new: Sequence[bool] = (), said: tuple[int, int] | None = None
+) -> Moved:
+    """The report.
+
+    Args:
+        digests: of the run, where there is one, then of each duel.
+        new: whether each of them was added; empty = it was exported.
+        said: sign-offs and comments that were added; None = all of the file were exported.
+    """
+    run, pairs = given.run, list(zip(digests, new or [False] * len(digests), strict=True))
+    sha256, added = pairs.pop(0) if run else ("", False)
+    signoffs, comments = said or (len(given.beside.signoffs), len(given.beside.comments))
+    return Moved(
+        run=run.id if run else "",
+        cases=len(run.cases) if run else 0,
+        outcomes=len(run.outcomes) if run else 0,
+        sha256=sha256,
+        new=added,
+        duels=tuple(
+            MovedDuel(duel=it.id, cells=len(it.duel.cells), sha256=digest, sealed=it.seal is not None, new=was_added)
+            for it, (digest, was_added) in zip(given.beside.duels, pairs, strict=True)
+        ),
+        signoffs=signoffs,
+        comments=comments,
+    )

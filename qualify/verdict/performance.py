@@ -1,0 +1,169 @@
+"""Budgets of time: what the changes of cells say about each of them. Sees changes and the policy, nothing else.
+
+A budget holds where the whole interval is within it, and fails where the whole interval is beyond it. Between them it
+is undecided, and so is a cell that was not timed: what is not known to be as fast is never green.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Literal
+
+from qualify.cards.policy import TimeBudget
+from qualify.facts.duel import Duel, DuelCell
+from qualify.facts.performance import BudgetUse, BudgetVerdict, CellChange
+
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+End = Literal["change", "low", "high"]
+ENDS: tuple[End, ...] = ("change", "low", "high")
+Weights = Mapping[tuple[str, str], float]
+"""calls by phase and shape; empty = every shape counts alike"""
+
+
+def duel_changes(duel: Duel) -> tuple[CellChange, ...]:
+    """The cells of a duel."""
+    return tuple(_of_duel(duel, cell) for cell in duel.cells)
+
+
+def _of_duel(duel: Duel, cell: DuelCell) -> CellChange:
+    ratio = cell.ratio
+    return CellChange(
+        cell=cell.name,
+        phase=cell.phase,
+        verdict=cell.verdict,
+        evidence="duel",
+        basis=duel.id,
+        change=ratio.change if ratio else None,
+        low=ratio.low if ratio else None,
+        high=ratio.high if ratio else None,
+        before_us=ratio.a_us if ratio else None,
+        reason=cell.reason,
+    )
+
+
+def use_budgets(cells: Sequence[CellChange], budgets: Sequence[TimeBudget], weights: Weights) -> tuple[BudgetUse, ...]:
+    """What becomes of each budget."""
+    return tuple(_use(budget, [cell for cell in cells if _meant(budget, cell)], weights) for budget in budgets)
+
+
+def _meant(budget: TimeBudget, cell: CellChange) -> bool:
+    return budget.phase is None or cell.phase == budget.phase
+
+
+def _use(budget: TimeBudget, cells: Sequence[CellChange], weights: Weights) -> BudgetUse:
+    if budget.of == "cell":
+        return _of_cells(budget, cells)
+    weighted = [(cell, weight) for cell in serving(cells) if (weight := _weight(cell, weights))]
+    open_ = [cell for cell, _ in weighted if cell.change is None]
+    if open_ or not weighted:
+        return _told(budget, cells, "INCONCLUSIVE", (None, None, None), open_)
+    change, low, high = (growth(weighted, budget.of, end) for end in ENDS)
+    verdict = within(low, high, budget.percent / 100)
+    worst = [cell for cell, _ in weighted] if verdict != "PASS" else []
+    return _told(budget, cells, verdict, (change, low, high), worst)
+
+
+def _of_cells(budget: TimeBudget, cells: Sequence[CellChange]) -> BudgetUse:
+    """Each cell for itself."""
+    judged = [(cell, _verdict(cell, budget.percent / 100)) for cell in cells]
+    verdicts = {verdict for _, verdict in judged}
+    verdict: BudgetVerdict = "FAIL" if "FAIL" in verdicts else "INCONCLUSIVE" if verdicts != {"PASS"} else "PASS"
+    worst = min((cell for cell in cells if cell.change is not None), key=worst_first, default=None)
+    interval = (worst.change, worst.low, worst.high) if worst else (None, None, None)
+    return _told(budget, cells, verdict, interval, [cell for cell, found in judged if found != "PASS"])
+
+
+def _told(
+    budget: TimeBudget,
+    cells: Sequence[CellChange],
+    verdict: BudgetVerdict,
+    interval: tuple[float | None, float | None, float | None],
+    shown: Sequence[CellChange],
+) -> BudgetUse:
+    change, low, high = interval
+    return BudgetUse(
+        phase=budget.phase or "",
+        of=budget.of,
+        allowed=budget.percent / 100,
+        verdict=verdict,
+        change=change,
+        low=low,
+        high=high,
+        evidence=tuple(sorted({cell.evidence for cell in cells})),
+        cells=tuple(sorted(shown, key=worst_first)),
+    )
+
+
+def _verdict(cell: CellChange, allowed: float) -> BudgetVerdict:
+    """SLOWER within the budget passes. An undecided cell passes only where its whole interval is within the budget."""
+    if cell.low is None or cell.high is None:
+        return "INCONCLUSIVE"
+    found = within(cell.low, cell.high, allowed)
+    # Only what is significant among all cells, and confirmed where a duel can, fails a gate.
+    return "INCONCLUSIVE" if found == "FAIL" and cell.verdict != "SLOWER" else found
+
+
+def within(low: float, high: float, allowed: float) -> BudgetVerdict:
+    """Whether an interval is within a budget, beyond it, or both."""
+    if high <= allowed:
+        return "PASS"
+    return "FAIL" if low > allowed else "INCONCLUSIVE"
+
+
+def serving(cells: Iterable[CellChange]) -> list[CellChange]:
+    """One cell for each shape: the cell of the kernel that was the fastest before, because that kernel serves it."""
+    best: dict[str, CellChange] = {}
+    for cell in cells:
+        shape = "/".join(cell.cell.split("/")[:5])
+        known = best.get(shape)
+        if known is None or _before_us(cell) < _before_us(known):
+            best[shape] = cell
+    return list(best.values())
+
+
+def _before_us(cell: CellChange) -> float:
+    return cell.before_us if cell.before_us is not None else float("inf")
+
+
+def _weight(cell: CellChange, weights: Weights) -> float:
+    if not weights:
+        return 1.0
+    _, phase, shape, *_ = cell.cell.split("/")
+    return weights.get((phase, shape), 0.0)
+
+
+def growth(measured: Sequence[tuple[CellChange, float]], of: str, end: End) -> float:
+    """The share by which the traffic's time grows if every cell stands at one end of its interval.
+
+    All quantiles and the mean grow with each single time, so this is an end of an interval that holds for all cells
+    together. A slowdown that is not shown to be one does not raise the lower end.
+    """
+    before = [(_before_us(cell), weight) for cell, weight in measured]
+    after = [(_before_us(cell) * (1 + _at(cell, end)), weight) for cell, weight in measured]
+    return _figure(after, of) / _figure(before, of) - 1
+
+
+def _at(cell: CellChange, end: End) -> float:
+    """A cell's change at that end."""
+    found = {"change": cell.change, "low": cell.low, "high": cell.high}[end]
+    assert found is not None, "only timed cells are counted"
+    return min(found, 0.0) if end == "low" and cell.verdict != "SLOWER" else found
+
+
+def _figure(times: Sequence[tuple[float, float]], of: str) -> float:
+    """The mean or a quantile of weighted times."""
+    total = sum(weight for _, weight in times)
+    if of == "mean":
+        return fmean([us for us, _ in times], weights=[weight for _, weight in times])
+    seen = 0.0
+    for us, weight in sorted(times):
+        seen += weight
+        if seen >= QUANTILES[of] * total:
+            return us
+    return max(us for us, _ in times)
+
+
+def worst_first(cell: CellChange) -> tuple[float, str]:
+    """Sorts cells: the one that grew most comes first."""
+    return (-cell.change if cell.change is not None else float("-inf"), cell.cell)

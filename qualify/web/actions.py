@@ -1,0 +1,130 @@
+"""The routes that write: sign-offs, comments, holds, and the login of a browser."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+
+from qualify.facts import codec
+from qualify.judge.signing import act_on_hold, comment, revoke, sign, why_not_signed
+from qualify.report.signoffs import plain_data
+from qualify.report.sitepages.parts import case_address, render_parts, run_address
+from qualify.report.sitepages.people import login_page
+from qualify.web.access import COOKIE, SESSION_S, AccessRefused, Caller
+from qualify.web.body import JSON, CommentAsk, LoginAsk, ReasonAsk, SignAsk, described, parsed, raw_body
+from qualify.web.guard import Guard, address_of
+from qualify.web.limits import foreign
+from qualify.web.site import Site
+
+Body = Annotated[tuple[str, bytes], Depends(raw_body)]
+LONGEST_NUMBER = 2**63 - 1
+
+
+def actions(site: Site, guard: Guard, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
+    """The routes.
+
+    Args:
+        errors: other answers that the OpenAPI description lists.
+    """
+    router = APIRouter(responses=errors)
+    signer, writer = Depends(guard.may("sign")), Depends(guard.may("comment"))
+
+    @router.post("/runs/{run}/signoffs", status_code=201, openapi_extra=described(SignAsk))
+    def add_signoff(run: str, body: Body, caller: Caller = signer) -> Response:
+        """Sign the evidence of a run that qualified."""
+        asked, judged = parsed(SignAsk, body), site.judged(run)
+        if why := why_not_signed(judged):
+            raise HTTPException(409, f"Run {judged.run.id} cannot be signed: {why}.")
+        done = sign(
+            site.store,
+            judged,
+            caller.person,
+            guard.access.card,
+            role=asked.role,
+            reason=asked.reason,
+            sha256=asked.sha256,
+            now=datetime.now(UTC),
+        )
+        return _done(body, {"state": "valid", **plain_data(done)}, f"{run_address(done.run_id)}/decision")
+
+    @router.post("/signoffs/{number}/revoke", status_code=201, openapi_extra=described(ReasonAsk))
+    def end_signoff(number: int, body: Body, caller: Caller = signer) -> Response:
+        """Revoke a sign-off, with a reason."""
+        asked = parsed(ReasonAsk, body)
+        if not 0 < number <= LONGEST_NUMBER or site.store.people.signoff(number) is None:
+            raise HTTPException(404, f"There is no sign-off {number}.")
+        now = datetime.now(UTC)
+        done = revoke(site.store, number, caller.person, guard.access.card, reason=asked.reason, now=now)
+        return _done(body, {"state": "revoked", **plain_data(done)}, f"{run_address(done.run_id)}/decision")
+
+    @router.post("/comments", status_code=201, openapi_extra=described(CommentAsk))
+    def add_comment(body: Body, caller: Caller = writer) -> Response:
+        """Comment on a run, or on a case in all runs."""
+        asked = parsed(CommentAsk, body)
+        if bool(asked.run) == bool(asked.case):
+            raise HTTPException(400, "A comment is about a run or about a case: give one of both.")
+        run = site.head(asked.run).id if asked.run else None
+        if asked.case and not site.store.overview.case_history(asked.case, 1):
+            raise HTTPException(404, f"No run has a case {asked.case!r}.")
+        now = datetime.now(UTC)
+        done = comment(site.store, caller.person, run_id=run, case_id=asked.case, text=asked.text, now=now)
+        back = f"{run_address(run)}/decision" if run else case_address(asked.case)
+        return _done(body, codec.to_data(done), back)
+
+    @router.post("/holds/{number}/{kind}", status_code=201, openapi_extra=described(ReasonAsk))
+    def on_hold(number: int, kind: str, body: Body, caller: Caller = writer) -> Response:
+        """Acknowledge or release a hold of a canary."""
+        asked = parsed(ReasonAsk, body)
+        if kind not in ("acknowledge", "release"):
+            raise HTTPException(404, "A hold is acknowledged or released.")
+        if not 0 < number <= LONGEST_NUMBER or not site.has_hold(number):
+            raise HTTPException(404, f"There is no hold {number}.")
+        done = act_on_hold(site.store, number, kind, caller.person, reason=asked.reason, now=datetime.now(UTC))
+        return _done(body, codec.to_data(done), f"/holds/{number}")
+
+    return router
+
+
+def login(guard: Guard) -> APIRouter:
+    """The login of a browser, which needs no login itself."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.api_route("/login", methods=["GET", "HEAD"])
+    def ask() -> Response:
+        return HTMLResponse(render_parts(login_page(with_token=guard.access.has_tokens)))
+
+    @router.post("/login")
+    def log_in(request: Request, body: Body) -> Response:
+        guard.too_many_failures(request)
+        if why := foreign(request.headers, ambient=True):
+            raise AccessRefused(403, f"Another site's page sent this request ({why}). Log in on a page of this site.")
+        try:
+            session, caller = guard.access.log_in(parsed(LoginAsk, body).token.strip(), address_of(request))
+        except AccessRefused as error:
+            guard.failed(request, error)
+            raise
+        guard.note(caller.person.entry("login", "login"))
+        answer = RedirectResponse("/", 303)
+        options: dict[str, Any] = {"httponly": True, "samesite": "strict", "max_age": SESSION_S, "path": "/"}
+        answer.set_cookie(COOKIE, session, secure=request.headers.get("origin", "").startswith("https://"), **options)
+        return answer
+
+    @router.post("/logout")
+    def log_out(request: Request) -> Response:
+        if why := foreign(request.headers, ambient=True):
+            raise AccessRefused(403, f"Another site's page sent this request ({why}). Log in on a page of this site.")
+        guard.access.log_out(request.cookies.get(COOKIE, ""))
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return answer
+
+    return router
+
+
+def _done(body: tuple[str, bytes], data: dict[str, Any], back: str) -> Response:
+    """What was done: as JSON for a program, and back to the page for a form."""
+    return JSONResponse(data, 201) if body[0] == JSON else RedirectResponse(back, 303)

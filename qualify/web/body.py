@@ -1,0 +1,120 @@
+"""Bodies of requests: bounded, and either a form or JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from qualify.facts.people import LONGEST_NAME, LONGEST_TEXT
+from qualify.web.limits import LONGEST_BODY
+
+FORM, JSON = "application/x-www-form-urlencoded", "application/json"
+Asked = TypeVar("Asked", bound="Ask")
+Said = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+
+
+class Ask(BaseModel):
+    """What a request asks for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SignAsk(Ask):
+    """A sign-off."""
+
+    role: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+    reason: Said
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+
+class ReasonAsk(Ask):
+    """A revocation, or what is done about a hold."""
+
+    reason: Said
+
+
+class CommentAsk(Ask):
+    """A comment on a run, or on a case."""
+
+    run: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
+    case: Annotated[str, Field(max_length=2000)] = ""
+    text: Said
+
+
+class LoginAsk(Ask):
+    """A token."""
+
+    token: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
+
+
+class BodyLimit:
+    """Refuses bodies that are longer than any form of the site, before they are read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        stated = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if not stated.isdigit() or int(stated) > LONGEST_BODY:
+            await _too_long(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > LONGEST_BODY:
+                raise HTTPException(413, f"A request has at most {LONGEST_BODY:,} bytes.")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+async def _too_long(scope: Scope, receive: Receive, send: Send) -> None:
+    text = f"A request has at most {LONGEST_BODY:,} bytes."
+    await JSONResponse({"error": text}, 413)(scope, receive, send)
+
+
+async def raw_body(request: Request) -> tuple[str, bytes]:
+    """The content type and the body of a request: a dependency of routes that write."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind, await request.body()
+
+
+def parsed(kind: type[Asked], body: tuple[str, bytes]) -> Asked:
+    """The body as that kind of request. Raises HTTPException (400, 415) where it is none."""
+    content_type, content = body
+    try:
+        data: Any
+        if content_type == JSON:
+            data = json.loads(content)
+        elif content_type == FORM:
+            data = dict(
+                parse_qsl(content.decode(), keep_blank_values=True, strict_parsing=bool(content), max_num_fields=20)
+            )
+        else:
+            raise HTTPException(415, f"A body is {FORM} or {JSON}, not {content_type[:80] or 'of no kind'}.")
+        return kind.model_validate(data)
+    except ValidationError as error:
+        found = "; ".join(f"{'.'.join(map(str, it['loc'])) or 'body'}: {it['msg']}" for it in error.errors()[:5])
+        raise HTTPException(400, f"The request is not understood: {found}.") from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"The body is no {content_type}.") from error
+
+
+def described(kind: type[Ask]) -> dict[str, Any]:
+    """The body in the OpenAPI description, as programs send it. Browsers send forms instead."""
+    schema = kind.model_json_schema()
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}}}}

@@ -1,0 +1,118 @@
+"""How a page becomes routes: HTML for people, a JSON twin for programs, CSV for its table."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+from collections.abc import Callable, Hashable
+from functools import partial
+from inspect import Parameter
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from qualify.report.sitepages.parts import PartsPage, parts_csv, parts_json, render_parts
+from qualify.web.access import Caller
+from qualify.web.rendered import Packed
+from qualify.web.site import Site
+
+JSON = "application/json"
+HTML = "text/html; charset=utf-8"
+CSV = "text/csv; charset=utf-8"
+OBJECT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {JSON: {"schema": {"type": "object"}}}, "description": "The facts of the page."}
+}
+Make = Callable[..., PartsPage]
+Reading = Callable[..., Response]
+
+
+class Pages:
+    """Adds the routes of pages to a router."""
+
+    def __init__(self, router: APIRouter, site: Site) -> None:
+        self._router = router
+        self._site = site
+
+    def add(self, path: str, kind: str, *, twin: str = "", table: bool = True) -> Callable[[Make], Make]:
+        """Makes routes of a function that gives a page of parts: its JSON twin, CSV of its first table, and HTML.
+
+        Args:
+            kind: of its JSON's schema.
+            twin: address of the twins, where it is another than that of the page.
+            table: whether it has CSV.
+        """
+        stem = twin or path
+
+        def add(make: Make) -> Make:
+            self.twin(f"{stem}.json")(self._kept(make, f"{stem}.json", partial(parts_json, kind), JSON))
+            if table:
+                self.csv(f"{stem}.csv")(make)
+            self.html(path)(self._kept(make, path, render_parts, HTML))
+            return make
+
+        return add
+
+    def csv(self, path: str) -> Callable[[Make], Make]:
+        """The route of a table as CSV."""
+
+        def add(make: Make) -> Make:
+            self.html(path)(self._kept(make, path, parts_csv, CSV))
+            return make
+
+        return add
+
+    def html(self, path: str) -> Callable[[Reading], Reading]:
+        """A route for people, which the OpenAPI description leaves out."""
+        return self._router.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)
+
+    def twin(self, path: str) -> Callable[[Reading], Reading]:
+        """The route of a page's JSON, which the OpenAPI description knows."""
+
+        def add(route: Reading) -> Reading:
+            name = f"get_{path.removesuffix('.json').strip('/').replace('/', '_')}"
+            self._router.get(path, responses=OBJECT, operation_id=name, response_class=JSONResponse)(route)
+            self._router.head(path, include_in_schema=False)(route)
+            return route
+
+        return add
+
+    def _kept(self, make: Make, path: str, shape: Callable[[PartsPage], str], media_type: str) -> Reading:
+        """The route of a page in one shape, which is rendered once for each state of the store."""
+
+        def route(request: Request, **named: Any) -> Response:
+            key = (path, *map(_key, named.values()))
+            return packed(request, self._site.kept(key, lambda: shape(make(**named))), media_type)
+
+        # FastAPI reads from the signature what a route takes, and what it gives: an answer, not a page.
+        signature = inspect.signature(make, eval_str=True)
+        asked = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
+        taken = [it.replace(kind=Parameter.KEYWORD_ONLY) for it in signature.parameters.values()]
+        route.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[asked, *taken], return_annotation=Response
+        )
+        route.__doc__ = make.__doc__
+        return route
+
+
+def _key(argument: Any) -> Hashable:
+    """What of an argument may change a page; of who asks, the person and the rights."""
+    if isinstance(argument, Caller):
+        return argument.person.name, argument.rights
+    found: Hashable = argument
+    return found
+
+
+def packed(request: Request, page: Packed, media_type: str) -> Response:
+    """A page, compressed for whoever takes that; nothing for whoever has it already."""
+    headers = {"vary": "Accept-Encoding", "etag": page.tag}
+    known = (it.strip() for it in request.headers.get("if-none-match", "").split(","))
+    if page.tag in known:
+        return Response(status_code=304, headers=headers)
+    if media_type == CSV:
+        headers["content-disposition"] = 'attachment; filename="qualify.csv"'
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+        return Response(page.content, media_type=media_type, headers=headers)
+    headers["content-encoding"] = "identity"
+    return Response(gzip.decompress(page.content), media_type=media_type, headers=headers)

@@ -1,0 +1,154 @@
+"""A canary that fires on a fleet: a real Ray cluster, a leader that is killed, low coverage, holds for each node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from canary_examples import due, lead, result
+from cli_process import ROOT, call, environment
+from service_process import Place
+
+from qualify.canary.results import letters_for
+from qualify.cards.load import load_canary
+from qualify.facts.canary import FireResult, NodeOutcome
+from qualify.store import Store
+
+QUICK = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with one logical card each."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    before = dict(os.environ)
+    short = tempfile.mkdtemp(prefix="r", dir="/tmp")  # sockets have short paths
+    os.environ.update(QUICK, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", RAY_TMPDIR=short)
+    made = Cluster()
+    try:
+        made.two = [made.add_node(num_cpus=0, num_gpus=1, object_store_memory=80 << 20) for _ in range(2)]
+        ray.init(address=made.address, log_to_driver=False, configure_logging=False)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def occupy(node: Any) -> Any:
+    """Somebody else's task, which has the GPU of a node."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def use() -> None:
+        time.sleep(600)
+
+    pinned = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+    return ray.remote(use).options(num_gpus=1, num_cpus=0, max_retries=0, scheduling_strategy=pinned).remote()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_a_fleet_from_low_coverage_to_promote(sqlite_place: Place, cluster: Any) -> None:
+    """A busy node and a killed leader: one fleet, half covered, no verdict. Then both pass, and no hold is left."""
+    import ray
+
+    place = sqlite_place
+    used = occupy(cluster.two[1])
+    fleet = f"{{address: '{cluster.address}', device: 'cpu:1', start: 30s}}"
+    place.canary("fleet", "correct", (8, 9), fleet=fleet, alerts="[{target: chat, kind: slack, url_env: NO_SUCH_URL}]")
+    card = place.cards / "t-fleet.yaml"
+    card.write_text(card.read_text().replace("device: cpu\n", ""))
+    first = place.start("n")
+    fire = place.ask("fleet")
+    first.said("2 cards expected on 2 nodes", 120)
+    first.process.kill()
+    second = place.start("n")
+    ended = place.until(fire, "completed", 240)
+    assert ("INCONCLUSIVE", "hold", 2) == (ended.verdict, ended.advice, ended.attempts), str(second)
+    assert f"fire-{fire}: 1 of 2 cards covered (50%, 100% asked for)" == ended.reasons[0]
+    with Store.open(place.address) as store:
+        assert [f"fire-{fire}"] == [found.id for found in store.fleets.fleets()]
+        cards = store.fleets.cards(f"fire-{fire}")
+        assert ["BUSY", "COVERED"] == sorted(found.state for found in cards)
+        assert {2} == {found.attempt for found in cards}
+        assert {"", *(found.node for found in cards)} == {hold.node for hold in store.canaries.holds("t-fleet")}
+        (alert,) = store.canaries.alerts()
+        assert {found.node: "hold" for found in cards} == {it["node"]: it["advice"] for it in alert.body["nodes"]}
+        (covered,) = [found for found in cards if found.state == "COVERED"]
+    second.stop()
+    with suppress(ray.exceptions.RayError):
+        ray.cancel(used, force=True)
+        ray.get(used)
+    common = ("--cards", place.cards, "--db", place.address)
+    accept = ("baseline", "accept", covered.run_id, "--by", "me", "--reason", "first")
+    assert 0 == call(*accept, *common, cwd=place.folder).code
+    words = ("canary", "fire", "t-fleet", *common, "--json")
+    passed = call(*words, cwd=place.folder, env=environment(**QUICK), started=True)
+    assert (0, "PASS", "promote") == (passed.code, passed.data["verdict"], passed.data["advice"]), passed.data
+    with Store.open(place.address) as store:
+        assert [] == store.canaries.holds("t-fleet")
+
+
+def test_each_node_has_its_hold(empty_sqlite: str) -> None:
+    """A pass on one node releases its hold alone; a fire that never reached a node holds the whole fleet."""
+    good, bad = (
+        NodeOutcome(node=name, variant=variant, advice=advice, reasons=(name,))
+        for name, variant, advice in (("a", "H100", "promote"), ("b", "", "hold"))
+    )
+    ended = result(run_id=None, variant="", advice="hold", reasons=("1 of 2",))
+    expected = [
+        (replace(ended, nodes=(replace(good, advice="hold"), bad)), {"", "a", "b"}),
+        (replace(ended, nodes=(good, bad)), {"", "b"}),
+        (replace(ended, advice="promote", nodes=(good, replace(bad, advice="promote"))), set()),
+        (replace(ended, state="failed", nodes=()), {""}),
+        (replace(ended, advice="promote", nodes=(good,)), set()),
+    ]
+    with Store.open(empty_sqlite) as store:
+        lease = lead(store)
+        for minute, (one, held) in enumerate(expected):
+            moment = due().scheduled_for.replace(minute=minute)
+            store.canaries.file(lease, [due(at=moment)])
+            fire = store.canaries.take(lease, "leader")
+            assert fire is not None
+            store.canaries.finish(lease, fire.id, one, [])
+            assert held == {hold.node for hold in store.canaries.holds("nightly")}
+
+
+def test_a_pass_that_ends_a_nodes_hold_is_told(tmp_path: Path, empty_sqlite: str) -> None:
+    """As released; the alert is about no single node."""
+    path = tmp_path / "nightly.yaml"
+    alerts = "alerts: [{target: chat, kind: slack, url_env: X, events: [released]}]"
+    path.write_text(f"canary: nightly\nmatrix: smoke\nfleet: {{}}\n{alerts}\n")
+    loaded = load_canary(path, ["smoke"])
+    passed = NodeOutcome(node="a", variant="H100", advice="promote", reasons=())
+    ended: FireResult = result(run_id=None, variant="", advice="hold", nodes=(passed,))
+    with Store.open(empty_sqlite) as store:
+        lease = lead(store)
+        for minute, told in enumerate([0, 1]):
+            store.canaries.file(lease, [due(at=due().scheduled_for.replace(minute=minute))])
+            fire = store.canaries.take(lease, "leader")
+            assert fire is not None
+            letters = letters_for(loaded, fire, ended, store.canaries.holds("nightly"))
+            assert told == len(letters)
+            before = replace(passed, advice="hold", variant="", reasons=("busy",))
+            store.canaries.finish(lease, fire.id, replace(ended, nodes=(before,)), [])
+        assert "" == json.loads(json.dumps(letters[0].body))["node"]

@@ -1,0 +1,371 @@
+"""Canaries on many nodes: who fires, in which wave, what each wave advises, and what a lost node does to it."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from canary_examples import result
+from cli_process import call
+from service_process import Place, wait_for
+from test_queues import Site, on, stack_fires
+
+from qualify.canary.deck import Deck
+from qualify.canary.log import plain_log
+from qualify.canary.nodes import chosen, serving, waves_of
+from qualify.canary.results import letters_for
+from qualify.canary.rollouts import Rollouts
+from qualify.cards.canary import RolloutPlan
+from qualify.cards.load import load_canary
+from qualify.facts.canary import Fire, Lease, Node, own_lease
+from qualify.store import Store
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+NAMES = [f"gpu-{number:02}" for number in range(10)]
+CARD = """\
+canary: fleet
+matrix: smoke
+on: every-node
+rollout: {first: 1, waves: [0.5, 1.0]}
+alerts:
+  - {target: cordon, kind: command, command: [/bin/true, "{node}"], events: [hold, roll back]}
+  - {target: chat, kind: slack, url_env: NO_SUCH_URL, events: [hold, roll back]}
+  - {target: uncordon, kind: command, command: [/bin/true, "{node}"], events: [released]}
+"""
+
+
+def node(name: str, key: str = "one", *canaries: str) -> Node:
+    """A machine that lives."""
+    return Node(
+        lease=own_lease("canary", name), service="canary", node=name, canaries=canaries or ("fleet",), stack_key=key,
+        device="Test CPU", until=NOW + timedelta(seconds=15),
+    )  # fmt: skip
+
+
+def card(tmp_path: Path, **changes: str):
+    """The canary's card with other lines."""
+    lines = {"canary": "fleet", "matrix": "smoke", **changes}
+    path = tmp_path / "fleet.yaml"
+    path.write_text("".join(f"{name}: {value}\n" for name, value in lines.items()))
+    return load_canary(path, ["smoke"]).card
+
+
+def test_one_of_each_stack_and_another_one_next_time(tmp_path: Path) -> None:
+    """Every stack has its node; over some days every node has its turn."""
+    nodes = [node(name, "one" if index < 7 else "two") for index, name in enumerate(NAMES)]
+    one = card(tmp_path, on="one-per-stack")
+    seen = set()
+    for day in range(60):
+        names = [item.node for item in chosen(one, nodes, NOW + timedelta(days=day))]
+        assert 2 == len(names)
+        assert {"one", "two"} == {item.stack_key for item in nodes if item.node in names}
+        seen |= set(names)
+    assert set(NAMES) == seen
+
+
+def test_a_sample_and_every_node(tmp_path: Path) -> None:
+    """As many as the card says, the same for the same moment; or all."""
+    nodes = [node(name) for name in NAMES]
+    some = card(tmp_path, on="sample", sample="3")
+    assert 3 == len(chosen(some, nodes, NOW))
+    assert chosen(some, nodes, NOW) == chosen(some, nodes[::-1], NOW)
+    assert chosen(some, nodes, NOW) != chosen(some, nodes, NOW + timedelta(days=1))
+    assert nodes == chosen(card(tmp_path, on="every-node"), nodes, NOW)
+
+
+def test_who_serves() -> None:
+    """Whoever lives and knows the canary."""
+    late = NOW + timedelta(hours=1)
+    nodes = [node("a"), node("b", "one", "other")]
+    assert ["a"] == [item.node for item in serving(nodes, "fleet", NOW)]
+    assert [] == serving(nodes, "fleet", late)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sizes"),
+    [
+        ({"first": 1, "waves": (0.5, 1.0)}, [1, 4, 5]),
+        ({"first": 2, "waves": (1.0,)}, [2, 8]),
+        ({"first": ("gpu-00", "gpu-1*"), "waves": (0.1, 1.0)}, [1, 9]),
+        ({"first": ("nobody",), "waves": (0.5, 1.0)}, [5, 5]),
+        ({"first": 99}, [10]),
+    ],
+)
+def test_nodes_in_their_waves(plan, sizes: list[int]) -> None:
+    """Each node in one wave, none empty; shares count all nodes."""
+    waves = waves_of(RolloutPlan(**plan), NAMES, "cron X")
+    assert sizes == [len(wave) for wave in waves]
+    assert NAMES == sorted(name for wave in waves for name in wave)
+    if "gpu-00" in (plan["first"] if isinstance(plan["first"], tuple) else ()):
+        assert ("gpu-00",) == waves[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ({"on": "sample"}, "on: sample and a number after sample belong together"),
+        ({"on": "every-node", "sample": "3"}, "on: sample and a number after sample belong together"),
+        ({"rollout": "{first: 1}"}, "belongs to on: every-node, and this canary has no on"),
+        ({"on": "every-node", "rollout": "{waves: [0.5]}"}, "must rise and end with 1.0"),
+        ({"on": "everywhere"}, "every-node"),
+        ({"alerts": "[{target: x, kind: command, command: [kubectl]}]"}, "must begin with the path of a program"),
+        ({"alerts": "[{target: x, kind: command, command: [/k, '{pod}']}]"}, "has {pod}; what can be filled in"),
+        ({"alerts": "[{target: x, kind: command, command: [/k], url: 'https://x'}]"}, "has no meaning for kind"),
+        ({"alerts": "[{target: x, kind: slack, url: 'https://x', command: [/k]}]"}, "only with kind: command"),
+    ],
+)
+def test_wrong_cards(tmp_path: Path, lines: dict[str, str], expected: str) -> None:
+    """Each says what is wrong."""
+    from qualify.errors import CardError
+
+    with pytest.raises(CardError) as found:
+        card(tmp_path, **lines)
+    assert expected in str(found.value)
+
+
+class Fleet:
+    """A leader and four nodes on a real store; each node ends its fires as it is told."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.canaries = store.canaries
+        (folder / "cards").mkdir()
+        (folder / "cards" / "fleet.yaml").write_text(CARD)
+        self.deck = Deck((folder / "cards",), ("fleet",))
+        self.said: list[str] = []
+        lease = self.canaries.acquire("canary", "leader", 60)
+        assert lease is not None
+        self.lease = lease
+        self.own: dict[str, Lease] = {}
+        for name in NAMES[:4]:
+            own = self.canaries.acquire(own_lease("canary", name), name, 60, node=name)
+            assert own is not None
+            self.own[name] = own
+            self.canaries.tell(own, node(name))
+        self.rollouts = Rollouts(self.canaries, self.deck, self.letters, plain_log(self.said.append))
+
+    def letters(self, fire: Fire, ended):
+        """Of the card."""
+        return letters_for(self.deck.cards["fleet"], fire, ended, self.canaries.holds("fleet"))
+
+    def ask(self) -> str:
+        """A rollout by hand; returns its key."""
+        nodes = self.canaries.nodes("canary")
+        return self.canaries.ask_nodes("fleet", "smoke", "test", nodes, waves=True)[0].rollout
+
+    def turn(self) -> None:
+        """One of the leader."""
+        self.rollouts.turn(self.lease)
+
+    def ready(self) -> list[str]:
+        """Nodes with a fire that may begin."""
+        return sorted(fire.node for fire in self.canaries.open_fires() if fire.wave is not None)
+
+    def end(self, advice: str, *names: str) -> None:
+        """Nodes take their fire and end it."""
+        for name in names:
+            fire = self.canaries.take(self.own[name], name)
+            assert fire is not None
+            ended = result(advice=advice, reasons=(f"{advice} there",), run_id=None)
+            self.canaries.finish(self.own[name], fire.id, ended, self.letters(fire, ended))
+
+
+@pytest.fixture
+def fleet(store: Store, tmp_path: Path) -> Fleet:
+    """On either database."""
+    return Fleet(store, tmp_path)
+
+
+def test_waves_go_on_while_they_promote(fleet: Fleet) -> None:
+    """A node waits for its wave; each wave files its advice once; the last one ends the rollout."""
+    key = fleet.ask()
+    assert all(fleet.canaries.take(own, name) is None for name, own in fleet.own.items()), "no wave has begun"
+    done: list[str] = []
+    for size in (1, 1, 2):
+        fleet.turn()
+        fleet.turn()
+        ready = fleet.ready()
+        assert size == len(ready)
+        fleet.end("promote", *ready)
+        done += ready
+        fleet.turn()
+    assert sorted(fleet.own) == sorted(done)
+    (rollout,) = fleet.canaries.rollouts("fleet")
+    assert ("promote", 2, key) == (rollout.state, rollout.wave, rollout.key)
+    sums = [fire for fire in fleet.canaries.fires("fleet") if not fire.node]
+    assert [2, 1, 0] == [fire.wave for fire in sums]
+    assert ["promote"] * 3 == [fire.advice for fire in sums]
+    assert ("2 promote",) == sums[0].reasons
+    fleet.turn()
+    assert 3 == len([fire for fire in fleet.canaries.fires("fleet") if not fire.node])
+    assert [] == fleet.canaries.holds()
+
+
+def test_a_wave_that_does_not_promote_ends_it(fleet: Fleet) -> None:
+    """What waits is refused and held, without an alert for each; the wave is told once; a pass releases each node."""
+    fleet.ask()
+    fleet.turn()
+    (first,) = fleet.ready()
+    fleet.end("roll back", first)
+    fleet.turn()
+    fleet.turn()
+    assert [] == fleet.canaries.open_fires()
+    (rollout,) = fleet.canaries.rollouts("fleet")
+    assert ("roll back", 0) == (rollout.state, rollout.wave)
+    refused = [fire for fire in fleet.canaries.fires("fleet") if fire.state == "refused"]
+    assert 3 == len(refused)
+    assert "advised roll back: the waves after it do not run" in refused[0].reasons[0]
+    assert {"", *fleet.own} == {hold.node for hold in fleet.canaries.holds("fleet")}
+    told = sorted((alert.target, alert.body["node"]) for alert in fleet.canaries.alerts())
+    assert [("chat", ""), ("chat", first), ("cordon", first)] == told
+    (summed,) = [fire for fire in fleet.canaries.fires("fleet") if not fire.node]
+    assert ("1 roll back", f"{first}: roll back there") == summed.reasons
+    fleet.ask()
+    while fleet.canaries.open_fires():
+        fleet.turn()
+        fleet.end("promote", *fleet.ready())
+        fleet.turn()
+    assert [] == fleet.canaries.holds("fleet")
+    released = {alert.body["node"] for alert in fleet.canaries.alerts() if alert.target == "uncordon"}
+    assert set(fleet.own) == released, "a wave has no node to act on"
+
+
+def test_a_node_that_comes_after_the_end(fleet: Fleet) -> None:
+    """It is turned away where the rollout did not promote."""
+    key = fleet.ask()
+    fleet.turn()
+    fleet.end("hold", *fleet.ready())
+    fleet.turn()
+    fleet.turn()
+    own = fleet.canaries.acquire(own_lease("canary", "late"), "late", 60, node="late")
+    assert own is not None
+    late = fleet.canaries.ask_nodes("fleet", "smoke", "late", [node("late")], waves=True)[0]
+    with fleet.canaries._database.writing() as connection:
+        from sqlalchemy import text
+
+        connection.execute(text("UPDATE fires SET rollout = :key WHERE id = :id"), {"key": key, "id": late.id})
+    fleet.turn()
+    fire = fleet.canaries.fire(late.id)
+    assert fire is not None
+    assert "refused" == fire.state
+
+
+def test_a_node_that_is_gone_costs_its_own_fire(fleet: Fleet) -> None:
+    """After a while its fire is filed as failed, with a hold and an alert, and the rollout ends by it."""
+    fleet.ask()
+    fleet.turn()
+    (first,) = fleet.ready()
+    fleet.canaries.release(fleet.own[first])
+    fleet.turn()
+    assert [first] == fleet.ready(), "it may come back"
+    time.sleep(0.05)
+    patient = Rollouts(fleet.canaries, fleet.deck, fleet.letters, plain_log(print), timedelta(milliseconds=20))
+    patient.turn(fleet.lease)
+    patient.turn(fleet.lease)
+    (rollout,) = fleet.canaries.rollouts("fleet")
+    assert "hold" == rollout.state
+    failed = [fire for fire in fleet.canaries.fires("fleet") if fire.state == "failed"]
+    assert [first] == [fire.node for fire in failed]
+    assert "has given no sign of life for" in failed[0].reasons[0]
+    assert first in {hold.node for hold in fleet.canaries.holds("fleet")}
+
+
+def test_an_old_leader_ends_no_wave(fleet: Fleet) -> None:
+    """Its epoch is over: nothing is filed."""
+    from qualify.errors import LeaseLost
+
+    fleet.ask()
+    fleet.turn()
+    fleet.end("promote", *fleet.ready())
+    fleet.canaries.release(fleet.lease)
+    new = fleet.canaries.acquire("canary", "new", 60)
+    assert new is not None
+    with pytest.raises(LeaseLost):
+        fleet.turn()
+    assert [] == [fire for fire in fleet.canaries.fires("fleet") if not fire.node]
+    fleet.rollouts.turn(new)
+    fleet.rollouts.turn(new)
+    assert 1 == len([fire for fire in fleet.canaries.fires("fleet") if not fire.node])
+
+
+def test_seats_are_taken_once(fleet: Fleet) -> None:
+    """Of many nodes with one stack as many fire as there are seats, whoever comes first."""
+    from canary_examples import due
+    from stored_runs import make_stack
+
+    from qualify.facts.canary import Watched
+
+    filed = []
+    for name, own in fleet.own.items():
+        seen = Watched(
+            lease=own.name, canary="fleet", node=name, stack=make_stack(), seen_at=NOW, changing_to="",
+            changing_since=None,
+        )  # fmt: skip
+        one = due("fleet", NOW, trigger="stack", node=name)
+        filed += [fleet.canaries.watch_for_many(own, seen, one, "canary", "key", 2) for _ in range(2)]
+    assert [True, False, True, False, False, False, False, False] == filed
+    assert 4 == len(fleet.canaries.watched())
+
+
+@pytest.mark.slow
+def test_three_machines_and_the_command_line(sqlite_place: Place, tmp_path: Path) -> None:
+    """A rollout by hand over three services: one fails first, so two are refused; a pipeline reads it by exit code."""
+    place = sqlite_place
+    place.canary("good", "correct", select="no-such-case", on="every-node", rollout="{first: [n2], waves: [1.0]}")
+    replicas = [place.start(f"n{number}", "--poll", "1s") for number in (1, 2, 3)]
+
+    def there() -> bool:
+        with Store.open(place.address) as store:
+            nodes = store.canaries.nodes("canary")
+        return 3 == len(nodes) and all(item.stack_key for item in nodes)
+
+    wait_for(there, "three nodes", 60, *replicas)
+    options = ("--cards", place.cards, "--db", place.address)
+    lost = call("canary", "fire", "t-good", "--on", "n9", *options, cwd=place.folder)
+    assert 4 == lost.code
+    assert "Those that do: n1, n2, n3" in lost.err
+    assert 0 == call("canary", "fire", "t-good", "--on", "every-node", *options, cwd=place.folder).code
+    wait_for(lambda: len(place.fires()) == 4 and not _open(place), "the end of the rollout", 40, *replicas)
+    by_node = {fire.node: fire for fire in place.fires()}
+    assert {"n2": "failed", "n1": "refused", "n3": "refused", "": "completed"} == {
+        name: fire.state for name, fire in by_node.items()
+    }
+    shown = call("canary", "waves", "t-good", "--json", "--wave", "0", "--db", place.address, cwd=place.folder)
+    assert 5 == shown.code
+    (rollout,) = json.loads(shown.out)["rollouts"]
+    assert [["n2"], ["n1", "n3"]] == [[item["node"] for item in wave["nodes"]] for wave in rollout["waves"]]
+    assert ["hold", None] == [wave["advice"] for wave in rollout["waves"]]
+    text = call("canary", "waves", "t-good", "--db", place.address, cwd=place.folder)
+    assert "wave 0  hold: n2 failed" in text.out
+    assert 2 == call("canary", "waves", "t-good", "--wave", "7", "--db", place.address, cwd=place.folder).code
+    one = call("canary", "fire", "t-good", "--on", "n3", "--json", *options, cwd=place.folder)
+    assert ("n3", "failed") == (one.data["node"], one.data["state"])
+
+
+def _open(place: Place) -> bool:
+    with Store.open(place.address) as store:
+        return bool(store.canaries.open_fires() or store.canaries.rollouts(opened=True))
+
+
+@pytest.mark.slow
+def test_one_per_stack_after_an_upgrade(sqlite_place: Place, tmp_path: Path) -> None:
+    """Two machines get the same new library: one fires."""
+    place = sqlite_place
+    place.canary("stack", "correct", stack_change="{settle: 1s}", select="no-such-case", on="one-per-stack")
+    sites = [Site(tmp_path / name) for name in ("n1", "n2")]
+    for site in sites:
+        site.write("2.8.0")
+    replicas = [on(place, name, site) for name, site in zip(("n1", "n2"), sites, strict=True)]
+
+    def watched() -> int:
+        with Store.open(place.address) as store:
+            return len([item for item in store.canaries.watched() if not item.changing_to])
+
+    wait_for(lambda: watched() == 2, "first looks", 40, *replicas)
+    for site in sites:
+        site.write("2.9.0")
+    told = "enough other nodes fire for this stack"
+    wait_for(lambda: any(told in str(replica) for replica in replicas), "the other one", 40, *replicas)
+    assert 1 == len(stack_fires(place))

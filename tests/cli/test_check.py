@@ -1,0 +1,122 @@
+"""``qualify check``: a model's name in, ten lines out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Ended, call, environment
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "cards" / "config"))
+from hub_server import Hub, serve
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+SDPA = ("--engine", "transformers", "--backend", "sdpa")
+
+
+def on_cpu(**changes: str) -> dict[str, str]:
+    """The environment without a GPU, with a cache of the hub of its own."""
+    kept = {name: value for name, value in environment().items() if not name.startswith(("HF_", "HUGGING"))}
+    return {**kept, "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **changes}
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended, Ended]:
+    """A folder with a config.json; the check of it as text, and as JSON, which takes the evidence over."""
+    folder = tmp_path_factory.mktemp("check")
+    (folder / "tiny").mkdir()
+    (folder / "tiny" / "config.json").write_text(json.dumps(CONFIG))
+    text = call("check", "tiny", *SDPA, "--save", "mine.yaml", cwd=folder, env=on_cpu())
+    data = call("check", "tiny", *SDPA, "--json", cwd=folder, env=on_cpu())
+    return folder, text, data
+
+
+def test_the_answer_is_about_ten_lines(checked: tuple[Path, Ended, Ended]) -> None:
+    """A kernel for each phase and why, whether it is right, and what to do; a CPU is called a demonstration first."""
+    _, text, _ = checked
+    assert 0 == text.code, text.out + text.err
+    lines = text.out.splitlines()
+    assert "demonstration on a CPU, at reduced shapes: it proves nothing about a GPU" == lines[0]
+    assert lines[1].startswith("model: config.json of tiny: 8 heads on 4, head_dim 32, causal")
+    assert "engine: transformers (attn_implementation): sdpa is torch-cpu-flash, torch-cpu-math" == lines[2]
+    named = {line.split(" (")[0]: line for line in lines[3:7]}
+    assert ["prefill", "chunked prefill", "ragged batch", "decode"] == list(named)
+    assert all("fastest of 2 that are right" in line and "aten::" in line for line in named.values()), named
+    assert lines[7].startswith("right: 10 cases of 10 passed every check")
+    assert any(
+        line.startswith("do: decide nothing for a GPU by this; on the GPU host: qualify check") for line in lines
+    )
+    assert len(lines) <= 12
+
+
+def test_the_saved_matrix_is_one_that_plan_accepts(checked: tuple[Path, Ended, Ended]) -> None:
+    """With the geometry of the config.json and the pin of its content; it is never written over."""
+    folder, _, _ = checked
+    planned = call("plan", "mine.yaml", cwd=folder)
+    assert (0, 10) == (planned.code, len(planned.out.splitlines()))
+    again = call("check", "tiny", *SDPA, "--save", "mine.yaml", cwd=folder, env=on_cpu())
+    assert (2, "") == (again.code, again.out)
+    assert "--save mine.yaml: exists already; give another name" in again.err
+
+
+def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]) -> None:
+    """Beside the fields of `qualify run --json`; the second check takes over what the first one passed."""
+    folder, _, data = checked
+    assert 0 == data.code, data.err
+    found = data.data
+    assert ("qualify.check/1", True, "PASS") == (found["schema"], found["demonstration"], found["verdict"])
+    assert ["prefill", "chunked", "varlen", "decode"] == [line["phase"] for line in found["phases"]]
+    kernels = found["phases"][0]["kernels"]
+    assert {"torch-cpu-flash", "torch-cpu-math"} == {each["kernel"] for each in kernels}
+    assert all(each["right"] and each["latency_us"] > 0 and each["kernel_launched"] for each in kernels)
+    assert {"sdpa": ["torch-cpu-flash", "torch-cpu-math"]} == found["engine"]["backends"]
+    assert (folder / found["report"]).exists()
+    assert str(Path(".qualify/checks/tiny.yaml")) == found["matrix_path"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["qwen3-9b"], 2, "qwen3-9b: is no file or folder, no model card; perhaps you meant qwen3-8b"),
+        (["qwen3-8b", "--backend", "sdpa"], 2, "--backend sdpa needs --engine: transformers, vllm or sglang"),
+        (
+            ["qwen3-8b", "--engine", "vllm", "--backend", "FLASH_ATN"],
+            2,
+            "is not in the table of vLLM 0.33.0. It has FLASH_ATTN, ",
+        ),
+        (["phi-2", "--engine", "vllm", "--backend", "FLASHINFER"], 2, "head_size not supported (head_dim 80)"),
+        (["gemma-2-9b", *SDPA], 2, "scaled_dot_product_attention yet (model_type gemma2)"),
+        (["qwen3-8b", "--engine", "vllm"], 4, "vLLM: no backend can be checked on cpu"),
+        (["organisation/Some-Model"], 4, "neither in the cache nor available from the cache (HF_HUB_OFFLINE is set)"),
+    ],
+)
+def test_what_cannot_be_checked_says_why(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    """The last line of the log; nothing is stored."""
+    ended = call("check", *arguments, cwd=tmp_path, env=on_cpu(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "hub")))
+    assert (code, "") == (ended.code, ended.out)
+    assert message in ended.err.splitlines()[-1]
+    assert not (tmp_path / ".qualify").exists()
+
+
+def test_a_model_of_the_hub_is_printed_with_its_commit(tmp_path: Path) -> None:
+    """The newest commit of main; offline the cache answers, and the line says so."""
+    content = json.dumps(CONFIG).encode()
+    name = "organisation/Some-Model"
+    asked = ("check", name, "--engine", "transformers", "--backend", "eager")  # no card: nothing has to run
+    home: dict[str, Any] = {"HF_HOME": str(tmp_path / "hub")}
+    with serve(Hub(files={(name, "main"): content, (name, COMMIT): content}, answers_with=COMMIT)) as hub:
+        online = call(*asked, cwd=tmp_path, env=on_cpu(HF_ENDPOINT=hub.url, **home))
+    offline = call(*asked, cwd=tmp_path, env=on_cpu(HF_HUB_OFFLINE="1", **home))
+    assert f"model: {name}@{COMMIT}" == online.err.splitlines()[0]
+    assert f"model: {name}@{COMMIT}, as the local cache has it: the hub gave no answer" == offline.err.splitlines()[0]
+    assert [tmp_path / "hub"] == list(tmp_path.iterdir())

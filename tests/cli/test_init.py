@@ -1,0 +1,146 @@
+"""``qualify init``: what it writes is accepted by the commands that read it, and its pipelines run when pasted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+from importlib.metadata import files
+from pathlib import Path
+
+import pytest
+from ci_examples import make_runner, parsed
+from cli_process import ROOT, call, command, environment
+from jsonschema import Draft7Validator
+
+CONFIG = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
+GITHUB, GITLAB = ".github/workflows/qualify.yml", ".gitlab-ci.yml"
+
+
+def project(folder: Path, *options: str) -> Path:
+    """A project of a tiny model, started without questions."""
+    (folder / "tiny").mkdir(parents=True, exist_ok=True)
+    (folder / "tiny" / "config.json").write_text(json.dumps(CONFIG))
+    ended = call("init", "--model", "tiny", "--yes", *options, cwd=folder)
+    assert 0 == ended.code, ended.out + ended.err
+    return folder
+
+
+def shrink(matrix: Path) -> None:
+    """The same matrix with one short prompt and one kernel: seconds on a CPU."""
+    text = re.sub(r"phases:\n(  .*\n)+", "phases:\n  prefill: {seqlen: [8]}\n", matrix.read_text())
+    text = re.sub(r'kernels: \["\*"\]\nexclude:\n(  .*\n)+', "kernels: [tiled-torch]\n", text)
+    matrix.write_text(text.replace("dtypes: [bf16]", "dtypes: [fp32]"))
+
+
+def test_every_file_is_accepted_by_the_commands_that_read_it(tmp_path: Path) -> None:
+    """plan, waiver check, canary and gate read them as they are; a gate without evidence says how to make some."""
+    folder = project(tmp_path)
+    matrix = "matrices/tiny.yaml"
+    planned = call("plan", matrix, cwd=folder)
+    assert 0 == planned.code, planned.err
+    assert {"prefill", "chunked", "varlen", "decode"} == {line.split("/")[1] for line in planned.out.splitlines()}
+    assert 0 == call("waiver", "check", matrix, cwd=folder).code
+    assert "tiny-nightly" in call("canary", "list", "--cards", ".", cwd=folder).out
+    ended = call("gate", "--matrix", matrix, cwd=folder)
+    assert 5 == ended.code
+    assert f"qualify run {matrix}" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [("matrix", "matrices/tiny.yaml"), ("waivers", "waivers.yaml"), ("canary", "canaries/tiny-nightly.yaml")],
+)
+def test_every_card_fits_its_schema(kind: str, path: str, tmp_path: Path) -> None:
+    """The schema that `qualify schema` prints for editors finds nothing wrong."""
+    folder = project(tmp_path)
+    schema = call("schema", kind, cwd=folder).data
+    assert [] == [each.message for each in Draft7Validator(schema).iter_errors(parsed((folder / path).read_text()))]
+
+
+def test_the_pipelines_run_when_pasted(tmp_path: Path) -> None:
+    """GitHub's step by step, then GitLab's script, which takes the evidence over; the verdict is in their files."""
+    runner = make_runner(tmp_path / "runner")
+    project(runner.workspace)
+    shrink(runner.workspace / "matrices" / "tiny.yaml")
+    (job,) = parsed((runner.workspace / GITHUB).read_text().replace("--level full", "--level smoke"))["jobs"].values()
+    ended = list(runner.steps(job["steps"], {}))
+    assert [0, 0, 0] == [each.code for each in ended], ended[-1].out + ended[-1].err
+    reports = runner.workspace / "reports"
+    assert "PASS" == json.loads((reports / "gate.json").read_text())["verdict"]
+    assert (reports / "gate.xml").exists()
+    shutil.rmtree(reports)
+    other = project(tmp_path / "other", "--ci", "gitlab", "--no-canary", "--package", "qualify wheel.whl")
+    job = parsed((other / GITLAB).read_text().replace("--level full", "--level smoke"))["qualify"]
+    assert "pip install 'qualify wheel.whl'" in job["script"]
+    assert not (other / "canaries").exists()
+    runner.job("\n".join(job["script"]), QUALIFY_DB=str(runner.tool_cache / "qualify.db"))
+    assert "PASS" == json.loads((reports / "gate.json").read_text())["verdict"]
+
+
+@pytest.mark.parametrize(("ci", "path"), [("github", GITHUB), ("gitlab", GITLAB)])
+def test_the_pipelines_install_nothing_from_pypi(ci: str, path: str, tmp_path: Path) -> None:
+    """Qualify is not there: pip gets an address to fill in, and the command says so unless --package names one."""
+    (tmp_path / "own").mkdir()
+    asked = ("init", "own", "--model", "qwen3-8b", "--yes", "--ci", ci)
+    ended = call(*asked, cwd=tmp_path)
+    clone = "HOST/OWNER/qualify@COMMIT"
+    assert f"pip install 'attn-qualify[run] @ git+https://{clone}'" in (tmp_path / "own" / path).read_text()
+    assert f"in place of {clone}: CI installs it from there" in ended.out
+    shutil.rmtree(tmp_path / "own")
+    assert clone not in call(*asked, "--package", "qualify.whl", cwd=tmp_path).out
+
+
+def test_the_workflow_is_safe(tmp_path: Path) -> None:
+    """The strictest persona of zizmor, which audits workflows of GitHub, finds nothing in it."""
+    folder = project(tmp_path)
+    (folder / "zizmor.yml").write_text("rules:\n  self-hosted-runner: {disable: true}\n")
+    program = next(str(file.locate()) for file in files("zizmor") or () if file.name == "zizmor")
+    asked = ("--offline", "--no-progress", "--persona=auditor", "--config=zizmor.yml", ".github/workflows")
+    done = subprocess.run([program, *asked], cwd=folder, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stdout
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    """One file that is there keeps all others from being written."""
+    (tmp_path / "waivers.yaml").write_text("waivers: []\n")
+    ended = call("init", "--model", "qwen3-8b", "--yes", cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert "waivers.yaml: exists already, so nothing was written" in ended.err
+    assert [tmp_path / "waivers.yaml"] == list(tmp_path.iterdir())
+
+
+def test_where_nobody_can_answer_the_model_must_be_given(tmp_path: Path) -> None:
+    """A pipe is nobody; --json asks nothing and lists the files."""
+    ended = call("init", cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert "nobody is here to answer: give --model MODEL" in ended.err
+    data = call("init", "new", "--model", "qwen3-8b", "--ci", "none", "--json", cwd=tmp_path).data
+    assert ["matrices/qwen3-8b.yaml", "waivers.yaml", "canaries/qwen3-8b-nightly.yaml"] == data["files"]
+    assert all((tmp_path / "new" / path).exists() for path in data["files"])
+
+
+def test_questions_at_a_terminal(tmp_path: Path) -> None:
+    """A model that is none is asked for again; an empty answer takes the default."""
+    own, other = pty.openpty()
+    with subprocess.Popen(
+        command("init"), cwd=tmp_path, env=environment(TERM="dumb"), stdin=other, stdout=subprocess.PIPE, stderr=other
+    ) as child:
+        os.close(other)
+        for answer in ("qwen3-9b", "qwen3-8b", "serving", "gitlab", "n"):
+            os.write(own, f"{answer}\n".encode())
+        assert child.stdout
+        out = child.stdout.read().decode()
+    os.close(own)
+    assert ["wrote matrices/serving.yaml", "wrote waivers.yaml", "wrote .gitlab-ci.yml"] == out.splitlines()[1:4]
+    assert "matrix: serving\n" in (tmp_path / "matrices" / "serving.yaml").read_text()
+    assert (ROOT / "matrices" / "models" / "qwen3-8b.json").exists()

@@ -1,0 +1,236 @@
+"""A command line that feels at home in a shell: -h, examples, completion, colour on a terminal and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from cli_process import ROOT, call, command, environment
+
+from qualify.cli.counter import counter
+from qualify.cli.duel import Lines
+from qualify.cli.entry import _parser
+from qualify.cli.examples import EXAMPLES
+from qualify.cli.terminal import painted
+from qualify.fleet.doctor import Concern, Examination
+from qualify.fleet.duel import DuelProgress
+from qualify.fleet.readiness import grouped, to_lines, verdict_on
+
+ESC = "\x1b["
+
+
+@cache
+def commands() -> dict[str, Any]:
+    """Every command by its words."""
+
+    def of(group: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+        for name, each in group.commands.items():
+            if hasattr(each, "commands"):
+                yield from of(each, (*words, name))
+            else:
+                yield " ".join((*words, name)), each
+
+    return dict(of(typer.main.get_command(_parser()), ()))
+
+
+def test_every_command_has_examples_and_no_other_has() -> None:
+    """A new command comes with a line that can be pasted, in qualify/cli/examples.py."""
+    assert sorted(commands()) == sorted(EXAMPLES)
+
+
+@cache
+def program_context() -> Any:
+    """What the commands inherit."""
+    return typer.main.get_command(_parser()).make_context("qualify", [], resilient_parsing=True)
+
+
+PROGRESS = {
+    "check": {"-q", "-v"}, "run": {"-q", "-v"}, "duel": {"-q", "-v"}, "selftest": {"-q", "-v"}, "ingest": {"-q", "-v"},
+    "plan": {"-q"}, "repro": {"-q"}, "node": {"-q"}, "fleet": {"-q"},
+}  # fmt: skip
+"""what of -q and -v a command takes, because it writes a log while it works; -v only where it has more to tell"""
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_every_command_takes_what_all_of_its_kind_take(name: str) -> None:
+    """-h, examples, --json, and -q and -v where it shows progress; each with a help text."""
+    known = commands()[name]
+    program = program_context()
+    context = known.make_context(name, [], parent=program, resilient_parsing=True)
+    options = {each: option for option in known.params for each in option.opts if option.param_type_name == "option"}
+    assert ["-h", "--help"] == context.help_option_names
+    assert "Examples:\n" in known.get_help(context)
+    assert PROGRESS.get(name, set()) == {"-q", "-v"} & set(options)
+    assert "--json" in options or name == "web"
+    assert [] == [each for each, option in options.items() if not option.help]
+
+
+def test_quiet_leaves_the_result(tmp_path: Path) -> None:
+    """Of a plan nothing goes to stderr; the ids are those of the plan that tells."""
+    plans = [call("plan", "smoke", "--select", "decode", *more, cwd=tmp_path) for more in ((), ("-q",))]
+    assert [True, False] == [bool(ended.err) for ended in plans]
+    assert plans[0].out == plans[1].out
+
+
+def test_verbose_tells_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """A selftest and a duel tell each step with -v, none with -q, and one at times otherwise."""
+    told = {}
+    for talk in ("quiet", "usual", "verbose"):
+        with counter("selftest", talk) as progress:
+            progress(1, 2, "lse-log2")
+        lines = Lines(talk)
+        for timed in (1, 2):
+            lines(DuelProgress(decided=0, total=3, pair=1, timed=timed, round_total=4, cell="a/b"))
+        told[talk] = capsys.readouterr().err.splitlines()
+    steps = [f"0/3 cells decided; pair 1: {timed}/4  a/b" for timed in (1, 2)]
+    assert {"quiet": [], "usual": steps[:1], "verbose": ["selftest: 1 of 2: lse-log2", *steps]} == told
+
+
+def test_only_one_module_writes_colours() -> None:
+    """So that NO_COLOR holds for every command: the others write through it, or through rich, which heeds it too."""
+    modules = (ROOT / "qualify").rglob("*.py")
+    writers = [path.relative_to(ROOT).as_posix() for path in modules if re.search(r"\\x1b\[|\\033\[", path.read_text())]
+    assert ["qualify/cli/terminal.py"] == writers
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_every_example_is_understood(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser takes its options and values; nothing is run."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("canaries", "keys"):
+        (tmp_path / folder).mkdir()
+    words = shlex.split(line.partition(" > ")[0])[1:]
+    known = commands()
+    name = max((each for each in known if words[: each.count(" ") + 1] == each.split()), key=len)
+    context = known[name].make_context(name, words[name.count(" ") + 1 :])
+    assert line in EXAMPLES[name]
+    assert {} == {key: value for key, value in context.params.items() if isinstance(value, Exception)}
+
+
+def test_h_is_help_and_shows_the_examples(tmp_path: Path) -> None:
+    """For the program, a command and a command of a group; the examples stand below, one a line."""
+    assert call("-h", cwd=tmp_path).out == call("--help", cwd=tmp_path).out
+    for name in ("plan", "db prune"):
+        shown = call(*name.split(), "-h", cwd=tmp_path)
+        assert (0, "") == (shown.code, shown.err)
+        assert [f"    {line}" for line in EXAMPLES[name]] == shown.out.splitlines()[-len(EXAMPLES[name]) :]
+
+
+def test_the_shell_completes_commands_options_and_names(tmp_path: Path) -> None:
+    """As bash asks: the words so far, and which of them is being typed."""
+
+    def completed(line: str) -> list[str]:
+        asked = {"_QUALIFY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        program = [sys.executable, "-c", "import sys; sys.argv[0] = 'qualify'; from qualify.cli import main; main()"]
+        done = subprocess.run(
+            program, env=environment(**asked), cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        return done.stdout.split()
+
+    assert ["doctor"] == completed("qualify do")
+    assert ["smoke"] == completed("qualify run smo")
+    assert ["qwen3-8b"] == completed("qualify check qwen3-8")
+    assert ["--select"] == completed("qualify plan --sel")
+    assert ["FLASH_ATTN", "FLASH_ATTN_MLA"] == completed("qualify check x --engine vllm --backend FLASH_A")
+
+
+def on_terminal(*arguments: str, cwd: Path, **variables: str) -> str:
+    """What a command writes to a terminal."""
+    own, other = pty.openpty()
+    env = environment(TERM="xterm", CUDA_VISIBLE_DEVICES="", **variables)
+    with subprocess.Popen(command(*arguments), cwd=cwd, env=env, stdin=other, stdout=other, stderr=other) as child:
+        os.close(other)
+        said = b""
+        while True:
+            try:
+                said += (part := os.read(own, 65536))
+            except OSError:  # the terminal is closed with its last writer
+                break
+            if not part:
+                break
+        child.wait()
+    os.close(own)
+    return said.decode()
+
+
+def test_colour_is_for_terminals_and_not_for_who_says_no(tmp_path: Path) -> None:
+    """NO_COLOR, TERM=dumb, a pipe and --json stay plain; the words are the same."""
+    arguments = ("run", "smoke", "--device", "cuda")
+    coloured = on_terminal(*arguments, cwd=tmp_path)
+    assert coloured.startswith(f"{ESC}31mqualify:{ESC}0m --device cuda: no NVIDIA GPU")
+    plain = on_terminal(*arguments, cwd=tmp_path, NO_COLOR="1")
+    assert ESC not in plain
+    assert plain == coloured.replace(f"{ESC}31m", "").replace(f"{ESC}0m", "")
+    assert plain.replace("\r\n", "\n") == call(*arguments, cwd=tmp_path, env=environment(CUDA_VISIBLE_DEVICES="")).err
+    assert ESC not in on_terminal("schema", "canary", cwd=tmp_path)
+
+
+def test_lines_are_coloured_by_how_they_begin() -> None:
+    """Verdicts by what they mean; what stands within a line is left alone."""
+    text = "smoke: not qualified (1 of 2)\nFAIL         a/b\ndo: repeat\nsaid FAIL\nPASSED"
+    assert [
+        f"{ESC}31msmoke: not qualified{ESC}0m (1 of 2)",
+        f"{ESC}31mFAIL{ESC}0m         a/b",
+        f"{ESC}1mdo:{ESC}0m repeat",
+        "said FAIL",
+        "PASSED",
+    ] == painted(text).splitlines()
+
+
+def test_quiet_and_verbose_contradict_each_other(tmp_path: Path) -> None:
+    """Exit 2, before anything is run."""
+    ended = call("run", "smoke", "-q", "-v", cwd=tmp_path)
+    assert (2, "qualify: --quiet and --verbose: give one of them\n") == (ended.code, ended.err)
+
+
+def test_select_says_what_it_matched(tmp_path: Path) -> None:
+    """Several values, one of them negated; the count and the parts go to the log, the ids to stdout."""
+    ended = call("plan", "smoke", "--select", "decode", "--select", "!fp16", "--kernel", "tiled-torch", cwd=tmp_path)
+    ids = ended.out.splitlines()
+    assert 0 == ended.code
+    assert ids
+    assert all("/decode/" in line and "/fp16/" not in line for line in ids)
+    told = ended.err.splitlines()[0]
+    assert told.startswith(f"--select 'decode !fp16' matches {len(ids)} of ")
+    assert "phase decode; " in told
+    assert "dtype bf16; " in told
+
+
+def test_doctor_groups_kernels_and_ends_with_a_verdict(tmp_path: Path) -> None:
+    """As text in the last lines, as JSON in fields of their own."""
+    env = environment(CUDA_VISIBLE_DEVICES="")
+    text, data = (call("doctor", *more, cwd=tmp_path, env=env) for more in ((), ("--json",)))
+    assert text.out.splitlines()[-1].startswith("verdict: ready for a demonstration only: ")
+    groups = data.data["kernels"]
+    assert ["usable here", "need a GPU", "need another GPU", "not installed"] == list(groups)
+    assert "tiled-torch" in groups["usable here"]
+    assert "flash-attn-3" in groups["need a GPU"]
+    assert f"verdict: {data.data['verdict']}" == text.out.splitlines()[-1]
+
+
+def test_the_verdict_follows_the_worst_concern() -> None:
+    """An error forbids a run, no usable kernel leaves nothing to run; empty groups are not printed."""
+    broken = Examination(stack=None, concerns=(Concern(severity="error", detail="no torch"),))
+    nothing = grouped([{"kernel": "a", "available": False, "reasons": ["not installed (pip install a)"]}])
+    assert verdict_on(broken, nothing).startswith("nothing should run here: 1 error above.")
+    assert verdict_on(Examination(stack=None, concerns=()), nothing).startswith("no kernel can run here.")
+    other = grouped([{"kernel": "b", "available": False, "reasons": ["compute_capability=8.0 (b requires 9.0)"]}])
+    assert ["need another GPU: b", "verdict: x"] == to_lines(other, "x")
+
+
+def test_the_health_of_a_service_is_data_too(tmp_path: Path) -> None:
+    """Exit 4 where nobody serves, with the reasons in one object."""
+    call("db", "upgrade", cwd=tmp_path)
+    ended = call("canary", "health", "--node", "here", "--json", cwd=tmp_path)
+    assert (4, "", "qualify.health/1", False) == (ended.code, ended.err, ended.data["schema"], ended.data["healthy"])
+    assert ended.data["ailments"]

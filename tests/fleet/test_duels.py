@@ -1,0 +1,288 @@
+"""A duel from its rounds to its verdicts: on simulated times, and once with real processes on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from builders import make_case
+from cli_process import call, write_cards, write_matrix
+from stored_runs import make_run, make_stack
+
+from qualify.cli.duel import exit_code, seconds, words
+from qualify.errors import DeviceError, NothingSelected, UsageError
+from qualify.facts.duel import DuelPair, DuelQuad, DuelTask
+from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
+from qualify.fleet.sides import DuelAsked, make_duel
+from qualify.fleet.stored_stacks import at_stored_stacks
+from qualify.run.process.messages import (
+    CardUnfit,
+    CellFailed,
+    CellTimed,
+    DuelEffort,
+    DuelRound,
+    DuelSetup,
+    HostLimits,
+    SidesDescribed,
+)
+from qualify.store import Store
+
+EFFORT = DuelEffort(quads=2, block_us=1000, aside=0.25, stage_s=5, compile_s=5)
+SETUP = DuelSetup(
+    device="cpu",
+    import_paths=(),
+    cards={},
+    hash_cache="",
+    hosts=HostLimits(timeout_s=5, compile_timeout_s=5, memory_bytes=1 << 30),
+    effort=EFFORT,
+)
+SIDES = SidesDescribed(a=make_stack(), b=make_stack(torch="2.13.0"), note="")
+
+
+def request(*names: str, **changes: Any) -> DuelRequest:
+    """A duel of cells of these names."""
+    base = DuelRequest(
+        matrix="m",
+        matrix_hash="0" * 64,
+        select="",
+        a="here",
+        b="next",
+        null=False,
+        tasks=tuple(DuelTask(name=name, a=make_case(), b=make_case()) for name in names),
+        alike={},
+        setup=SETUP,
+    )
+    return replace(base, **changes)
+
+
+class Simulated(Duelling):
+    """A duel whose judge is a simulation: what it answers for a cell in a round."""
+
+    def __init__(self, asked: DuelRequest, answer: Callable[[str, int], Any]) -> None:
+        self.steps: list[DuelProgress] = []
+        self.rounds: list[tuple[str, ...]] = []
+        self.answer = answer
+        super().__init__(asked, self.steps.append)
+
+    def _answers(self, asked: DuelRound) -> Iterator[Any]:
+        self.rounds.append(tuple(task.name for task in asked.tasks))
+        yield SIDES
+        for task in asked.tasks:
+            yield self.answer(task.name, asked.number)
+
+
+def timed(name: str, number: int, change: float, *, spread: float = 0.001, us: float = 100.0) -> CellTimed:
+    """A cell in which B takes so much longer, about."""
+    random = np.random.default_rng([number, *map(ord, name)])
+    own = (1 + change) * math.exp(random.normal(0, spread))
+    quads = tuple(DuelQuad(a_us=(us, us * 1.01), b_us=(us * own, us * 1.01 * own)) for _ in range(2))
+    return CellTimed(
+        cell=name, pairs=(DuelPair(way="eager", pair=number, quads=quads, thrown_away=0),), notes=(f"{name} was timed",)
+    )
+
+
+def test_what_is_decided_is_not_timed_again() -> None:
+    """Five pairs for all, five more for the cell that looks slower, and then it ends."""
+    arena = Simulated(
+        request("same", "slower"), lambda name, number: timed(name, number, 0.05 if name == "slower" else 0.0)
+    )
+    duel = arena.fight()
+    assert [("same", "slower")] * 5 + [("slower",)] * 5 == arena.rounds
+    assert {"same": "SAME", "slower": "SLOWER"} == {cell.name: cell.verdict for cell in duel.cells}
+    assert duel.complete
+    assert (1, 2) == (arena.steps[-1].decided, arena.steps[-1].total)
+    slower = duel.cells[1]
+    assert slower.ratio is not None
+    assert abs(slower.ratio.change - 0.05) < 0.003
+    assert [False] * 5 + [True] * 5 == [pair.confirming for pair in duel.samples["slower"]]
+
+
+def test_a_slowdown_that_nobody_confirms_is_none() -> None:
+    """The first five pairs had bad luck together; the next five had not."""
+    arena = Simulated(request("x"), lambda name, number: timed(name, number, 0.05 if number < 5 else 0.0))
+    (cell,) = arena.fight().cells
+    assert "SAME" == cell.verdict
+    assert cell.ratio is not None
+    assert abs(cell.ratio.change) < 0.005
+
+
+def test_noise_ends_ambiguous() -> None:
+    """After the most pairs; it says that only larger changes would be found."""
+    arena = Simulated(request("x", most_pairs=7), lambda name, number: timed(name, number, 0.0, spread=0.05))
+    (cell,) = (duel := arena.fight()).cells
+    assert 7 == len(arena.rounds)
+    assert ("AMBIGUOUS", False) == (cell.verdict, duel.complete)
+    assert "too noisy: only a change of" in cell.reason
+
+
+def test_the_deadline_ends_it() -> None:
+    """What is known by then is told; too few pairs are no verdict."""
+    arena = Simulated(request("x", deadline_s=1e9), lambda name, number: timed(name, number, 0.0))
+
+    def answer(name: str, number: int) -> CellTimed:
+        if number == 2:
+            arena.began -= 2e9
+        return timed(name, number, 0.0)
+
+    arena.answer = answer
+    (cell,) = arena.fight().cells
+    assert ("AMBIGUOUS", "3 pairs of processes, and 5 are needed") == (cell.verdict, cell.reason)
+
+
+def test_ctrl_c_ends_it_with_what_is_decided() -> None:
+    """The rest is ambiguous, and says how many pairs it has."""
+
+    def answer(name: str, number: int) -> CellTimed:
+        if number == 5:
+            raise KeyboardInterrupt
+        return timed(name, number, 0.05 if name == "slower" else 0.0)
+
+    arena = Simulated(request("same", "slower"), answer)
+    duel = arena.fight()
+    assert arena.interrupted
+    assert {"same": "SAME", "slower": "AMBIGUOUS"} == {cell.name: cell.verdict for cell in duel.cells}
+
+
+def test_a_cell_that_fails_is_inconclusive() -> None:
+    """It is not tried again, the others go on; the reason names the side."""
+
+    def answer(name: str, number: int) -> Any:
+        return CellFailed(cell=name, error="B (k): it crashed") if name == "bad" else timed(name, number, 0.0)
+
+    arena = Simulated(request("bad", "good"), answer)
+    found = {cell.name: (cell.verdict, cell.reason) for cell in arena.fight().cells}
+    assert {"bad": ("INCONCLUSIVE", "B (k): it crashed"), "good": ("SAME", "")} == found
+    assert [("bad", "good"), ("good",)] == arena.rounds[:2]
+
+
+def test_a_cell_whose_samples_were_all_thrown_away_is_inconclusive() -> None:
+    """They are counted."""
+
+    def answer(name: str, number: int) -> CellTimed:
+        pair = DuelPair(way="eager", pair=number, quads=(), thrown_away=4)
+        return CellTimed(cell=name, pairs=(pair,), notes=("thrown away: hardware slowdown (clock-event bit 0x8)",))
+
+    arena = Simulated(request("x", most_pairs=5), answer)
+    (cell,) = arena.fight().cells
+    assert ("INCONCLUSIVE", "no valid sample: all 20 quads were thrown away") == (cell.verdict, cell.reason)
+    assert 20 == cell.thrown_away
+    assert ("thrown away: hardware slowdown (clock-event bit 0x8)",) == cell.notes
+
+
+def test_equal_calls_are_timed_once() -> None:
+    """Their cells share the verdict."""
+    twin = DuelTask(name="twin", a=make_case(), b=make_case())
+    arena = Simulated(request("x", alike={"x": (twin,)}), lambda name, number: timed(name, number, 0.0))
+    duel = arena.fight()
+    assert [("x", "SAME"), ("twin", "SAME")] == [(cell.name, cell.verdict) for cell in duel.cells]
+    assert {("x",)} == set(arena.rounds)
+
+
+def test_an_unfit_card_is_told() -> None:
+    """Nothing was timed at all: that is an error of the machine, with its reason."""
+
+    class Unfit(Simulated):
+        def _answers(self, asked: DuelRound) -> Iterator[Any]:
+            yield CardUnfit(reasons=("MIG is on",))
+
+    with pytest.raises(DeviceError, match="nothing was timed: MIG is on"):
+        Unfit(request("x"), lambda name, number: None).fight()
+
+
+def test_false_alarms_are_counted_without_planted_cells() -> None:
+    """Of four cells one is planted: it is found, and no alarm."""
+    asked = request("a", "b", "c", "d", null=True)
+    asked = replace(asked, tasks=(replace(asked.tasks[0], plant=0.05), *asked.tasks[1:]))
+    arena = Simulated(asked, lambda name, number: timed(name, number, 0.05 if name == "a" else 0.0))
+    duel = arena.fight()
+    assert (["a"], 0.0) == ([cell.name for cell in duel.planted], duel.alarms)
+    assert "SLOWER" == duel.planted[0].verdict
+
+
+@pytest.mark.slow
+def test_a_kernel_that_spins_is_found(tmp_path: Path) -> None:
+    """Real hosts take turns: the spinning kernel is slower, and all of it is stored."""
+    cards = write_cards(tmp_path / "cards", "correct", "spinning")
+    matrix = write_matrix(tmp_path / "m.yaml", "correct", "spinning", seqlens=(64,))
+    common = ("--cards", cards, "--device", "cpu", "--db", "e.db", "--margin", "40", "--pairs", "3", "--json")
+    ended = call("duel", "correct", "spinning", matrix, *common, cwd=tmp_path)
+    assert 1 == ended.code, ended.err
+    (cell,) = ended.data["cells"]
+    assert "SLOWER" == cell["verdict"]
+    assert 0.4 < cell["ratios"]["eager"]["low"]
+    assert "pair 6: 1/1" in ended.err  # three, three that confirm, and more where the machine was busy
+    with Store.open(str(tmp_path / "e.db"), create=False) as store:
+        (stored,) = store.duels("m")
+    assert ended.data["id"] == stored.id
+    assert 6 <= len(stored.samples[cell["name"]])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "changes", "error", "message"),
+    [
+        ("corect", "slow", {}, UsageError, "'corect' is no kernel and no environment; perhaps you meant correct"),
+        ("correct", "slow@next", {}, UsageError, "there is no environment 'next'. Name its interpreter: --environment"),
+        ("correct", "here", {}, UsageError, "compare two kernels, or two environments"),
+        ("correct", "tiled-torch", {}, NothingSelected, "m has no case of the kernel tiled-torch: name a matrix that"),
+        ("correct", "slow", {"select": "x"}, NothingSelected, "matches --select 'x'"),
+    ],
+)
+def test_sides_that_are_none_are_told(
+    a: str, b: str, changes: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    """Each mistake has its message."""
+    cards = write_cards(tmp_path / "cards", "correct", "slow")
+    matrix = write_matrix(tmp_path / "m.yaml", "correct", "slow")
+    with pytest.raises(error) as raised:
+        make_duel(DuelAsked(a=a, b=b, matrix=str(matrix), cards=(cards,), device="cpu", **changes))
+    assert message in str(raised.value)
+
+
+def test_words_of_the_command_line() -> None:
+    """A and B, and the matrix where it is named; with --null A alone."""
+    assert ("a", "b", "smoke") == words(["a", "b"], null=False)
+    assert ("a", "b", "m") == words(["a", "b", "m"], null=False)
+    assert ("a", "a", "m") == words(["a", "m"], null=True)
+    assert ("a", "a", "smoke") == words(["a"], null=True)
+    for wrong in (["a"], ["a", "b", "c", "d"]):
+        with pytest.raises(UsageError, match="takes A B"):
+            words(wrong, null=False)
+    assert [90.0, 480.0, 3600.0] == [seconds(text) for text in ("90s", "8m", "1h")]
+    for text in ("soon", "m", "-1m", "0s", "8"):
+        with pytest.raises(UsageError, match=r"give a number and s, m or h"):
+            seconds(text)
+
+
+def test_a_stored_stack_is_found_again_here(empty_sqlite: str) -> None:
+    """The stack of a run that this interpreter still has is `here`; one of other versions is told with them."""
+    here = make_stack(torch=metadata.version("torch"), triton="")
+    other = make_stack(torch="1.0.0", triton="")
+    asked = DuelAsked(a=here.fingerprint[:12], b="next", matrix="smoke")
+    with Store.open(empty_sqlite) as store:
+        for stack in (here, other):
+            store.begin(make_run(stack=stack))
+        found = at_stored_stacks(asked, store)
+        assert ("here", "next", f"stack {here.fingerprint[:12]} (here)") == (found.a, found.b, found.label_a)
+        with pytest.raises(UsageError, match=r"is not installed here any more: .*torch 1\.0\.0 → "):
+            at_stored_stacks(replace(asked, a=other.fingerprint[:12]), store)
+        with pytest.raises(UsageError, match=r"no stored run in .* has a stack"):
+            at_stored_stacks(replace(asked, a="0123456789ab"), store)
+
+
+def test_exit_codes() -> None:
+    """1 where a cell is slower, 5 where one is undecided, 0 where all are the same or faster."""
+    same, slower, noise = 0.0, 0.05, 0.0
+    for change, spread, expected in ((same, 0.001, 0), (slower, 0.001, 1), (noise, 0.05, 5)):
+        arena = Simulated(
+            request("x", most_pairs=10),
+            lambda name, number, change=change, spread=spread: timed(name, number, change, spread=spread),
+        )
+        duel = arena.fight()
+        assert expected == exit_code(duel, allow_undecided=False)
+        assert (expected == 1) == exit_code(duel, allow_undecided=True)

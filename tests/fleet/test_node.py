@@ -1,0 +1,165 @@
+"""The cards of one machine: shared or each by itself, in processes that can be killed, with a vote about bits."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import Begun, call, descendants, environment
+from fleet_examples import write_plan, write_spoiling, write_toy
+from sealing import new_pair
+
+from qualify.facts.fleet import ListedCard, NodePlan
+from qualify.facts.outcome import card_of
+from qualify.fleet import node as node_module
+from qualify.fleet.inventory import kind_of, list_cards
+from qualify.store.store import Store
+
+
+def test_equal_cards_share_a_run(tmp_path: Path) -> None:
+    """One verdict, every case once; both devices took some, and the sealed run says which card gave which outcome."""
+    pair = new_pair(tmp_path)
+    matrix = write_toy(tmp_path, 8, 16, 24, 32, 40, 48)
+    env = environment(QUALIFY_SIGNING_KEY=str(pair.private))
+    ended = call("run", matrix, "--device", "cpu:2", "--db", "s.db", "--json", cwd=tmp_path, env=env)
+    assert (0, "PASS") == (ended.code, ended.data["verdict"])
+    with Store.open(str(tmp_path / "s.db"), create=False) as store:
+        run = store.run(ended.data["run"])
+        assert run.placement is not None
+        assert ("shard", 2) == (run.placement.spread, len(run.placement.cards))
+        ran = {card_of(record.outcome) for record in store.records(run.id)}
+    assert set(run.placement.cards) == ran
+    verified = call("verify", run.id, "--signed-by", pair.public, "--db", "s.db", cwd=tmp_path)
+    assert 0 == verified.code, verified.out
+
+
+def test_every_card_runs_all(tmp_path: Path) -> None:
+    """A run for each, which the store has; devices of a CPU are called a demonstration. One device is none of many."""
+    matrix = write_toy(tmp_path, 8)
+    ended = call("run", matrix, "--device", "cpu:2", "--spread", "repeat", "--db", "s.db", cwd=tmp_path)
+    lines = ended.out.splitlines()
+    assert (0, "demonstration on a CPU, which proves nothing about a GPU") == (ended.code, lines[0])
+    assert ["COVERED", "COVERED"] == [line.split()[0] for line in lines[2:]]
+    with Store.open(str(tmp_path / "s.db"), create=False) as store:
+        assert 2 == len(store.runs())
+    alone = call("run", matrix, "--spread", "repeat", cwd=tmp_path)
+    assert (2, True) == (alone.code, "--device auto is one. Try: --device cuda:all" in alone.err)
+
+
+@pytest.mark.slow
+def test_a_card_that_spoils_results_is_named_by_the_vote(tmp_path: Path) -> None:
+    """Every device runs all; the files of the node are taken in once, and an edited one is not."""
+    matrix, cards = write_toy(tmp_path, 8, 16, kernel="spoiling"), write_spoiling(tmp_path / "cards")
+    plan = write_plan(tmp_path, matrix, cards=[str(cards)])
+    pair = new_pair(tmp_path)
+    env = environment(SPOILED_CARD="CPU-n1-1", QUALIFY_SIGNING_KEY=str(pair.private))
+    ended = call("node", plan, "--out", "runs", cwd=tmp_path, env=env)
+    told = ended.data
+    assert (1, "FAIL", "n1") == (ended.code, told["verdict"], told["node"])
+    assert [("CPU-n1-0", "COVERED", "PASS"), ("CPU-n1-1", "COVERED", "FAIL")] == [
+        (card["uuid"], card["state"], card["verdict"]) for card in told["cards"]
+    ]
+    (vote,) = told["votes"]
+    assert ("outlier card", "CPU-n1-1", 2) == (vote["kind"], vote["who"], len(vote["cases"]))
+    assert [["CPU-n1-0"], ["CPU-n1-1"]] == sorted(vote["ballots"].values())
+    files = [str(tmp_path / "runs" / name) for name in told["files"]]
+    assert sorted(files) == sorted(map(str, (tmp_path / "runs").iterdir()))
+    _take_in(tmp_path, files, pair.public)
+
+
+def _take_in(folder: Path, files: list[str], key: Path) -> None:
+    """Twice, then an edited copy."""
+    for expected in (2, 0):
+        ended = call("ingest", *files, "--signed-by", key, "--db", "central.db", "--json", cwd=folder)
+        assert (0, expected, {}) == (ended.code, ended.data["new"], ended.data["refused"])
+    text = gzip.decompress(Path(files[0]).read_bytes()).decode().splitlines()
+    (folder / "unsealed.jsonl.gz").write_bytes(gzip.compress("\n".join(text).encode()[:-40]))
+    ended = call("ingest", "unsealed.jsonl.gz", files[1], "--signed-by", key, "--db", "other.db", cwd=folder)
+    assert (2, True) == (ended.code, "1 run added, 0 runs there already, 1 file refused" in ended.out)
+
+
+def hold(tmp_path: Path, **changes: Any) -> tuple[subprocess.Popen[bytes], Path]:
+    """A node of two cards, one of which hangs; once the other has ended."""
+    matrix, cards = write_toy(tmp_path, 8, 16, kernel="spoiling"), write_spoiling(tmp_path / "cards")
+    (cards / "hold").touch()
+    plan = write_plan(tmp_path, matrix, cards=[str(cards)], interim_s=0.2, **changes)
+    env = environment(HOLD_CARD="CPU-n1-1")
+    process = Begun(
+        "node", plan, "--out", "runs", cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    return process, tmp_path / "runs"
+
+
+@pytest.mark.slow
+def test_a_lane_that_dies_or_is_late_takes_no_other_along(tmp_path: Path) -> None:
+    """The one that hangs is killed, as by a machine without memory: LOST, with what it had; the other is COVERED."""
+    process, folder = hold(tmp_path)
+    until = time.monotonic() + 120
+    while not _whole(folder) or len(_running_children(process.pid)) != 1:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    os.kill(*_running_children(process.pid), signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    told = json.loads(out)
+    assert 5 == process.returncode, err
+    assert ["COVERED", "LOST"] == [card["state"] for card in told["cards"]]
+    assert "its process ended with signal SIGKILL" in told["cards"][1]["reason"]
+    assert 2 == len(told["files"]) == len(list(folder.glob("*.jsonl.gz")))
+
+
+def _whole(folder: Path) -> list[Path]:
+    """Files of runs that ended."""
+    return [path for path in folder.glob("*.jsonl.gz") if not path.name.endswith(".interim.jsonl.gz")]
+
+
+def _running_children(pid: int) -> list[int]:
+    """The processes that a process started and that have not ended."""
+    stats = {child: Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split() for child in descendants(pid)}
+    return [child for child, (state, parent, *_) in stats.items() if state != "Z" and int(parent) == pid]
+
+
+@pytest.mark.slow
+def test_what_is_late_is_stopped(tmp_path: Path) -> None:
+    """After the plan's deadline: what was measured is exported, the card is LOST, and the verdict is none."""
+    process, _ = hold(tmp_path, deadline_s=12.0, expected=["CPU-n1-1", "CPU-n1-7"])
+    out, _ = process.communicate(timeout=120)
+    told = json.loads(out)
+    assert 5 == process.returncode
+    assert [("CPU-n1-1", "LOST"), ("CPU-n1-7", "MISSING")] == [(card["uuid"], card["state"]) for card in told["cards"]]
+    assert "did not end within the deadline of 12 s" in told["cards"][0]["reason"]
+    assert "its cards: CPU-n1-0, CPU-n1-1" in told["cards"][1]["reason"]
+
+
+def test_cards_that_must_not_run_are_refused_or_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started on them, and nothing is proved."""
+    sick = ListedCard(uuid="GPU-1", name="H100", refusals=("the GPU asks for recovery: reset the GPU",))
+    used = ListedCard(uuid="GPU-2", name="H100", busy=("other processes use the card (pid 7)",))
+    monkeypatch.setattr(node_module, "list_cards", lambda device, node: (sick, used))
+    found = node_module.run_node(NodePlan(matrix="smoke"), tmp_path / "runs", print)
+    assert [("REFUSED", sick.refusals[0]), ("BUSY", used.busy[0])] == [(it.state, it.reason) for it in found.cards]
+    assert ("INCONCLUSIVE", 5, ()) == (found.verdict, found.exit_code, found.files)
+
+
+def test_logical_devices_are_asked_for_plainly(tmp_path: Path) -> None:
+    """By cpu:N only; anything else says what can be typed."""
+    assert ["CPU-n-0", "CPU-n-1"] == [card.uuid for card in list_cards("cpu:2", "n")]
+    assert "cuda" == kind_of("cuda:all")
+    for device in ("cpu:0", "cpu:65", "tpu", "cuda:1"):
+        ended = call("run", "smoke", "--device", device, cwd=tmp_path)
+        assert (2, True) == (ended.code, "cpu:N for N logical CPU" in ended.err)
+
+
+def test_a_wrong_plan_is_told(tmp_path: Path) -> None:
+    """With the file, the field and the fields that there are."""
+    (tmp_path / "plan.json").write_text('{"matrix": "smoke", "spread": "all"}')
+    (tmp_path / "none.json").write_text("{")
+    for name, words in (("plan.json", "plan.json: spread: "), ("none.json", "it is no JSON"), ("no.json", "mistyped")):
+        ended = call("node", name, cwd=tmp_path)
+        assert (2, True) == (ended.code, words in ended.err)

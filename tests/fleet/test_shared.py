@@ -1,0 +1,274 @@
+"""A matrix that nodes share: who takes which shapes, what a lost node leaves to others, and what counts in the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stored_runs as stored
+
+from qualify.errors import NoVerdict
+from qualify.facts.fleet import CardResult, FleetCard, ListedCard, NodePlan, NodeVerdict
+from qualify.facts.placement import Placement
+from qualify.fleet.drive import FleetOrder
+from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
+from qualify.fleet.lead import run_fleet
+from qualify.fleet.shares import Shapes, cells_of
+from qualify.judge.fleet import coverage_of, exit_code_of
+from qualify.plan.plan import make_plan
+from qualify.plan.selection import Selection, selected_by
+from qualify.report.fleet_text import coverage_lines
+from qualify.store import transfer
+from qualify.store.store import Store
+
+CELLS = tuple(f"{stored.CELL.format(size)}/*" for size in range(8, 20))
+MATRIX = stored.MATRIX.replace("- 8\n      - 9", "\n      ".join(f"- {size}" for size in range(8, 20)))
+LOST = NodeGone(node="", state="LOST", reason="the node died")
+
+
+class Sharing:
+    """An engine whose nodes run what they are told, one share at a time in turns, unless ``trouble`` says otherwise."""
+
+    name = "sharing"
+
+    def __init__(self, folder: Path, cards: dict[str, list[ListedCard]], trouble: Callable[..., Any]) -> None:
+        self.cards, self.trouble, self.folder = cards, trouble, folder
+        self.placed: dict[str, NodePlan] = {}
+        self.plans: dict[str, NodePlan] = {}
+        self.selected: dict[str, list[str]] = defaultdict(list)
+        self.gone: set[str] = set()
+
+    def nodes(self) -> list[str]:
+        return [name for name in self.cards if name not in self.gone]
+
+    def inventory(self, device: str, wait_s: float) -> dict[str, Any]:
+        return {name: tuple(cards) for name, cards in self.cards.items()}
+
+    def place(self, plan: NodePlan) -> None:
+        self.placed[plan.node] = self.plans[plan.node] = plan
+        self.selected[plan.node].append(plan.select or "")
+
+    def hear(self, wait_s: float) -> list[Heard]:
+        heard: list[Heard] = []
+        for node, plan in list(self.placed.items()):
+            del self.placed[node]
+            number = len(self.selected[node])
+            heard += self.trouble(self, node, number) or self.ran(plan, stack=stored.make_stack())
+        return heard
+
+    def cancel(self, node: str) -> None:
+        self.placed.pop(node, None)
+
+    def ran(self, plan: NodePlan, **changes: Any) -> list[Heard]:
+        """A run of the share on the node's cards."""
+        uuids = tuple(plan.expected or ())
+        place = Placement(node=plan.node, spread="shard", cards=uuids, fleet=plan.fleet, attempt=plan.attempt)
+        stack = replace(changes["stack"], device=replace(stored.DEVICE, uuid=uuids[0]))
+        verdict = changes.get("verdict", "PASS")
+        with Store.open(str(self.folder / "node.db")) as store:
+            run = stored.store_run(store, self.folder / "serving.yaml", placement=place, stack=stack)
+            found = store.evidence(run.id)
+        mine = selected_by(plan.select or "")
+        assert mine is not None
+        path = self.folder / f"{run.id}.jsonl.gz"
+        cases = [case for case in found.cases if mine(case.id)]
+        outcomes = [record for record in found.outcomes if mine(record.case.id)]
+        transfer.write(replace(found, cases=cases, outcomes=outcomes), path)
+        results = tuple(CardResult(uuid=it, name="", state="COVERED", run=run.id, verdict=verdict) for it in uuids)
+        done = NodeVerdict(
+            node=plan.node,
+            fleet=plan.fleet,
+            attempt=plan.attempt,
+            device="cpu",
+            matrix="serving",
+            verdict=verdict,
+            exit_code=0,
+            cards=results,
+            files=(path.name,),
+            wall_s=1.0,
+        )
+        file = NodeFile(node=plan.node, name=path.name, content=path.read_bytes())
+        return [NodeBegun(node=plan.node), file, NodeDone(node=plan.node, verdict=done)]
+
+
+def cards_of(*nodes: str, model: str = "H100") -> dict[str, list[ListedCard]]:
+    """One card each."""
+    return {name: [ListedCard(uuid=f"GPU-{name}", name=model)] for name in nodes}
+
+
+def share(
+    store: Store, folder: Path, cards: dict[str, list[ListedCard]], trouble: Any = lambda *_: None, **changes: Any
+) -> tuple[Sharing, str]:
+    """A fleet to its end."""
+    (folder / "serving.yaml").write_text(MATRIX)
+    engine = Sharing(folder, cards, trouble)
+    (folder / "spool").mkdir(exist_ok=True)
+    order = FleetOrder(plan=NodePlan(matrix="serving", device="cpu:1", spread="shard"), matrix="serving", cells=CELLS)
+    return engine, run_fleet(engine, replace(order, **changes), store, folder / "spool", lambda _: None)
+
+
+def again(store: Store, engine: Sharing, node: str) -> NodePlan:
+    """What the node was told last."""
+    fleet = store.fleets.fleets(1)[0].id
+    select = engine.selected[node][-1]
+    return NodePlan(matrix="serving", node=node, fleet=fleet, expected=(f"GPU-{node}",), select=select)
+
+
+def states(store: Store, fleet: str) -> dict[str, str]:
+    """By node."""
+    return {card.node: card.state for card in store.fleets.cards(fleet)}
+
+
+def test_shapes_are_given_out_in_ever_smaller_shares() -> None:
+    """Every shape once; two nodes take turns, one with three cards takes three times as much."""
+    shapes = Shapes([f"c{number}" for number in range(64)], 4)
+    taken = []
+    while shapes:
+        taken += [shapes.take(3), shapes.take(1)]
+    assert [f"c{number}" for number in range(64)] == [cell for some in taken for cell in some]
+    assert [24, 5, 14, 3] == [len(some) for some in taken[:4]]
+    assert 10 >= len([some for some in taken if some])
+
+
+def test_a_shape_that_takes_nodes_along_is_given_up() -> None:
+    """After three nodes; the other shapes of those shares are not: they ran elsewhere meanwhile."""
+    shapes = Shapes(["deadly", "b", "c", "d"], 4)
+    lost = []
+    for _ in range(3):
+        lost += shapes.give_back(shapes.take(1))
+    assert (["deadly"], ("b",)) == (lost, shapes.take(1))
+
+
+def test_what_select_takes_for_each_shape(tmp_path: Path) -> None:
+    """All kernels of a shape together; where a part was selected exactly that part, and no longer id."""
+    (tmp_path / "serving.yaml").write_text(stored.MATRIX)
+    from qualify.cards.load import load_matrix
+
+    loaded = load_matrix(str(tmp_path / "serving.yaml"), (), {})
+    whole = cells_of(make_plan(loaded, stored.shipped_kernels()), selected=False)
+    assert tuple(f"{stored.CELL.format(size)}/*" for size in (8, 9)) == whole
+    part = make_plan(loaded, stored.shipped_kernels(), selection=Selection(select="*/tiled-torch"))
+    (first, _) = cells_of(part, selected=True)
+    chosen = selected_by(first)
+    assert chosen is not None
+    assert [True, False, False] == [chosen(it) for it in (stored.IDS[0], stored.IDS[1], f"{stored.IDS[0]}-next")]
+
+
+def test_nodes_share_the_matrix(store: Store, tmp_path: Path) -> None:
+    """Every shape runs once, both kernels of it on one card; coverage says which card ran what."""
+    engine, fleet = share(store, tmp_path, cards_of("n1", "n2"))
+    found, votes = coverage_of(store, fleet)
+    assert (1.0, 0, []) == (found.share, exit_code_of(found, votes), votes)
+    given = [cell for some in engine.selected.values() for text in some for cell in text.split()]
+    assert (sorted(CELLS), {"n1", "n2"}) == (sorted(given), set(engine.selected))
+    assert 24 == sum(map(len, found.ran.values()))
+    assert all(len(cases) % 2 == 0 for cases in found.ran.values())
+    lines = list(coverage_lines(found, votes))
+    assert any("12 of 12 production shapes covered" in line for line in lines)
+    assert f"  GPU-n1 ran {len(found.ran['GPU-n1'])} cases" in lines
+    with pytest.raises(NoVerdict, match="every production shape"):
+        share(store, tmp_path, cards_of("n1"), again=fleet)
+
+
+def test_others_run_what_a_lost_node_did_not_end(store: Store, tmp_path: Path) -> None:
+    """Its first share counts; its second one, at which it dies, is run by the other node. The card is LOST."""
+
+    def dies(engine: Sharing, node: str, number: int) -> Any:
+        if (node, number) != ("n2", 2):
+            return None
+        engine.gone.add(node)
+        return [NodeBegun(node=node), replace(LOST, node=node)]
+
+    engine, fleet = share(store, tmp_path, cards_of("n1", "n2"), dies)
+    found, votes = coverage_of(store, fleet)
+    assert (1.0, 0) == (found.share, exit_code_of(found, votes))
+    assert {"n1": "COVERED", "n2": "LOST"} == states(store, fleet)
+    counted = {(it.node, cell) for it in found.shares if it.state == "COVERED" for cell in it.cells}
+    first, second = (text.split() for text in engine.selected["n2"])
+    assert {("n2", cell) for cell in first} | {("n1", cell) for cell in second} <= counted
+    assert len(CELLS) == len(counted)
+    assert any("the node died" in line for line in coverage_lines(found, votes))
+
+
+def test_what_nobody_could_run_is_run_by_another_attempt(store: Store, tmp_path: Path) -> None:
+    """All nodes are lost: exit 5. The next attempt runs only what is open; the fleet remembers that it is shared."""
+
+    def dies(engine: Sharing, node: str, number: int) -> Any:
+        return [replace(LOST, node=node)] if number == 2 else None
+
+    _, fleet = share(store, tmp_path, cards_of("n1", "n2"), dies)
+    found, votes = coverage_of(store, fleet)
+    assert (5, {"n1": "LOST", "n2": "LOST"}) == (exit_code_of(found, votes), states(store, fleet))
+    done = {cell for it in found.shares if it.state == "COVERED" for cell in it.cells}
+    plan = NodePlan(matrix="serving", device="cpu:1", spread="repeat")
+    second, _ = share(store, tmp_path, cards_of("n1", "n2"), again=fleet, plan=plan)
+    given = {cell for some in second.selected.values() for text in some for cell in text.split()}
+    assert set(CELLS) - done == given
+    assert 0 == exit_code_of(*coverage_of(store, fleet))
+
+
+def test_a_bad_card_loses_its_share(store: Store, tmp_path: Path) -> None:
+    """Its node answers, and sets its run aside; the card is BAD, and the other node runs its shapes."""
+
+    def fails(engine: Sharing, node: str, number: int) -> Any:
+        if node != "n2":
+            return None
+        done = engine.ran(again(store, engine, node), stack=stored.make_stack())[-1]
+        assert isinstance(done, NodeDone)
+        bad = tuple(replace(it, state="BAD", reason="XID 94", verdict=None) for it in done.verdict.cards)
+        return [NodeBegun(node=node), replace(done, verdict=replace(done.verdict, cards=bad))]
+
+    _, fleet = share(store, tmp_path, cards_of("n1", "n2"), fails)
+    found, _ = coverage_of(store, fleet)
+    assert (1.0, {"n1": "COVERED", "n2": "BAD"}) == (found.share, states(store, fleet))
+    assert [("LOST", "XID 94")] == [(it.state, it.reason) for it in found.shares if it.node == "n2"]
+
+
+def test_only_runs_of_one_stack_count(store: Store, tmp_path: Path) -> None:
+    """The odd node's shapes run again on the others; its evidence stays, and its card is REFUSED."""
+
+    def odd(engine: Sharing, node: str, number: int) -> Any:
+        return engine.ran(again(store, engine, node), stack=stored.make_stack(torch="2.12.0")) if node == "n2" else None
+
+    _, fleet = share(store, tmp_path, cards_of("n1", "n2", "n3"), odd)
+    found, votes = coverage_of(store, fleet)
+    assert (1.0, 0, "REFUSED") == (found.share, exit_code_of(found, votes), states(store, fleet)["n2"])
+    assert {"REFUSED"} == {it.state for it in found.shares if it.node == "n2"}
+    assert {"GPU-n1", "GPU-n3"} == set(found.ran)
+    assert 2 == len(found.stacks)
+
+
+def test_only_cards_of_one_model_take_part(store: Store, tmp_path: Path) -> None:
+    """The most frequent one; the others are refused with the reason."""
+    cards = cards_of("n1", "n2") | cards_of("n3", model="A100")
+    engine, fleet = share(store, tmp_path, cards)
+    assert {"n1", "n2"} == set(engine.selected)
+    found, _ = coverage_of(store, fleet)
+    assert ("REFUSED", True) == (states(store, fleet)["n3"], "most of them are H100" in found.fleet.notes[0])
+
+
+def test_a_share_that_fails_fails_the_fleet(store: Store, tmp_path: Path) -> None:
+    """Whatever the others say."""
+
+    def fails(engine: Sharing, node: str, number: int) -> Any:
+        if (node, number) != ("n2", 1):
+            return None
+        return engine.ran(again(store, engine, node), stack=stored.make_stack(), verdict="FAIL")
+
+    _, fleet = share(store, tmp_path, cards_of("n1", "n2"), fails)
+    found, votes = coverage_of(store, fleet)
+    verdicts = {card.node: card.verdict for card in store.fleets.cards(fleet)}
+    assert (1.0, 1, {"n1": "PASS", "n2": "FAIL"}) == (found.share, exit_code_of(found, votes), verdicts)
+
+
+def test_a_card_that_came_too_late_ran_nothing(store: Store, tmp_path: Path) -> None:
+    """There are fewer shapes than cards: nothing is wrong with it, and it proves nothing."""
+    _, fleet = share(store, tmp_path, cards_of("n1", "n2", "n3"), cells=CELLS[:1])
+    by_state = {card.state: card for card in store.fleets.cards(fleet)}
+    assert {"COVERED", "REFUSED"} == set(by_state)
+    late: FleetCard = by_state["REFUSED"]
+    assert "the other cards had run everything" in late.reason

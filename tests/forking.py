@@ -1,0 +1,314 @@
+"""What a command starts, forked instead of started: importing torch costs a process a second of a processor.
+
+::
+
+    server ── command ─┬─ nursery               forked before the command begins; it forks what the command starts
+                       ├─ judge ─┬─ nursery     the same for the hosts
+                       │         └─ hosts       children of the judge: whoever forked them ended at once
+                       └─ lanes and fires       they are commands again
+
+They are what started ones are in all that commands show: own sessions, pipes, streams, environments and arguments. They
+are not in what others see of them in /proc, so tests of processes and of what keeps them apart start theirs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from qualify.cli.entry import main
+from qualify.run.host import serve
+from qualify.run.host.launch import BOOT
+from qualify.run.machine import software
+from qualify.run.process import child, memory, parent, worker
+from qualify.run.process.child import Program
+
+LONGEST = 1 << 20
+"""bytes of a request"""
+GPU = Path("/dev/nvidiactl")
+NURSERY = b"nursery"
+"""the name of such a process"""
+PR_SET_NAME, PR_GET_CHILD_SUBREAPER = 15, 37
+ADOPTED_S = 30.0
+"""until a process must have become a child of who asked for it"""
+MODULES = ("qualify", "qualify.canary.child", "qualify.fleet.lane")
+"""commands that commands start, or scripts"""
+Popen, start = subprocess.Popen, child._spawn
+told_at_start = software.started_with
+
+
+class Forked:
+    """A forked process, as far as qualify asks one that it started."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._ask(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """Its exit code, once it has ended."""
+        return self._ask(0)
+
+    def _ask(self, how: int) -> int | None:
+        if self.returncode is None:
+            try:
+                ended, status = os.waitpid(self.pid, how)
+            except ChildProcessError:  # somebody else was told
+                ended, status = self.pid, 0
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def fork_from_here() -> None:
+    """From now on this command forks its judges, lanes and fires, and judges their hosts; not beside a GPU.
+
+    Torch may have touched CUDA's driver and profiler while it was imported, and neither survives a fork.
+    """
+    if GPU.exists():
+        return
+    nursery = _forked_nursery()
+    child._spawn = partial(_spawn, nursery)
+
+    class Forking(Popen):  # type: ignore[type-arg]
+        """One of the commands that commands start is forked."""
+
+        def _execute_child(self, args: Any, *options: Any) -> None:
+            module = _module_of(args)
+            if not module:
+                super()._execute_child(args, *options)
+                return
+            pipes = options[9:15]
+            streams = [own if own >= 0 else usual for usual, own in enumerate((pipes[0], pipes[3], pipes[5]))]
+            arguments = args[args.index("-m") + 1 :]
+            self.pid = nursery.ask("module", arguments, dict(options[5] or os.environ), streams, options[4])
+            self._child_created = True
+            self._close_pipe_fds(*pipes)
+
+    subprocess.Popen = Forking  # type: ignore[misc]
+
+
+def _module_of(words: Any) -> bool:
+    """Whether this command line starts one of the commands that commands start."""
+    if not isinstance(words, list) or words[0] != sys.executable or "-m" not in words:
+        return False
+    return words[words.index("-m") + 1] in MODULES
+
+
+def spawn_from(asking: socket.socket) -> Callable[..., Any]:
+    """Starts a judge or a host from the nursery behind this socket, in place of ``child._spawn``."""
+    return partial(_spawn, _Nursery(asking))
+
+
+def _spawn(nursery: _Nursery, program: Program, child_in: int, child_out: int, printed: int, mark: str) -> Any:
+    """A judge or a host in this interpreter; whatever else is started so is started."""
+    what = {child.BOOT: "judge", str(BOOT): "host"}.get(program.arguments[min(2, len(program.arguments) - 1)])
+    if program.interpreter != sys.executable or what is None:
+        return start(program, child_in, child_out, printed, mark)
+    arguments = [what, *child.told(program, child_in, child_out, mark)]
+    shared = [program.shared] if program.shared >= 0 else []
+    environment = {**child.surroundings(mark), **program.variables}
+    return Forked(nursery.ask(what, arguments, environment, [child_in, child_out, printed, *shared]))
+
+
+def _forked_nursery() -> _Nursery:
+    """One that is forked from this process."""
+    asking, answering = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    owner = os.getpid()
+    if os.fork() == 0:
+        asking.close()
+        be_nursery(answering, owner, owner)
+    answering.close()
+    return _Nursery(asking)
+
+
+def be_nursery(answering: socket.socket, owner: int, above: int) -> NoReturn:
+    """Fork what the owner asks for, until it has gone; ``above`` is the parent of this process."""
+    _prctl(PR_SET_NAME, NURSERY)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    parent.die_with(above)
+    _end_with(partial(_nurse, answering, owner))
+
+
+class _Nursery:
+    """Forks what this process starts: it has seen nothing of what that is asked, and has one thread."""
+
+    def __init__(self, asking: socket.socket) -> None:
+        self.asking = asking
+        self.one_at_a_time = threading.Lock()
+
+    def ask(
+        self,
+        what: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        streams: Sequence[int],
+        cwd: Path | str | None = None,
+    ) -> int:
+        """The process id of a new child of this process."""
+        asked = {"what": what, "arguments": arguments, "environment": environment, "cwd": str(cwd or Path.cwd())}
+        with self.one_at_a_time, _adopting():
+            socket.send_fds(self.asking, [json.dumps(asked).encode()], streams)
+            answer = int(self.asking.recv(64))
+        if answer < 0:
+            raise OSError(-answer, os.strerror(-answer))
+        return answer
+
+
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Orphans among this process's descendants are its children."""
+    before = ctypes.c_int()
+    _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    _prctl(parent.PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        _prctl(parent.PR_SET_CHILD_SUBREAPER, before.value)
+
+
+def _prctl(*arguments: Any) -> None:
+    ctypes.CDLL(None).prctl(*arguments)
+
+
+def _nurse(answering: socket.socket, owner: int) -> None:
+    """Fork one process after another, until the owner has gone."""
+    while True:
+        text, descriptors, _, _ = socket.recv_fds(answering, LONGEST, 4)
+        if not text:
+            return
+        reading, writing = os.pipe()
+        try:
+            middle = os.fork()
+        except OSError as error:
+            answer = b"-%d" % (error.errno or 1)
+        else:
+            if middle == 0:
+                _end_with(partial(_deliver, json.loads(text), descriptors, owner, writing))
+            os.close(writing)
+            os.waitpid(middle, 0)
+            answer = os.read(reading, 64)
+            writing = -1
+        for descriptor in (reading, writing, *descriptors):
+            if descriptor >= 0:
+                os.close(descriptor)
+        answering.send(answer)
+
+
+def _deliver(asked: dict[str, Any], descriptors: list[int], owner: int, writing: int) -> None:
+    """Fork the process and end: what is left of it falls to the owner, who hears of it then."""
+    try:
+        made = os.fork()
+    except OSError as error:
+        made = -(error.errno or 1)
+    if made < 0:
+        os.write(writing, str(made).encode())
+    if made:
+        return
+    until = time.monotonic() + ADOPTED_S
+    while os.getppid() != owner and time.monotonic() < until:
+        time.sleep(0.0005)
+    os.write(writing, str(os.getpid()).encode())
+    os.chdir(asked["cwd"])
+    {"judge": _be_judge, "host": _be_host, "module": _be_module}[asked["what"]](asked, descriptors)
+
+
+def _be_judge(asked: dict[str, Any], descriptors: list[int]) -> None:
+    own_in, own_out, printed = descriptors
+    arguments = asked["arguments"]
+    arguments[1:3] = str(own_in), str(own_out)
+    _become(arguments, asked["environment"], (-1, printed, printed), keep=(own_in, own_out))
+    child._spawn = partial(_spawn, _forked_nursery())
+    worker.main()
+
+
+def _be_host(asked: dict[str, Any], descriptors: list[int]) -> None:
+    own_in, own_out, printed, *shared = descriptors
+    arguments = asked["arguments"]
+    arguments[1:3] = str(own_in), str(own_out)
+    arguments[4] = str(*(shared or [-1]))
+    _become(arguments, asked["environment"], (-1, printed, printed), keep=(own_in, own_out, *shared))
+    parent.follow_parent(int(arguments[3]))
+    parent.leave_others_alone()
+    parent.keep_to_itself()
+    serve.main()
+
+
+def _be_module(asked: dict[str, Any], descriptors: list[int]) -> None:
+    _become(asked["arguments"], asked["environment"], descriptors, keep=())
+    fork_from_here()
+    sys.exit((main if asked["arguments"][0] == "qualify" else importlib.import_module(asked["arguments"][0]).main)())
+
+
+def _become(arguments: list[str], environment: dict[str, str], streams: Sequence[int], keep: Iterable[int]) -> None:
+    """Be as if this process had been started so.
+
+    Args:
+        streams: descriptors of stdin, stdout and stderr; -1 = nothing.
+    """
+    gc.freeze()  # no object of the command may be taken apart: descriptors that it closes are others' here
+    _prctl(PR_SET_NAME, b"python")
+    _prctl(parent.PR_SET_DUMPABLE, 1)  # the command keeps to itself; this does later, or not
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.set_wakeup_fd(-1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor if descriptor >= 0 else nothing, number)
+    kept = {0, 1, 2, *keep}
+    for name in [path.name for path in Path("/proc/self/fd").iterdir()]:
+        if int(name) not in kept:
+            with suppress(OSError):  # it was that of this list
+                os.close(int(name))
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
+    surround(environment)
+    memory.own_pages.cache_clear()  # it is a descriptor
+    sys.argv = arguments
+
+
+def surround(environment: Mapping[str, str]) -> None:
+    """Have this process started with that environment, as far as qualify and imports see."""
+    os.environ.clear()
+    os.environ.update(environment)
+    paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [path for path in paths if path not in sys.path]
+    for name, module in list(sys.modules.items()):
+        if name.startswith("qualify.") and "started_with" in vars(module):
+            module.started_with = lambda: dict(environment)
+
+
+def _end_with(entry: Callable[[], None]) -> NoReturn:
+    """The end of this process, whatever its beginning was in the middle of."""
+    code = 1
+    try:
+        entry()
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 1
+    except BaseException:  # noqa: BLE001 - as Python does
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)

@@ -1,0 +1,180 @@
+"""Series of times, their change points and their exports; and the dispatch table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from builders import make_evidence, make_finding, make_timing
+from cli_process import call
+from ruamel.yaml import YAML
+from stored_runs import CELL, IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
+
+from qualify.errors import NoVerdict, UsageError
+from qualify.facts.baseline import Baseline
+from qualify.facts.case import Case
+from qualify.facts.outcome import Measured
+from qualify.judge.against import compare_with
+from qualify.judge.best import best_kernels, median_interval
+from qualify.judge.history import histories
+from qualify.judge.judged import judge
+from qualify.judge.suspects import look_slower
+from qualify.report import best as best_report
+from qualify.report.history import to_csv, to_data, to_text, write_otava
+from qualify.store.store import Store
+
+NIGHTS = 12
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The matrix of two shapes and two kernels."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    return tmp_path / "serving.yaml"
+
+
+def timed(us: Callable[[Case], float]) -> Callable[[Case], Measured]:
+    """An outcome with that time."""
+    return lambda case: Measured(evidence=replace(make_evidence(), timing=make_timing(us(case))))
+
+
+def nights(store: Store, path: Path, count: int = NIGHTS, change: float = 1.10) -> None:
+    """So many nights, each with its own temper of the card; from the seventh on one case takes longer."""
+    for night in range(count):
+        temper = 1 + 0.05 * ((night * 7) % 5)
+        slower = change if night >= 6 else 1.0
+
+        def us(case: Case, temper: float = temper, slower: float = slower, night: int = night) -> float:
+            own = slower if case.id == IDS[0] else 1.0
+            return 100 * temper * own * (1 + 0.002 * ((night * 3 + len(case.id)) % 3))
+
+        stack = make_stack(torch="2.11.0" if night < 6 else "2.13.0")
+        store_run(store, path, timed(us), age=timedelta(days=count - night), stack=stack)
+
+
+def test_a_change_is_found_behind_the_temper_of_the_card(store: Store, path: Path) -> None:
+    """The raw times vary by 20 %, the ratio to the anchor shows 10 %, and the stack that changed is named."""
+    nights(store, path)
+    (series,) = histories(store, "serving", IDS[0])
+    assert "the median of 3 other cases" == series.anchor
+    (change,) = series.changes
+    assert abs(change.change - 0.10) < 0.01
+    assert series.points[6].run == change.run
+    assert "torch 2.11.0 → 2.13.0" == change.stack.partition(" sha")[0].partition(",")[0]
+    assert "+10.0% from then on; with it changed torch 2.11.0 → 2.13.0" in to_text([series])
+    (calm,) = histories(store, "serving", IDS[3])
+    assert () == calm.changes
+    assert "no change of level" in to_text([calm])
+
+
+def test_a_short_history_says_so(store: Store, path: Path) -> None:
+    """Three runs are not eight."""
+    nights(store, path, 3)
+    (series,) = histories(store, "serving", IDS[0])
+    assert "not enough history: 3 of at least 8 runs on this card" == series.why_not
+    assert series.why_not in to_text([series])
+
+
+def test_each_card_has_its_own_series(store: Store, path: Path) -> None:
+    """Two cards of one model are not compared."""
+    nights(store, path, 2)
+    other = make_stack()
+    store_run(store, path, timed(lambda case: 1.0), stack=replace(other, device=replace(other.device, uuid="cpu-1")))
+    found = histories(store, None, IDS[0])
+    assert [2, 1] == [len(series.points) for series in found]
+    assert 2 == len({series.card for series in found})
+
+
+def test_what_was_never_timed_is_told(store: Store, path: Path) -> None:
+    """Nothing stored, no such case, no such anchor."""
+    with pytest.raises(NoVerdict, match="has timed anything yet"):
+        histories(store, "serving")
+    nights(store, path, 1)
+    with pytest.raises(UsageError, match="no case that was timed matches 'x'"):
+        histories(store, "serving", "x")
+    with pytest.raises(UsageError, match="--anchor x: it was never timed"):
+        histories(store, "serving", anchor="x")
+
+
+def test_exports(store: Store, path: Path, tmp_path: Path) -> None:
+    """CSV has a line for each point; Otava's YAML names a CSV with its columns for each series; JSON has all."""
+    nights(store, path, 2)
+    found = histories(store, "serving", "*/tiled-torch", anchor=IDS[1])
+    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert 4 == len(rows)
+    assert (IDS[0], IDS[1]) == (rows[0]["case"], rows[0]["anchor"])
+    assert float(rows[0]["us"]) / float(rows[0]["anchor_us"]) == pytest.approx(float(rows[0]["ratio"]))
+    (tmp_path / "o").mkdir()
+    written = YAML(typ="safe").load(write_otava(tmp_path / "o", found).read_text())["tests"]
+    for test in written.values():
+        with Path(test["file"]).open() as file:
+            lines = list(csv.DictReader(file, quotechar=test["csv_options"]["quote_char"]))
+        assert 2 == len(lines)
+        assert {test["time_column"], *test["attributes"], *test["metrics"]} == set(lines[0])
+        assert all(float(line["ratio"]) > 0 for line in lines)
+    assert 2 == len(to_data(found)["series"])
+
+
+def test_the_command_writes_them(path: Path, tmp_path: Path, store: Store, empty_sqlite: str) -> None:
+    """`qualify history`, with everything at once; without a case or a matrix it says what it needs."""
+    nights(store, path, 2)
+    ended = call("history", "--matrix", "serving", "--csv", "h.csv", "--json", "--db", empty_sqlite, cwd=tmp_path)
+    assert 0 == ended.code, ended.err
+    assert 4 == len(ended.data["series"])
+    assert 9 == len((tmp_path / "h.csv").read_text().splitlines())
+    assert 2 == call("history", "--db", empty_sqlite, cwd=tmp_path).code
+
+
+def test_the_fastest_proven_kernel_serves_a_shape(store: Store, path: Path) -> None:
+    """A faster one that gave wrong numbers does not; the interval of the next one says whether that is decided."""
+    wrong = make_finding("fail", "row 3 sees key 9")
+
+    def outcome(case: Case) -> Measured:
+        fast = case.kernel == "tiled-torch"
+        us = 50.0 if fast else 80.0
+        found = (wrong,) if fast and ".q9." in case.id else ()
+        samples = tuple(us + 0.1 * number for number in range(9))
+        timing = make_timing(samples[4], samples_us=samples)
+        return Measured(evidence=replace(make_evidence(*found), timing=timing))
+
+    run = store_run(store, path, outcome)
+    judged = judge(store, run.id, shipped_kernels(), now=NOW)
+    first, second = best_kernels(judged)
+    assert (CELL.format(8), "tiled-torch", True) == (first.shape, first.fastest and first.fastest.kernel, first.decided)
+    assert ["torch-cpu-math"] == [other.kernel for other in first.others]
+    assert second.fastest is not None
+    assert ("torch-cpu-math", ()) == (second.fastest.kernel, second.others)
+    assert "tiled-torch  50.4 µs [50.1, 50.7]" in best_report.to_text(judged, [first, second])
+    data = json.loads(json.dumps(best_report.to_data(judged, [first])))
+    assert (2, 32, True) == (data["shapes"][0]["heads_q"], data["shapes"][0]["head_dim"], data["shapes"][0]["decided"])
+
+
+def test_the_interval_of_a_median() -> None:
+    """By order: of nine samples the second and the eighth; of five all."""
+    assert (1.0, 7.0) == median_interval([float(number) for number in range(9)])
+    assert (0.0, 4.0) == median_interval([float(number) for number in range(5)])
+    assert (3.0, 3.0) == median_interval([3.0])
+
+
+def test_what_rose_since_the_baseline_looks_slower(store: Store, path: Path) -> None:
+    """Two runs of one night cannot say so; the history can, until a run after the rise is accepted."""
+    nights(store, path)
+    runs = store.runs("serving")
+    newest = judge(store, runs[0].id, shipped_kernels(), now=NOW)
+    assert (IDS[0],) == look_slower(store, newest)
+    for before, expected in ((runs[-1], (IDS[0],)), (runs[2], ())):
+        accepted = Baseline(
+            matrix="serving", variant=runs[0].stack.device.variant, run_id=before.id, accepted_by="j", reason="r",
+            accepted_at=NOW,
+        )  # fmt: skip
+        store.accept(accepted)
+        compared = compare_with(store, newest, "baseline", shipped_kernels(), now=NOW)
+        assert expected == tuple(case for case in look_slower(store, compared) if case == IDS[0])
+    earlier = judge(store, runs[1].id, shipped_kernels(), now=NOW)
+    assert () == look_slower(store, earlier), "the history is that of the newest run"

@@ -1,0 +1,245 @@
+"""Budgets of time: which duel counts, when a budget fails, and that every format names the cell and its interval."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from cli_process import call
+from duels import BEFORE, make_cell, make_duel
+from sealing import new_pair
+from stored_runs import CELL, MATRIX, NOW, shipped_kernels, store_run
+
+from qualify.cards.policy import TimeBudget
+from qualify.facts.duel import Duel, DuelCell
+from qualify.facts.run import Run
+from qualify.judge.judged import Judged, judge
+from qualify.judge.timed import weights, with_performance
+from qualify.report.formats import github, junit, sarif
+from qualify.report.formats.interface import OutputOptions
+from qualify.report.verdict_json import to_data
+from qualify.report.verdict_text import to_text
+from qualify.seal.duel_form import seal_duel
+from qualify.store.store import Store
+from qualify.verdict.performance import duel_changes, use_budgets
+
+BUDGETS = """\
+policy:
+  performance:
+    budgets:
+      - {phase: prefill, of: cell, percent: 5}
+      - {of: p99, percent: 3}
+"""
+OPTIONS = OutputOptions(now=NOW, workspace=None, subjects=(), key=None)
+
+
+NAMES = [f"{CELL.format(size)}/tiled-torch" for size in (8, 9)]
+
+
+@pytest.fixture
+def run(store: Store, tmp_path: Path) -> Run:
+    """A run that passed, of a matrix with budgets."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + BUDGETS)
+    return store_run(store, tmp_path / "serving.yaml")
+
+
+def judged(store: Store, run: Run, *, required: bool = False, keys: Any = ()) -> Judged:
+    """The verdict as the gate makes it."""
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    return with_performance(store, found, now=NOW, max_age=timedelta(hours=24), required=required, keys=keys)
+
+
+def test_budgets_that_hold_qualify(store: Store, run: Run) -> None:
+    """Also where a cell is slower, by less than it may be."""
+    store.add_duel(make_duel(run, make_cell(NAMES[0], 0.02, verdict="SLOWER"), make_cell(NAMES[1])))
+    found = judged(store, run)
+    assert ("PASS", 0) == (found.conclusion.verdict, found.conclusion.exit_code)
+    assert "time: 2 of 2 budgets hold against old (duel-20261121T025000Z-000001)" in to_text(found, NOW).splitlines()
+
+
+def test_a_slower_cell_fails_and_every_format_names_it(store: Store, run: Run) -> None:
+    """With the change and its interval; the exit code is 1."""
+    store.add_duel(make_duel(run, make_cell(NAMES[0], 0.08, verdict="SLOWER"), make_cell(NAMES[1])))
+    found = judged(store, run)
+    assert ("FAIL", 1) == (found.conclusion.verdict, found.conclusion.exit_code)
+    told = f"{NAMES[0]}: SLOWER, +8.0% [+7.5%, +8.5%]"
+    text = to_text(found, NOW)
+    assert "serving: not qualified, and a budget of time is exceeded" in text
+    assert told in text
+    assert "do: look at the cells that take longer than their budget allows" in text
+    assert "FAIL" == to_data(found)["performance"]["verdict"]
+    first, second = github.worst_annotations(found, OPTIONS)[:2]
+    assert ("error", "error", "a budget of time is exceeded") == (first.level, second.level, second.title)
+    assert told in second.message
+    results = json.loads(sarif.render(found, OPTIONS))["runs"][0]["results"]
+    mine = [result for result in results if result["ruleId"] == "performance"]
+    assert any(told in result["message"]["text"] and result["level"] == "error" for result in mine)
+    failed = [
+        case for case in fromstring(junit.render(found, OPTIONS)).iter("testcase") if case.find("failure") is not None
+    ]
+    assert any("budget of each cell, prefill (+5.0%)" == case.attrib["name"] for case in failed)
+    assert any(told in (case.find("failure").text or "") for case in failed)  # type: ignore[union-attr]
+
+
+def test_the_traffic_may_hide_no_cell(store: Store, run: Run) -> None:
+    """p99 counts the slowest calls: one shape of two that grew by 4 % breaks 3 %, and keeps 5 % of a cell."""
+    store.add_duel(make_duel(run, make_cell(NAMES[0], us=50.0), make_cell(NAMES[1], 0.04, verdict="SLOWER", us=200.0)))
+    found = judged(store, run)
+    assert found.performance is not None
+    assert ["PASS", "FAIL"] == [use.verdict for use in found.performance.budgets]
+    change = found.performance.budgets[1].change
+    assert change is not None
+    assert abs(change - 0.04) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "open_",
+    [
+        make_cell(NAMES[0], 0.05, verdict="AMBIGUOUS", width=0.04),
+        make_cell(NAMES[0], 0.2, verdict="AMBIGUOUS", width=0.01),
+        replace(make_cell(NAMES[0]), verdict="INCONCLUSIVE", ratios={}, way=None, reason="B (k): it crashed"),
+    ],
+    ids=["an interval around the budget", "a slowdown that nobody confirmed", "no time"],
+)
+def test_what_is_undecided_is_no_verdict(open_: DuelCell, store: Store, run: Run) -> None:
+    """Exit 5, and the advice is a longer duel."""
+    store.add_duel(make_duel(run, open_, make_cell(NAMES[1])))
+    found = judged(store, run)
+    assert ("INCONCLUSIVE", 5) == (found.conclusion.verdict, found.conclusion.exit_code)
+    told = f"do: decide what is open by another duel, with more time: qualify duel {BEFORE.fingerprint} here"
+    assert told in to_text(found, NOW)
+
+
+def test_a_wide_interval_within_the_budget_is_enough(store: Store, run: Run) -> None:
+    """An ambiguous cell whose whole interval is below the budget keeps it."""
+    store.add_duel(make_duel(run, make_cell(NAMES[0], 0.0, verdict="AMBIGUOUS", width=0.02), make_cell(NAMES[1])))
+    assert "PASS" == judged(store, run).conclusion.verdict
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"null": True}, "it compares a side with itself"),
+        ({"finished_at": NOW - timedelta(days=2)}, "it is older than 1 day"),
+        ({"finished_at": NOW + timedelta(days=2)}, "it is dated in the future"),
+        ({"select": "*/decode/*"}, "it was narrowed by --select '*/decode/*'"),
+        ({"matrix_hash": "0" * 64}, "the matrix has changed since"),
+        ({"stack_b": BEFORE}, "its B, here, is another stack than the run's"),
+    ],
+)
+def test_a_duel_of_something_else_does_not_count(changes: Mapping[str, Any], why: str, store: Store, run: Run) -> None:
+    """No verdict, with the reason."""
+    store.add_duel(make_duel(run, make_cell(NAMES[0]), make_cell(NAMES[1]), **changes))
+    found = judged(store, run)
+    assert 5 == found.conclusion.exit_code
+    assert found.performance is not None
+    assert why in found.performance.why_not
+
+
+def test_without_a_duel_there_is_no_verdict_where_one_is_needed(store: Store, tmp_path: Path) -> None:
+    """A matrix without budgets needs none, unless the gate is asked for one."""
+    (tmp_path / "serving.yaml").write_text(MATRIX)
+    run = store_run(store, tmp_path / "serving.yaml")
+    assert ("PASS", None) == ((plain := judged(store, run)).conclusion.verdict, plain.performance)
+    found = judged(store, run, required=True)
+    assert 5 == found.conclusion.exit_code
+    assert "time: no duel counts: no duel of serving is stored" in to_text(found, NOW).splitlines()
+    assert "a duel counts" in junit.render(found, OPTIONS)
+    store.add_duel(make_duel(run, make_cell(NAMES[0])))
+    assert 0 == judged(store, run, required=True).conclusion.exit_code
+
+
+def test_a_failure_stays_one(store: Store, run: Run) -> None:
+    """A missing duel does not make a wrong kernel undecided."""
+    from stored_runs import WRONG
+
+    wrong = store_run(store, Path(run.matrix_path), WRONG)
+    assert 1 == judged(store, wrong).conclusion.exit_code
+
+
+def test_only_a_sealed_duel_counts_where_seals_are_asked_for(store: Store, run: Run, tmp_path: Path) -> None:
+    """By one of the keys."""
+    pair, stranger = new_pair(tmp_path), new_pair(tmp_path, "stranger")
+    fought = make_duel(run, make_cell(NAMES[0]), make_cell(NAMES[1]))
+    store.add_duel(fought, seal_duel(fought, pair.signing))
+    assert 0 == judged(store, run, keys=pair.trusted).conclusion.exit_code
+    found = judged(store, run, keys=stranger.trusted)
+    assert found.performance is not None
+    assert "none of the keys asked for" in found.performance.why_not
+
+
+def test_weights_come_from_the_traffic() -> None:
+    """A slow shape that nobody asks for does not count in a quantile; the mean is weighted."""
+    slow, fast = (
+        make_cell("m/decode/b1.q1.k8/bf16/causal/x", 0.5, verdict="SLOWER", us=900.0, phase="decode"),
+        make_cell("m/decode/b1.q1.k4/bf16/causal/x", phase="decode"),
+    )
+    run_of = {("decode", "b1.q1.k4"): 1.0}
+    budgets = (TimeBudget(of="p99", percent=3.0), TimeBudget(of="mean", percent=3.0))
+    fought = replace(duel_of(slow, fast), cells=(slow, fast))
+    assert ["PASS", "PASS"] == [use.verdict for use in use_budgets(duel_changes(fought), budgets, run_of)]
+    assert ["FAIL", "FAIL"] == [use.verdict for use in use_budgets(duel_changes(fought), budgets, {})]
+    (mean,) = use_budgets(duel_changes(fought), budgets[1:], {("decode", "b1.q1.k8"): 1.0, ("decode", "b1.q1.k4"): 9.0})
+    assert mean.change is not None
+    assert abs(mean.change - 0.25) < 1e-9
+
+
+def duel_of(*cells: DuelCell) -> Duel:
+    """A duel of no run."""
+    from stored_runs import make_run
+
+    return make_duel(make_run(), *cells)
+
+
+def test_the_faster_kernel_serves_a_shape() -> None:
+    """The traffic meets the kernel that was the fastest before; the other one's slowdown is its own."""
+    shape = "m/decode/b1.q1.k8/bf16/causal"
+    cells = (
+        make_cell(f"{shape}/fast", us=10.0, phase="decode"),
+        make_cell(f"{shape}/slow", 0.5, verdict="SLOWER", us=90.0, phase="decode"),
+    )
+    (use,) = use_budgets(duel_changes(duel_of(*cells)), (TimeBudget(of="p50", percent=3.0),), {})
+    assert "PASS" == use.verdict
+
+
+def test_a_shipped_traffic_file_has_weights() -> None:
+    """By the labels that cases have."""
+    from qualify.assets import shipped
+    from qualify.cards.traffic import load_traffic
+
+    traffic, _ = load_traffic(next(iter(sorted(shipped("traffic").glob("*.yaml")))))
+    found = weights(traffic)
+    assert len(traffic.buckets) <= len(found)
+    assert sum(found.values()) >= sum(bucket.weight for bucket in traffic.buckets) * 0.999
+
+
+def test_the_command_takes_require_duel(store: Store, run: Run, tmp_path: Path, empty_sqlite: str) -> None:
+    """`gate --require-duel`: 5 without one."""
+    ended = call("gate", "--run", run.id, "--require-duel", "--db", empty_sqlite, cwd=tmp_path)
+    assert 5 == ended.code, ended.out + ended.err
+    assert "time: no duel counts" in ended.out
+
+
+def test_the_report_says_what_the_gate_says(store: Store, run: Run, tmp_path: Path, empty_sqlite: str) -> None:
+    """Without a duel the page of a matrix with budgets is no green one, although every case passed."""
+    ended = call("report", run.id, "--db", empty_sqlite, "--out", "out", cwd=tmp_path)
+    assert 0 == ended.code, ended.err
+    data = json.loads((tmp_path / "out" / run.id / "report.json").read_text())
+    assert ("INCONCLUSIVE", {"PASS"}) == (data["verdict"], {case["verdict"] for case in data["cases"]})
+
+
+def test_a_gate_without_budgets_imports_no_scipy() -> None:
+    """It takes longer to import than the gate takes, and a base install has none."""
+    code = (
+        "import sys, qualify.cli.gate, qualify.judge.timed; print([n for n in ('scipy', 'numpy') if n in sys.modules])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[]" == told.stdout.strip()

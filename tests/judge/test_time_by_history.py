@@ -1,0 +1,233 @@
+"""The gate judges time by the history of runs: what is found, what it cannot tell, and that every format says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from builders import make_evidence, make_timing
+from duels import make_cell, make_duel
+from sealing import new_pair
+from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
+from test_performance import OPTIONS
+
+from qualify.cards.load import parse_matrix
+from qualify.errors import CardError
+from qualify.facts.case import Case
+from qualify.facts.outcome import Measured
+from qualify.facts.performance import CellChange
+from qualify.facts.run import Run
+from qualify.judge.history import histories
+from qualify.judge.judged import Judged, judge
+from qualify.judge.timed import with_performance
+from qualify.report.formats import junit, sarif
+from qualify.report.verdict_json import to_data
+from qualify.report.verdict_text import to_text
+from qualify.seal.duel_form import seal_duel
+from qualify.store.store import Store
+from qualify.verdict.origin import taken_over
+
+BUDGET = """\
+policy:
+  performance:
+    evidence: {0}
+    budgets:
+      - {{of: cell, percent: 5}}
+"""
+OLD, NEW = make_stack(torch="2.10.0"), make_stack()
+Factor = Callable[[Case, bool], float]
+"""by which a case takes longer, on the new stack or the old one"""
+
+
+def one_slower(case: Case, new: bool) -> float:
+    """The first case takes 12 % longer on the new stack."""
+    return 1.12 if new and case.id == IDS[0] else 1.0
+
+
+def unchanged(case: Case, new: bool) -> float:
+    """Nothing."""
+    return 1.0
+
+
+def write(tmp_path: Path, evidence: str = "history") -> Path:
+    """The matrix with a budget of 5 % for each cell."""
+    (tmp_path / "serving.yaml").write_text(MATRIX + BUDGET.format(evidence))
+    return tmp_path / "serving.yaml"
+
+
+def nights(
+    store: Store, path: Path, factor: Factor = unchanged, *, before: int = 10, since: int = 5, card_factor: float = 1.0
+) -> Run:
+    """So many runs on the old stack and on the new one, each on a day with a temper of its own; the newest."""
+    run = None
+    for night in range(before + since):
+        new = night >= before
+        temper = 1 + 0.01 * ((night * 7) % 5)
+
+        def timed(case: Case, new: bool = new, temper: float = temper, night: int = night) -> Measured:
+            noise = 1 + 0.002 * ((night * 3 + len(case.id)) % 5)
+            day = temper * (card_factor if new else 1.0)
+            us = 100 * day * noise * factor(case, new)
+            timing = make_timing(us, roofline_us=50.0 * temper)
+            return Measured(evidence=replace(make_evidence(), timing=timing))
+
+        age = timedelta(hours=12 * (before + since - night))
+        run = store_run(store, path, timed, age=age, stack=NEW if new else OLD)
+    assert run is not None
+    return run
+
+
+def judged(store: Store, run: Run, *, required: bool = False) -> Judged:
+    """The verdict as the gate makes it."""
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    return with_performance(store, found, now=NOW, max_age=timedelta(days=30), required=required)
+
+
+def cells_of(found: Judged) -> dict[str, CellChange]:
+    """What the first budget shows."""
+    assert found.performance is not None
+    return {it.cell: it for use in found.performance.budgets for it in use.cells}
+
+
+def test_a_slower_kernel_fails_and_every_format_says_by_what(store: Store, tmp_path: Path) -> None:
+    """12 % behind a card whose days differ by 4 %: exit 1, with the interval and the runs that it comes from."""
+    found = judged(store, nights(store, write(tmp_path), one_slower))
+    assert ("FAIL", 1) == (found.conclusion.verdict, found.conclusion.exit_code)
+    (slow,) = cells_of(found).values()
+    assert (IDS[0], "SLOWER", "history", "10 runs before and 5 since") == (
+        *(slow.cell, slow.verdict, slow.evidence, slow.basis),
+    )
+    assert slow.change == pytest.approx(0.12, abs=0.01)
+    interval = f"{slow.change:+.1%} [{slow.low:+.1%}, {slow.high:+.1%}]"
+    told = f"{IDS[0]}: SLOWER, {interval} (history: 10 runs before and 5 since)"
+    text = to_text(found, NOW)
+    assert told in text
+    assert "budget of each cell (+5.0%) is exceeded, by the history of runs: " in text
+    assert "time: 0 of 1 budgets hold against the runs before (history)" in text
+    assert "history" == to_data(found)["performance"]["budgets"][0]["cells"][0]["evidence"]
+    (result,) = [
+        it for it in json.loads(sarif.render(found, OPTIONS))["runs"][0]["results"] if it["ruleId"] == "performance"
+    ]
+    assert told in result["message"]["text"]
+    failed = fromstring(junit.render(found, OPTIONS)).iter("failure")
+    assert any(told in (it.text or "") for it in failed)
+
+
+def test_a_budget_that_history_can_keep_holds(store: Store, tmp_path: Path) -> None:
+    """Without a change ±3.5 % lies within 5 %."""
+    found = judged(store, nights(store, write(tmp_path)))
+    assert ("PASS", 0) == (found.conclusion.verdict, found.conclusion.exit_code)
+    assert "time: 1 of 1 budgets hold against the runs before (history)" in to_text(found, NOW)
+
+
+def test_a_budget_below_the_known_error_is_never_green(store: Store, tmp_path: Path) -> None:
+    """Two runs differ by 3.5 % without any change, so 3 % stays undecided, and a duel is advised."""
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("percent: 5", "percent: 3"))
+    found = judged(store, nights(store, path))
+    assert ("INCONCLUSIVE", 5) == (found.conclusion.verdict, found.conclusion.exit_code)
+    text = to_text(found, NOW)
+    assert "history tells no change below 3.5% from noise, and a duel does" in text
+    assert f"do: decide what is open by a duel: qualify duel {OLD.fingerprint} here" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "why"),
+    [
+        (0, 6, "not enough history: no run on this card had another stack before; 6 had this one"),
+        (
+            *(9, 2),
+            "not enough history on this card: 9 runs before this stack and 2 with it; 8 and 4 are needed",
+        ),
+        (
+            *(3, 5),
+            "not enough history on this card: 3 runs before this stack and 5 with it; 8 and 4 are needed",
+        ),
+    ],
+)
+def test_a_short_history_is_no_verdict(before: int, since: int, why: str, store: Store, tmp_path: Path) -> None:
+    """Exit 5, and plain words."""
+    found = judged(store, nights(store, write(tmp_path), before=before, since=since))
+    assert 5 == found.conclusion.exit_code
+    assert f"time: no history counts: {why}" in to_text(found, NOW).splitlines()
+    assert "the history of runs counts" in junit.render(found, OPTIONS)
+
+
+def test_what_slows_all_cases_alike_is_not_green(store: Store, tmp_path: Path) -> None:
+    """The anchor hides 10 % on every case; the ceilings of the same runs do not."""
+    found = judged(store, nights(store, write(tmp_path), card_factor=1.10))
+    assert ("INCONCLUSIVE", 5) == (found.conclusion.verdict, found.conclusion.exit_code)
+    assert all(it.high is not None and it.high > 0.10 for it in cells_of(found).values())
+
+
+def test_a_case_beside_faster_ones_does_not_fail(store: Store, tmp_path: Path) -> None:
+    """Three cases that became 15 % faster make the fourth look slower: that is no proof."""
+
+    def others_faster(case: Case, new: bool) -> float:
+        return 0.85 if new and case.id != IDS[0] else 1.0
+
+    assert 5 == judged(store, nights(store, write(tmp_path), others_faster)).conclusion.exit_code
+
+
+def test_a_time_that_was_taken_over_counts_once(store: Store, tmp_path: Path) -> None:
+    """Three runs that repeat what the first one measured are one run of history."""
+    path = write(tmp_path)
+    first = store_run(store, path, lambda case: timed_at(100.0), age=timedelta(hours=9))
+    for age in (8, 7, 6):
+        store_run(store, path, lambda case: taken_over(timed_at(100.0), first), age=timedelta(hours=age))
+    assert [1] == [len(series.points) for series in histories(store, "serving", IDS[0])]
+
+
+def timed_at(us: float) -> Measured:
+    """An outcome with that time."""
+    return Measured(evidence=replace(make_evidence(), timing=make_timing(us)))
+
+
+def test_either_takes_the_duels_word_first(store: Store, tmp_path: Path) -> None:
+    """A duel has timed one case; history judges the other three, and a slowdown there fails."""
+    run = nights(store, write(tmp_path, "either"), one_slower)
+    store.add_duel(make_duel(run, make_cell(IDS[0], 0.01)))
+    found = judged(store, run)
+    assert 0 == found.conclusion.exit_code, cells_of(found)
+    assert "1 of 1 budgets hold against old (duel-20261121T025000Z-000001 and history)" in to_text(found, NOW)
+    (use,) = found.performance.budgets if found.performance else ()
+    assert ("duel", "history") == use.evidence
+
+
+def test_either_without_a_duel_is_history_unless_one_is_required(store: Store, tmp_path: Path) -> None:
+    """`--require-duel` asks for one whatever the matrix says."""
+    run = nights(store, write(tmp_path, "either"))
+    assert 0 == judged(store, run).conclusion.exit_code
+    found = judged(store, run, required=True)
+    assert 5 == found.conclusion.exit_code
+    assert "no duel of serving is stored" in to_text(found, NOW)
+
+
+def test_a_duel_alone_judges_by_default(store: Store, tmp_path: Path) -> None:
+    """A history that would hold the budget is not asked."""
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("    evidence: history\n", ""))
+    assert 5 == judged(store, nights(store, path)).conclusion.exit_code
+
+
+def test_unsealed_runs_are_no_history_where_seals_are_asked_for(store: Store, tmp_path: Path) -> None:
+    """Only what one of the keys sealed counts."""
+    run = nights(store, write(tmp_path))
+    pair = new_pair(tmp_path)
+    store.add_duel(fought := make_duel(run, make_cell(IDS[0])), seal_duel(fought, pair.signing))
+    found = judge(store, run.id, shipped_kernels(), now=NOW)
+    sealed = with_performance(store, found, now=NOW, max_age=None, keys=pair.trusted)
+    assert sealed.performance is not None
+    assert "not enough history" in sealed.performance.why_not
+
+
+def test_a_policy_cannot_ask_for_a_duel_and_let_none_count(tmp_path: Path) -> None:
+    """The card is refused, with the way out."""
+    text = MATRIX + "policy: {performance: {require: duel, evidence: history}}\n"
+    with pytest.raises(CardError, match="write evidence: either"):
+        parse_matrix(text, "serving.yaml")

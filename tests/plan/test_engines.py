@@ -1,0 +1,97 @@
+"""What an engine's name for a backend means here, and what the engine would refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from qualify.cards.load import kernel_names, load_kernels, load_model
+from qualify.facts.backends import ENGINES, engine_named
+from qualify.facts.engines import EngineName
+from qualify.plan.engines import Chosen, choose
+from qualify.plan.host import Host
+
+CPU = Host(kind="cpu", name="a CPU", compute_capability="")
+H100 = Host(kind="cuda", name="H100", compute_capability="9.0")
+A100 = Host(kind="cuda", name="A100", compute_capability="8.0")
+B200 = Host(kind="cuda", name="B200", compute_capability="10.0")
+
+
+def chosen(engine: EngineName, backend: str, model: str, host: Host, dtype: str = "bf16") -> Chosen:
+    known = engine_named(engine)
+    found = known.backend(backend)
+    assert found is not None
+    return choose(known, found, load_model(model).card, dtype, host)
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend", "model", "host", "cards"),
+    [
+        ("vllm", "FLASH_ATTN", "qwen3-8b", H100, ("flash-attn-3",)),
+        ("vllm", "flash_attn", "qwen3-8b", A100, ("vllm-flash-attn-2",)),
+        ("vllm", "FLASHINFER", "qwen3-8b", H100, ("flashinfer-fa3", "flashinfer-fa2")),
+        ("vllm", "TRITON_ATTN", "gpt-oss-20b", A100, ("vllm-triton",)),
+        ("vllm", "FLASHMLA", "deepseek-v3", H100, ("flashmla",)),
+        ("sglang", "flashinfer", "deepseek-v3", H100, ("flashinfer-mla-fa3", "flashinfer-mla-fa2")),
+        ("sglang", "flashinfer", "qwen3-8b", A100, ("flashinfer-fa2",)),
+        ("transformers", "sdpa", "qwen3-8b", H100, ("torch-sdpa",)),
+        ("transformers", "sdpa", "qwen3-8b", CPU, ("torch-cpu-flash", "torch-cpu-math")),
+    ],
+)
+def test_a_backend_means_the_cards_of_that_device(
+    engine: EngineName, backend: str, model: str, host: Host, cards: tuple[str, ...]
+) -> None:
+    """The names are read in any case of letters."""
+    found = chosen(engine, backend, model, host)
+    assert ((), cards) == (found.refused, found.cards)
+
+
+@pytest.mark.parametrize(
+    ("engine", "backend", "model", "host", "reason"),
+    [
+        ("vllm", "FLASH_ATTN", "qwen3-8b", CPU, "compute capability not supported (cpu (a CPU))"),
+        ("vllm", "FLASHINFER", "phi-2", H100, "head_size not supported (head_dim 80)"),
+        ("vllm", "FLASH_ATTN", "deepseek-v3", H100, "MLA not supported (the model has latent attention)"),
+        ("vllm", "FLASHMLA", "qwen3-8b", H100, "non-MLA not supported (the model has no latent attention)"),
+        ("vllm", "FLASH_ATTN", "gpt-oss-20b", A100, "sink not supported on compute capability < 9.0 (A100 (8.0))"),
+        (
+            "vllm",
+            "FLEX_ATTENTION",
+            "gpt-oss-20b",
+            H100,
+            "attention sinks not supported (the model has",
+        ),
+        ("sglang", "fa3", "qwen3-8b", B200, "FlashAttention v3 Backend requires SM>=80 and SM<=90."),
+        ("transformers", "sdpa", "gpt-oss-20b", H100, "does not support an attention implementation through torch.nn"),
+        ("transformers", "flash_attention_2", "llama-4-scout", H100, "does not support Flash Attention yet"),
+        ("transformers", "eager", "qwen3-8b", H100, "qualify has no kernel card for it (plain matrix products"),
+    ],
+)
+def test_what_the_engine_refuses_is_refused_in_its_words(
+    engine: EngineName, backend: str, model: str, host: Host, reason: str
+) -> None:
+    """With the value of this model or device; no card is left to run."""
+    found = chosen(engine, backend, model, host)
+    assert () == found.cards
+    assert any(reason in text for text in found.refused), found.refused
+
+
+def test_a_rule_about_sinks_says_nothing_of_a_model_without_them() -> None:
+    """A model without sinks runs on Ampere."""
+    assert () == chosen("vllm", "FLASH_ATTN", "qwen3-8b", A100).refused
+
+
+def test_flash_attention_of_transformers_wants_16_bits() -> None:
+    """fp32 is refused, bf16 is not."""
+    wrong = chosen("transformers", "flash_attention_3", "qwen3-8b", H100, "fp32")
+    assert ("Flash Attention only supports torch.float16 and torch.bfloat16 dtypes (dtype fp32)",) == wrong.refused
+    assert ("flash-attn-3",) == chosen("transformers", "flash_attention_3", "qwen3-8b", H100).other_builds
+
+
+def test_every_card_of_the_table_exists_and_fits_its_device() -> None:
+    """A card that is renamed, or that needs another device than the table says, is found here."""
+    kernels = load_kernels()
+    for engine in ENGINES:
+        for backend in engine.backends:
+            for served in backend.served:
+                assert served.card in kernel_names()
+                assert kernels[served.card].card.requires.device in {served.device, "any"}

@@ -1,0 +1,85 @@
+"""The lines of a check: which kernel is chosen, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from report_examples import conclude, make_case, make_evidence, make_finding
+
+from qualify.facts.outcome import Measured, Outcome, Refused
+from qualify.facts.run import Record
+from qualify.report.answer import PhaseLine, _alike, _row, lines_of, unused_of
+
+REFUSED = Refused(by="plan", reasons=("head_dim=512 > 256 (flash-attn-2 claims ≤ 256)",))
+
+
+def measured(kernel: str, latency_us: float | None, *, wrong: bool = False) -> Measured:
+    evidence = make_evidence(kernel, latency_us)
+    finding = make_finding("census", "fail") if wrong else make_finding("census")
+    return Measured(evidence=replace(evidence, findings=(finding,)))
+
+
+def line_of(**outcomes: Outcome) -> PhaseLine:
+    """The one line of a prefill, with the outcome of each kernel."""
+    names = {name: name.replace("_", "-") for name in outcomes}
+    records = [Record(case=make_case("m.tp1", "prefill", names[name]), outcome=it) for name, it in outcomes.items()]
+    (line,) = lines_of(records, conclude(records))
+    return line
+
+
+def test_a_wrong_kernel_is_never_chosen_however_fast() -> None:
+    """The fastest of the right ones is; the wrong one is kept with its failure."""
+    line = line_of(
+        flash_attn_2=measured("flash-attn-2", 300.0),
+        torch_sdpa=measured("torch-sdpa", 450.0),
+        flash_attn_3=measured("flash-attn-3", 100.0, wrong=True),
+    )
+    assert line.best
+    assert "flash-attn-2" == line.best.kernel
+    assert "fastest of 2 that are right; torch-sdpa takes 1.50× as long" == line.why
+    assert ["flash-attn-3"] == [each.kernel for each in line.kernels if each.failed]
+
+
+def test_where_none_is_right_the_failure_is_the_reason() -> None:
+    """And where none claims the shape, the refusal is."""
+    wrong = line_of(flash_attn_3=measured("flash-attn-3", 100.0, wrong=True), flash_attn_2=REFUSED)
+    assert wrong.best is None
+    assert wrong.why.startswith("flash-attn-3 is not right: m.tp1/prefill/b1.q8192.k8192/bf16/causal/flash-attn-3: cen")
+    refused = line_of(flash_attn_2=REFUSED)
+    assert (None, REFUSED.reasons[0]) == (refused.best, refused.why)
+
+
+def test_the_only_kernel_and_one_without_a_time() -> None:
+    """Neither is called the fastest."""
+    assert "the only one that serves it" == line_of(flash_attn_2=measured("flash-attn-2", 300.0)).why
+    untimed = line_of(flash_attn_2=measured("flash-attn-2", None), torch_sdpa=measured("torch-sdpa", None))
+    assert "one of 2 that are right; nothing was timed" == untimed.why
+
+
+def test_a_kernel_that_serves_all_shapes_goes_before_a_faster_one_that_serves_some() -> None:
+    """The phase needs one kernel for all of its shapes."""
+    records = [
+        Record(case=make_case("m.tp1", "prefill", kernel, size=size), outcome=outcome)
+        for kernel, size, outcome in (
+            ("torch-sdpa", 512, measured("torch-sdpa", 450.0)),
+            ("torch-sdpa", 8192, measured("torch-sdpa", 450.0)),
+            ("flash-attn-2", 512, measured("flash-attn-2", 100.0)),
+            ("flash-attn-2", 8192, REFUSED),
+        )
+    ]
+    (line,) = lines_of(records, conclude(records))
+    assert ("torch-sdpa", 2) == (line.kernels[0].kernel, line.shapes)
+    assert "the only one that serves all of its shapes" == line.why
+    assert {} == unused_of(records)
+    assert {"flash-attn-2": REFUSED.reasons[0]} == unused_of(records[3:])
+
+
+def test_masks_that_come_to_the_same_kernel_share_a_row() -> None:
+    """A model with windows in some layers is no longer answer than another one; each mask keeps its time."""
+    line = line_of(flash_attn_2=measured("flash-attn-2", 300.0), torch_sdpa=measured("torch-sdpa", 450.0))
+    window = replace(line, mask="window4096", kernels=(replace(line.kernels[0], latency_us=120.0), *line.kernels[1:]))
+    other = replace(line, mask="full", kernels=tuple(reversed(line.kernels)))
+    both, alone = _alike([line, window, other])
+    assert ("prefill (causal, window4096)", "flash-attn-2") == _row(both)[:2]
+    assert "300 µs / 120 µs" == _row(both)[3]
+    assert ("prefill (full)", "torch-sdpa") == _row(alone)[:2]

@@ -1,0 +1,94 @@
+"""A duel as a person reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from stored_runs import make_stack
+
+from qualify.facts import codec
+from qualify.facts.duel import Duel, DuelCell, Ratio
+from qualify.report.duel_text import to_data, to_text
+
+NOW = datetime(2026, 11, 23, 4, tzinfo=UTC)
+RATIO = Ratio(
+    verdict="SLOWER",
+    change=0.031,
+    low=0.026,
+    high=0.037,
+    a_us=41.2,
+    b_us=42.5,
+    pairs=5,
+    quads=10,
+    detectable=0.014,
+    margin=0.02,
+)
+SLOWER = DuelCell(
+    name="m/decode/s/bf16/causal/k",
+    a="a",
+    b="b",
+    phase="decode",
+    verdict="SLOWER",
+    reason="",
+    way="graph",
+    ratios={"graph": RATIO, "eager": replace(RATIO, verdict="FASTER", change=-0.2), "host": replace(RATIO)},
+    thrown_away=0,
+    notes=("B (k<32>) cannot do everything",),
+)
+BROKEN = replace(SLOWER, name="m/x", verdict="INCONCLUSIVE", reason="B (k): it crashed", way=None, ratios={}, notes=())
+DUEL = Duel(
+    id="duel-1",
+    matrix="m",
+    matrix_hash="",
+    select="",
+    a="here",
+    b="next",
+    null=False,
+    device="H100",
+    device_uuid="GPU-1",
+    stack_a=make_stack(),
+    stack_b=make_stack(torch="2.13.0"),
+    started_at=NOW,
+    finished_at=NOW + timedelta(seconds=312),
+    complete=False,
+    least_pairs=5,
+    cells=(BROKEN, SLOWER),
+)
+
+
+def test_the_worst_comes_first() -> None:
+    """With change, interval, times, what differs between the sides, and ways that say something else."""
+    assert """\
+duel-1: A = here, B = next, m on H100, 312 s
+  torch: 2.11.0 → 2.13.0
+SLOWER  1 of 2 cells: B is slower, and new processes confirmed it
+  m/decode/s/bf16/causal/k: +3.1% [+2.6%, +3.7%], 41.2 to 42.5 µs, 5 pairs (CUDA graph, cold L2)
+    eager, cold L2: -20.0% [+2.6%, +3.7%], 41.2 to 42.5 µs, 5 pairs
+    host time of a launch: +3.1% [+2.6%, +3.7%], 41.2 to 42.5 µs, 5 pairs
+    note: B (k<32>) cannot do everything
+INCONCLUSIVE  1 of 2 cells: no valid time
+  m/x: B (k): it crashed
+not every cell was decided: give it more time (--deadline), or more pairs (--most-pairs)""" == to_text(DUEL)
+
+
+def test_a_null_duel_says_what_would_be_found() -> None:
+    """For each cell, and the share of false alarms."""
+    text = to_text(replace(DUEL, null=True, cells=(SLOWER,)))
+    assert "(CUDA graph, cold L2); a change of 1.4% would be found" in text
+    assert "A/A: 1 false alarms in 1 cells (100.0%), detectable changes up to 1.4%" in text
+
+
+def test_planted_cells_are_told_and_no_alarms() -> None:
+    """How many of them were found."""
+    duel = replace(DUEL, cells=(replace(SLOWER, planted=0.02),), null=True)
+    assert "planted: B spins in 1 cells, and 1 of them are called slower" in to_text(duel)
+    assert 0.0 == duel.alarms
+
+
+def test_json_has_everything() -> None:
+    """Every cell, with counts by verdict."""
+    data = to_data(DUEL)
+    assert {"SLOWER": 1, "INCONCLUSIVE": 1, "AMBIGUOUS": 0, "FASTER": 0, "SAME": 0} == data["counts"]
+    assert (312.0, 0.5) == (data["wall_s"], data["alarms"])
+    assert codec.to_data(SLOWER)["ratios"]["graph"]["low"] == data["cells"][1]["ratios"]["graph"]["low"]

@@ -1,0 +1,181 @@
+"""Why a run is not qualified: who failed, by what, where, what is known of it, and what to do next."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_examples import everything, facts_of, make_case, make_evidence, make_finding
+
+from qualify.facts.checks import CHECKS, FINDINGS
+from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Refused, TimedOut
+from qualify.facts.run import Record
+from qualify.facts.stages import ending
+from qualify.facts.typed import Typed
+from qualify.report.beside import Beside
+from qualify.report.causes import ENDINGS, cause_of, diagnose, explain
+from qualify.report.context import ReportContext, report_context
+from qualify.report.known import FOLDER, KNOWN, known_finding
+from qualify.report.page import render_html
+from qualify.report.views import join
+from qualify.report.whynot import SHOWN_OF_GROUP
+
+MODEL = "gpt-oss-20b.tp1"
+
+
+def failed(model: str, size: int, check: str, kernel: str = "flash-attn-3") -> Record:
+    """A decode case that one check found wrong."""
+    finding = make_finding(check, "fail", expected=0.5, actual=0.0)
+    case = make_case(model, "decode", kernel, size=size, batch=1)
+    return Record(case=case, outcome=Measured(evidence=replace(make_evidence(kernel), findings=(finding,))))
+
+
+def context_of(records: list[Record], **changes: Any) -> ReportContext:
+    """The page of a run of these records."""
+    facts = facts_of(records)
+    return report_context(
+        replace(facts.run, **changes), records, facts.conclusion, Beside(typed=Typed(cards=("my cards",)))
+    )
+
+
+def test_alike_failures_stand_together() -> None:
+    """One group for each kernel, check and phase, the most cases first, with models, diagnosis and command."""
+    records = [failed(MODEL, size, "needle") for size in (256, 512, 1024, 2048, 4096)]
+    records += [failed("llama-3.1-8b.tp1", 256, "needle"), failed(MODEL, 256, "poison", "flash-attn-4")]
+    first, second = context_of(records).why.groups
+
+    assert ("flash-attn-3", "needle", "decode", 6) == (first.kernel, first.cause, first.phase, first.count)
+    assert ((MODEL, 5), ("llama-3.1-8b.tp1", 1)) == first.models
+    assert ("flash-attn-4", "poison", 1) == (second.kernel, second.cause, second.count)
+    assert (SHOWN_OF_GROUP, 3, 0) == (len(first.sections), len(first.brief), first.hidden)
+    assert first.diagnosis.sentence.startswith(
+        "A query that one key dominates does not return that key's value: expected 0.500, seen 0.000. Likely cause: "
+    )
+    assert f"qualify repro {records[0].case.id} --run 20261120T234500Z-1f3a9c --cards 'my cards'" == first.repro
+    assert [KNOWN[0].words] == list(first.known)
+
+
+def test_every_way_to_fail_has_a_cause() -> None:
+    """A case that failed is counted under how it ended, or under the first check that failed."""
+    ends = {
+        "crash": Crashed(stage="prepare", error="SIGSEGV", log="", attempt=2),
+        "hang": TimedOut(stage="checks:needle", limit_s=60.0, attempt=1),
+        "refusal": Refused(by="library", reasons=("no",)),
+        "not run": NotRun(reason="interrupted"),
+    }
+    case = make_case(MODEL, "decode", "flash-attn-3")
+    for cause, outcome in ends.items():
+        facts = facts_of([Record(case=case, outcome=outcome)])
+        (view,) = join(facts.records, facts.conclusion)
+        assert cause == cause_of(view)
+        assert ENDINGS[cause][0] in diagnose(view, cause).sentence
+
+
+def test_stages_stand_in_words() -> None:
+    """A page never says what qualify calls its own stages."""
+    facts = everything()
+    record = facts.records[0]
+    outcome = Crashed(stage="prepare", error="SIGSEGV", log="", attempt=2)
+    conclusion = facts_of([replace(record, outcome=outcome)]).conclusion
+    told = replace(conclusion.judgements[0], reasons=(ending(outcome),))
+    conclusion = replace(conclusion, judgements=(told,))
+    html = render_html(report_context(facts.run, [replace(record, outcome=outcome)], conclusion))
+
+    assert "crashed while its call was prepared: SIGSEGV" in html
+    assert "in prepare" not in html
+
+
+def test_every_finding_is_explained() -> None:
+    """Each check says what a failure means and what is behind it, in one sentence without raw values."""
+    for known in CHECKS:
+        assert known.wrong[0].isupper(), known.name
+        assert not known.wrong.endswith("."), known.name
+        assert known.cause, known.name
+    for name in FINDINGS:
+        sentence = explain(Finding(check=name, verdict="fail", detail="x", values={})).sentence
+        assert re.fullmatch(r"[A-Z].{15,}\. Likely cause: .{5,}\.", sentence), name
+
+
+def test_budget_says_which_limit_is_broken() -> None:
+    """Only the errors beyond their limits are told, each with its limit."""
+    values = {"E": 1.26, "R": 2.0, "G": 4.47, "G_limit": 1.89, "beta": -0.001, "beta_limit": 0.01}
+    found = explain(Finding(check="budget", verdict="fail", detail="x", values=values))
+
+    assert ("E ≤ 1, G ≤ 1.89", "E 1.26, G 4.47") == (found.expected, found.seen)
+
+
+def test_known_findings_are_those_of_the_documentation() -> None:
+    """Each names a page by its title, and a shipped card."""
+    root = Path(__file__).parents[2]
+    titles = {page.stem: page.read_text().splitlines()[0] for page in (root / FOLDER).glob("*.md")}
+
+    assert [] == [known.page for known in KNOWN if titles.get(known.page) != f"# {known.title}"]
+    assert [] == [name for known in KNOWN for name in known.kernels if not (root / "kernels" / f"{name}.yaml").exists()]
+    assert [] == [cause for known in KNOWN for cause in known.causes if cause not in {*FINDINGS, *ENDINGS}]
+
+
+@pytest.mark.parametrize(
+    ("model", "kernel", "cause", "known"),
+    [
+        (MODEL, "flash-attn-3", "needle", True),
+        (MODEL, "flash-attn-3@next", "needle", True),
+        ("llama-3.1-8b.tp1", "flash-attn-3", "needle", False),
+        (MODEL, "flash-attn-3", "poison", False),
+        (MODEL, "flash-attn-4", "poison", True),
+    ],
+)
+def test_a_known_finding_fits_its_kernel_and_check(model: str, kernel: str, cause: str, *, known: bool) -> None:
+    """Another model, kernel or check is another failure."""
+    assert known == (known_finding(make_case(model, "decode", kernel), cause) is not None)
+
+
+def test_a_qualified_run_has_no_such_block() -> None:
+    """Nothing to explain where everything passed."""
+    case = make_case(MODEL, "decode", "flash-attn-3")
+    page = context_of([Record(case=case, outcome=Measured(evidence=make_evidence("flash-attn-3")))])
+
+    assert page.why.empty
+    assert 'id="why"' not in render_html(page)
+
+
+def test_what_is_no_failure_of_a_case_is_told() -> None:
+    """An unfinished run, a demonstration, and evidence that does not count say so, with the next command."""
+    record = Record(
+        case=make_case(MODEL, "decode", "flash-attn-3"), outcome=Measured(evidence=make_evidence("flash-attn-3"))
+    )
+    facts = facts_of([record])
+    open_ = replace(facts.conclusion, verdict="INCONCLUSIVE", exit_code=5)
+    for change, state, words, command in (
+        ({}, "interrupted", "The run is interrupted", "--resume"),
+        ({"demonstration": True}, "completed", "A CPU stood in for the GPU", "qualify run"),
+        ({}, "completed", "but the evidence does not count", "qualify gate --run"),
+    ):
+        page = report_context(replace(facts.run, state=state), [record], replace(open_, **change))
+        (told,) = page.why.hindrances
+        assert words in told.title
+        assert command in told.command
+        assert told.title in render_html(page)
+
+
+def test_notes_say_what_limits_the_evidence() -> None:
+    """They stand on the page, and where nothing else holds the run back they are the reason."""
+    case = make_case(MODEL, "decode", "flash-attn-3")
+    facts = facts_of([Record(case=case, outcome=Measured(evidence=make_evidence("flash-attn-3")))])
+    open_ = replace(facts.conclusion, verdict="INCONCLUSIVE", exit_code=5)
+    beside = Beside(notes=("flash-attn-3 must run again: <its code> changed",))
+    page = report_context(facts.run, facts.records, open_, beside)
+    (told,) = page.why.hindrances
+    assert beside.notes[0] == told.detail
+    assert 2 == render_html(page).count("flash-attn-3 must run again: &lt;its code&gt; changed")
+    assert 'id="notes"' not in render_html(report_context(facts.run, facts.records, open_))
+
+
+def test_symbols_of_errors_are_explained_where_they_stand() -> None:
+    """Below the answers, without a script and without another page."""
+    html = render_html(context_of([failed(MODEL, 256, "needle")]))
+    answers = html[html.index('id="answers"') : html.index('id="signoffs"')]
+    for part in ("E is that of the worst element", "R of the worst row", "G of all rows", "β is the share", "LSE"):
+        assert part in answers

@@ -1,0 +1,56 @@
+"""Messages between a judge and a host: what is as usual is not sent, and arrives all the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from qualify.facts.lines import decode_line
+from qualify.run.host import messages as says
+
+CALL: dict[str, Any] = {"q": (0, 512, 64, 0, "float32", (2, 2, 4), (8, 4, 1)), "scale": 0.5, "sinks": None}
+REQUESTS = [
+    says.Wait(asked=7),
+    says.RunOnce(asked=1, kernel="k", call=CALL, region=(0, 0, 64), drop=(3, 4), free=((0, 512),)),
+    says.RunOnce(asked=1, kernel="k", call=CALL, region=(0, 0, 64), place={"thread": True}),
+    says.Load(kernel="k", adapter="call", entry="m:f", options={"half": "\udcff"}),
+]
+ANSWERS = [
+    says.Accepted(to=7),
+    says.Numbers(to=1, values=(1.0, None)),
+    says.Raised(to=2, kind="other", name="E", text="\udcff", log=""),
+    says.Returned(
+        to=3,
+        several=True,
+        parts=(says.ReturnedPart(kind="Tensor", dtype="float32", shape=(2,), device="cpu", offset=0),),
+    ),
+]
+
+
+def listed(value: object) -> object:
+    """As JSON has it: a tuple becomes a list."""
+    return json.loads(json.dumps(value, default=vars))
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda message: type(message).__name__)
+def test_a_request_arrives_as_it_was(request_: says.HostRequest) -> None:
+    """Also half characters, which a path may have."""
+    arrived = says.decode_request(says.encode(request_))
+    assert type(request_) is type(arrived)
+    assert listed(vars(request_)) == listed(vars(arrived))
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda message: type(message).__name__)
+def test_an_answer_arrives_as_it_was(answer: says.Answer) -> None:
+    """Half characters become question marks, because answers are stored."""
+    arrived = decode_line(says.encode(answer), says.ANSWERS)
+    text = json.dumps(listed(vars(answer))).replace("\\udcff", "?")
+    assert json.loads(text) == listed(vars(arrived))
+
+
+def test_what_is_as_usual_is_not_sent() -> None:
+    """A question that drops nothing and asks from the usual place does not say so."""
+    assert b'{"asked":7,"event":"wait"}\n' == says.encode(says.Wait(asked=7))
+    assert b'{"to":7,"event":"accepted"}\n' == says.encode(says.Accepted(to=7))

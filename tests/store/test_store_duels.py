@@ -1,0 +1,119 @@
+"""Duels in the store: they come back as they were, and their seal notices every edit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import store_examples as examples
+from sealing import KeyPair, new_pair
+from sqlalchemy import Table, create_engine, text
+
+from qualify.errors import QualifyError, StoreError
+from qualify.seal.duel_form import duel_lines, seal_duel
+from qualify.seal.sealed import check_seal
+from qualify.store import Store, tables
+from qualify.store.database import parse
+
+EVIDENCE = (tables.duels, tables.duel_cells, tables.duel_ratios, tables.duel_blocks)
+ORDER = {("duel_cells", "position"), ("duel_ratios", "position")}
+"""columns that order rows, or join them"""
+MOMENTS = ("started_at", "finished_at")
+
+
+def test_a_duel_comes_back_as_it_was(empty_store: str) -> None:
+    """With its stacks, its ratios and every block, on both databases."""
+    with Store.open(empty_store) as store:
+        store.add_duel(examples.duel())
+        assert [examples.duel()] == store.duels()
+        assert store.duel_seal(examples.duel().id) is None
+        with pytest.raises(StoreError):
+            store.add_duel(examples.duel())
+
+
+def test_the_newest_comes_first(empty_store: str) -> None:
+    """One that is dated in the future comes last; another matrix has its own."""
+    ahead = datetime.now(UTC) + timedelta(days=400)
+    later = examples.duel(2, started_at=examples.STARTED + timedelta(hours=1))
+    with Store.open(empty_store) as store:
+        for each in (examples.duel(1), later, examples.duel(3, started_at=ahead), examples.duel(4, matrix="other")):
+            store.add_duel(each)
+        assert [later.id, examples.duel(1).id, examples.duel(3).id] == [found.id for found in store.duels("smoke")]
+        assert [later.id] == [found.id for found in store.duels("smoke", limit=1)]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> KeyPair:
+    """The runner's keys."""
+    return new_pair(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def sealed(empty_sqlite: str, pair: KeyPair) -> str:
+    """A store with a sealed duel, and another one on other stacks."""
+    with Store.open(empty_sqlite) as store:
+        store.add_duel(examples.duel(), seal_duel(examples.duel(), pair.signing))
+        store.add_duel(examples.duel(2, stack_a=examples.stack("GPU-9", driver="999")))
+    return empty_sqlite
+
+
+def why_not(address: str, pair: KeyPair) -> str:
+    """What a gate finds in the stored duel; also where it cannot be read any more."""
+    try:
+        with Store.open(address) as store:
+            found = next(duel for duel in store.duels() if duel.id == examples.duel().id)
+            seal = store.duel_seal(found.id)
+    except (QualifyError, StopIteration) as error:
+        return f"unreadable: {error!r}"
+    return check_seal(seal, duel_lines(found), found.id, pair.trusted).why_not
+
+
+def test_an_untouched_duel_is_as_it_was_sealed(sealed: str, pair: KeyPair) -> None:
+    """And by whom."""
+    assert "" == why_not(sealed, pair)
+
+
+def cells() -> list[tuple[Table, str]]:
+    """Every column that holds something of a duel."""
+    return [
+        (table, column.name)
+        for table in EVIDENCE
+        for column in table.columns
+        if (table.name, column.name) not in ORDER and column.name != "duel_id"
+    ]
+
+
+@pytest.mark.parametrize(("table", "name"), cells(), ids=lambda value: getattr(value, "name", value))
+def test_every_edit_is_noticed(table: Table, name: str, sealed: str, pair: KeyPair) -> None:
+    """Whichever column it is in, the seal does not hold any more, or nobody can read the duel."""
+    key = "id" if table is tables.duels else "duel_id"
+    engine = create_engine(parse(sealed))
+    with engine.begin() as connection:
+        connection.execute(text("PRAGMA ignore_check_constraints = ON"))
+        connection.execute(text("PRAGMA foreign_keys = OFF"))
+        wanted = text(f'SELECT "{name}" FROM {table.name} WHERE {key} = :id')
+        value = connection.execute(wanted, {"id": examples.duel().id}).first()[0]
+        plain = value + 1 if isinstance(value, int | float) else f"{value}1"
+        special = dict.fromkeys(("stack_a_id", "stack_b_id"), 3) | dict.fromkeys(MOMENTS, "2020-01-01 00:00:00.000000")
+        other = special.get(name, plain)
+        changing = text(f'UPDATE {table.name} SET "{name}" = :new WHERE {key} = :id AND "{name}" IS :old')
+        connection.execute(changing, {"new": other, "old": value, "id": examples.duel().id})
+    engine.dispose()
+    assert why_not(sealed, pair)
+
+
+def test_a_removed_block_is_noticed(sealed: str, pair: KeyPair) -> None:
+    """Rows that are gone show, too."""
+    engine = create_engine(parse(sealed))
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM duel_blocks WHERE way = 'host'"))
+    engine.dispose()
+    assert "4 sealed, 2 here" in why_not(sealed, pair)
+
+
+def test_what_is_sealed_is_what_was_fought(pair: KeyPair, tmp_path: Path) -> None:
+    """A seal of another duel is none of this one."""
+    seal = seal_duel(replace(examples.duel(), b="other"), pair.signing)
+    assert check_seal(seal, duel_lines(examples.duel()), examples.duel().id, pair.trusted).why_not

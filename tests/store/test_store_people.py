@@ -1,0 +1,139 @@
+"""What people say stays: sign-offs, comments, what is done about holds, and the log; on both databases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import canary_examples
+import dumps
+import pytest
+import store_examples as examples
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from qualify.errors import StoreError, UsageError
+from qualify.facts.people import AuditEntry, Comment, HoldAction, Revocation, SignOff
+from qualify.store import Store
+from qualify.store.database import Database, parse
+from qualify.store.tables import APPEND_ONLY
+
+RUN = examples.run(1).id
+AT = canary_examples.THREE
+
+
+def entry(action="sign", **changes):
+    """A line of the log."""
+    usual = {"who": "jane", "how": "command", "address": "", "subject": f"run {RUN}", "allowed": True}
+    return AuditEntry(action=action, **(usual | changes))
+
+
+def signoff(**changes):
+    """A sign-off of the completed run."""
+    usual = {"id": 0, "run_id": RUN, "sha256": "ab" * 32, "sealed": True, "verdict": "PASS"}
+    said = {"by": "jane", "role": "release", "reason": examples.HOSTILE, "at": AT}
+    return SignOff(**(usual | said | changes))
+
+
+@pytest.fixture
+def filled(empty_store):
+    """A store with two runs, open."""
+    with Store.open(empty_store) as store:
+        dumps.fill_runs(store)
+        yield store
+
+
+def test_signoffs_come_back(filled):
+    """A sign-off and its revocation are what was stored, and the log has a line for each."""
+    first = filled.people.sign(signoff(), entry())
+    second = filled.people.sign(signoff(role="kernel", sealed=False), entry())
+    ended = Revocation(by="joe", reason="the wrong run", at=AT)
+    assert filled.people.revoke(first.id, ended, entry("revoke", who="joe")).revoked == ended
+    expected = [signoff(id=first.id, revoked=ended), signoff(id=second.id, role="kernel", sealed=False)]
+    assert expected == filled.people.signoffs([RUN])
+    assert ["revoke", "sign", "sign"] == [line.action for line in filled.people.audit()]
+    assert second == filled.people.signoff(second.id)
+
+
+def test_a_signoff_ends_once(filled):
+    """A second revocation is refused, and so is one of a sign-off that is not there; neither leaves a line."""
+    stored = filled.people.sign(signoff(), entry())
+    ended = Revocation(by="joe", reason="x", at=AT)
+    filled.people.revoke(stored.id, ended, entry("revoke"))
+    with pytest.raises(UsageError, match="revoked already, by joe"):
+        filled.people.revoke(stored.id, ended, entry("revoke"))
+    with pytest.raises(UsageError, match="no sign-off 999"):
+        filled.people.revoke(999, ended, entry("revoke"))
+    assert 2 == len(filled.people.audit())
+
+
+def test_retention_keeps_a_signed_run(filled):
+    """A run with a sign-off stays, also with a revoked one; one with comments only goes, with its comments."""
+    stored = filled.people.sign(signoff(), entry())
+    filled.people.revoke(stored.id, Revocation(by="joe", reason="x", at=AT), entry("revoke"))
+    other = examples.run(2).id
+    filled.people.comment(Comment(id=0, run_id=other, case_id="", by="jane", text="odd", at=AT), entry("comment"))
+    may_go, held = filled.old_runs(AT + timedelta(days=900), 0)
+    assert ([other], [RUN]) == ([run.id for run in may_go], [run.id for run in held])
+    assert (False, True) == (
+        filled.remove_run(RUN, by="jane", how="prune", reason="old"),
+        filled.remove_run(other, by="jane", how="prune", reason="old"),
+    )
+    assert [] == filled.people.comments(run_id=other)
+    with pytest.raises(UsageError, match="removed meanwhile"):
+        filled.people.sign(signoff(run_id=other), entry())
+
+
+def test_comments(filled):
+    """Comments on a run and on a case come back in their order, and tell apart what they are about."""
+    said = {"id": 0, "by": "jane", "at": AT}
+    case = examples.case(0).id
+    for text_ in ("first", examples.HOSTILE):
+        filled.people.comment(Comment(run_id=RUN, case_id="", text=text_, **said), entry("comment"))
+    filled.people.comment(Comment(run_id=None, case_id=case, text="flaky", **said), entry("comment"))
+    assert ["first", examples.HOSTILE] == [it.text for it in filled.people.comments(run_id=RUN)]
+    assert ["flaky"] == [it.text for it in filled.people.comments(case_id=case)]
+
+
+def test_holds_are_acknowledged_and_released(filled):
+    """An acknowledged hold stays open; a released one does not, and is not released twice."""
+    canary_examples.fill(filled)
+    (hold,) = filled.canaries.holds()
+    facts = {"id": 0, "hold_id": hold.id, "by": "jane", "reason": "known", "at": AT}
+    filled.people.act(HoldAction(kind="acknowledge", **facts), entry("acknowledge"))
+    assert [hold] == filled.canaries.holds()
+    filled.people.act(HoldAction(kind="release", **facts), entry("release"))
+    assert [] == filled.canaries.holds()
+    (ended,) = filled.canaries.holds(released=True)
+    assert (AT, None) == (ended.released_at, ended.released_by)
+    with pytest.raises(UsageError, match="released already"):
+        filled.people.act(HoldAction(kind="release", **facts), entry("release"))
+    assert ["acknowledge", "release"] == [it.kind for it in filled.people.hold_actions([hold.id])]
+
+
+def test_the_version_changes_with_what_is_said(filled):
+    """What is rendered from it is rendered again after a sign-off, a revocation and a comment, and only then."""
+    seen = [filled.people.version(RUN)]
+    stored = filled.people.sign(signoff(), entry())
+    seen.append(filled.people.version(RUN))
+    filled.people.revoke(stored.id, Revocation(by="joe", reason="x", at=AT), entry("revoke"))
+    seen.append(filled.people.version(RUN))
+    filled.people.comment(Comment(id=0, run_id=RUN, case_id="", by="j", text="x", at=AT), entry("comment"))
+    seen.append(filled.people.version(RUN))
+    assert len(seen) == len(set(seen))
+    assert filled.people.version(RUN) == seen[-1]
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET {}"])
+@pytest.mark.parametrize("table", APPEND_ONLY, ids=lambda table: table.name)
+def test_append_only(filled, empty_store, table, statement):
+    """Neither SQLite nor PostgreSQL changes or removes a row of these tables, whoever asks."""
+    canary_examples.fill(filled)
+    dumps.fill_people(filled)
+    dumps.fill_deletions(filled)
+    database = Database(parse(empty_store), busy_timeout_s=1)
+    with (
+        pytest.raises((DBAPIError, StoreError), match="append-only"),
+        database.writing() as connection,
+    ):
+        connection.execute(text(statement.format(table.name, '"at" = "at"')))
+    database.close()

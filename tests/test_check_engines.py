@@ -1,0 +1,51 @@
+"""The script that compares the table of engines with wheels."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import check_engines
+from qualify.facts.backends import ENGINES, NO_FLASH, NO_FLEX, NO_SDPA
+
+FLAGS = ("_supports_sdpa", "_supports_flash_attn", "_supports_flex_attn")
+
+
+def write_wheels(folder: Path, *, forget: str = "", sets: str = "") -> None:
+    """Wheels whose sources hold what the table quotes, in other lines; one quote or one refusal may be gone."""
+    for engine in ENGINES:
+        quotes = [quote for each in engine.backends for quote in [each.named, *(r.quote for r in each.rules)] if quote]
+        files: dict[str, str] = {}
+        for quote in quotes:
+            if quote.text != forget:
+                files[quote.file] = files.get(quote.file, "") + quote.text.replace(" ", "\n    ") + "\n"
+            files.setdefault(quote.file, "")
+        if engine.name == "transformers":
+            for name in {*NO_SDPA, *NO_FLASH, *NO_FLEX}:
+                lines = "".join(f"    {flag} = {name == sets}\n" for flag in FLAGS)
+                files[f"transformers/models/{name}/configuration_{name}.py"] = f'class C:\n    model_type = "{name}"\n'
+                files[f"transformers/models/{name}/modeling_{name}.py"] = f"class XPreTrainedModel:\n{lines}"
+        with zipfile.ZipFile(folder / f"{engine.name}-1.0-py3-none-any.whl", "w") as wheel:
+            for name, text in files.items():
+                wheel.writestr(name, text)
+
+
+def test_sources_that_bear_the_table_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what it read, and ends with 0."""
+    write_wheels(tmp_path)
+    assert 0 == check_engines.main(["--wheels", str(tmp_path)])
+    assert 3 == len(capsys.readouterr().out.splitlines())
+
+
+def test_a_line_that_no_longer_stands_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A refusal that is gone, a class that supports more, and a wheel that is not there."""
+    write_wheels(tmp_path, forget="return head_size >= 32", sets="gemma2")
+    assert 1 == check_engines.main(["--wheels", str(tmp_path)])
+    told = capsys.readouterr().out
+    assert "vllm TRITON_ATTN: vllm/v1/attention/backends/triton_attn.py does not hold: return head_size >= 32" in told
+    assert "transformers: gemma2 sets _supports_sdpa, and the table refuses it" in told
+    (tmp_path / "sglang-1.0-py3-none-any.whl").unlink()
+    check_engines.main(["--wheels", str(tmp_path)])
+    assert f"sglang: no wheel in {tmp_path}" in capsys.readouterr().out

@@ -1,0 +1,133 @@
+"""Every page of the site in a real Chromium: axe finds nothing in either theme, nothing overflows a phone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from test_web_browser import ARGUMENTS, CHROMIUM, sync_api
+from web_examples import DUEL, HOSTILE, Served, fill, serving
+
+from qualify.store import Store
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")]
+CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch"
+PATHS = (
+    "",
+    "runs",
+    "runs/{run}/decision",
+    "compare",
+    "models",
+    "models/toy.tp1",
+    "kernels",
+    "kernels/tiled-torch",
+    f"cases/{CASE}",
+    "findings",
+    "waivers",
+    "stacks",
+    "stacks/{stack}",
+    "duels",
+    f"duels/{DUEL}",
+    "runs/{run}",
+    "runs/{worse}/against/{run}",
+    "fleets",
+    "canaries",
+    "canaries/nightly",
+    "holds",
+    "holds/1",
+    "selftest",
+    "audit",
+    "login",
+    "nope",
+)
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory) -> Iterator[Served]:
+    """A site whose person on loopback may do everything, and did some of it."""
+    folder = tmp_path_factory.mktemp("local")
+    address = str(folder / "e.db")
+    with Store.open(address) as store:
+        runs = fill(store, folder)
+    card = {"access": "site", "local": {"name": "jane"}, "signers": [{"name": "jane", "roles": ["release"]}]}
+    (folder / "access.yaml").write_text(json.dumps(card))
+    with serving(address, folder, "--access", folder / "access.yaml") as url:
+        served, same = Served(url, address, runs), {"Sec-Fetch-Site": "same-origin"}
+        assert 201 == served.post("/comments", {"case": CASE, "text": HOSTILE}, **same).status
+        assert 201 == served.post("/holds/1/acknowledge", {"reason": HOSTILE}, **same).status
+        yield served
+
+
+@pytest.fixture(scope="module")
+def page(local) -> Iterator:
+    """A page of the browser, and whatever it complained about."""
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        opened, trouble = browser.new_page(), []
+        opened.on("console", lambda message: trouble.append(message.text))
+        opened.on("pageerror", lambda error: trouble.append(str(error)))
+        opened.on("dialog", lambda dialog: trouble.append(f"dialog {dialog.message}"))
+        yield opened, trouble
+        browser.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(local, page, theme):
+    """No violation of WCAG on any page, and no script of a name, in either theme."""
+    opened, trouble = page
+    opened.emulate_media(color_scheme=theme)
+    stack = local.get("/stacks/" + local.get("/runs.json").data["runs"][0]["stack"]).status
+    assert 200 == stack
+    names = {"run": local.runs[0], "worse": local.runs[1], "stack": local.get("/runs.json").data["runs"][0]["stack"]}
+    found = {}
+    for path in PATHS:
+        opened.goto(local.url + path.format(**names))
+        violations = axe.Axe().run(opened).response["violations"]
+        if violations:
+            found[path] = [(it["id"], [node["html"][:200] for node in it["nodes"][:2]]) for it in violations]
+    assert {} == found
+    assert [] == [it for it in trouble if "404" not in it]
+
+
+def test_a_person_signs_in_the_browser(local, page):
+    """The forms work under the policy: a sign-off, its place in the report, a revocation, a release of a hold."""
+    opened, trouble = page
+    opened.goto(f"{local.url}runs/{local.runs[0]}")
+    opened.get_by_role("link", name="Sign, revoke or comment").click()
+    form = opened.get_by_role("form", name="Sign", exact=True)
+    form.get_by_label("Reason").fill(HOSTILE)
+    form.get_by_role("button").click()
+    sync_api.expect(opened.get_by_role("cell", name="in force")).to_be_visible()
+    opened.goto(f"{local.url}runs/{local.runs[0]}")
+    sync_api.expect(opened.locator("#signoffs").get_by_text("in force")).to_be_visible()
+    opened.get_by_role("link", name="Sign, revoke or comment").click()
+    ended = opened.get_by_role("form", name="Revoke sign-off 1 of jane as release")
+    ended.get_by_label("Reason").fill("the wrong run")
+    ended.get_by_role("button").click()
+    sync_api.expect(opened.get_by_role("cell", name="✗ revoked")).to_be_visible()
+    opened.goto(f"{local.url}holds/1")
+    release = opened.get_by_role("form", name="Release")
+    release.get_by_label("Reason").fill("a false alarm")
+    release.get_by_role("button").click()
+    sync_api.expect(opened.get_by_role("cell", name="✓ released")).to_be_visible()
+    opened.goto(f"{local.url}runs")
+    opened.get_by_label("Id, matrix, device or stack").fill(local.runs[1])
+    opened.get_by_role("button", name="Search").click()
+    sync_api.expect(opened.get_by_role("heading", name="Stored runs")).to_contain_text("1 to 1 of 1")
+    assert [] == [it for it in trouble if "404" not in it]
+
+
+def test_a_phone_scrolls_one_way(local, page):
+    """No page is wider than a phone: wide tables scroll within themselves."""
+    opened, _ = page
+    opened.set_viewport_size({"width": 360, "height": 700})
+    names = {"run": local.runs[0], "worse": local.runs[1], "stack": local.get("/runs.json").data["runs"][0]["stack"]}
+    wide = []
+    for path in PATHS:
+        opened.goto(local.url + path.format(**names))
+        if opened.evaluate("document.documentElement.scrollWidth") > 360:
+            wide.append(path)
+    assert [] == wide

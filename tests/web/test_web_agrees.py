@@ -1,0 +1,189 @@
+"""No page of the site contradicts the gate: whatever a run, its baseline, its waivers and its duels say."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from duels import make_cell, make_duel
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from stored_runs import CELL, MATRIX, NOW, OPEN, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+
+from qualify.cli.gate import GateOptions, _judged
+from qualify.facts.baseline import Baseline
+from qualify.facts.duel import DuelVerdict
+from qualify.facts.outcome import Outcome
+from qualify.facts.overview import RunQuery
+from qualify.facts.run import Run
+from qualify.facts.typed import PLAIN
+from qualify.judge.judged import Judged
+from qualify.report.sitepages.parts import parts_json
+from qualify.report.verdict_json import to_data
+from qualify.report.views import WORDS
+from qualify.store import Store
+from qualify.web.metrics import exposition
+from qualify.web.site import Site
+
+CASES = 4
+BUDGETS = """\
+policy:
+  {weaker}
+  performance:
+    require: {require}
+    budgets:
+      - {{phase: prefill, of: cell, percent: 5}}
+"""
+NAMES = [f"{CELL.format(size)}/tiled-torch" for size in (8, 9)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What a store holds."""
+
+    outcomes: Sequence[Outcome]
+    before: Sequence[Outcome] | None
+    """of the accepted baseline; None = nobody accepted one"""
+    waived: bool
+    budgets: bool
+    required: bool
+    duels: Sequence[tuple[DuelVerdict, float, str]]
+    """verdict and change of the first cell, and B's stack"""
+
+
+OUTCOMES = st.sampled_from([PASSED, PASSED, PASSED, WRONG, OPEN])
+WORLDS = st.builds(
+    World,
+    outcomes=st.lists(OUTCOMES, min_size=CASES, max_size=CASES),
+    before=st.none() | st.lists(OUTCOMES, min_size=CASES, max_size=CASES),
+    waived=st.booleans(),
+    budgets=st.booleans(),
+    required=st.booleans(),
+    duels=st.lists(
+        st.tuples(
+            st.sampled_from(["SLOWER", "SAME", "FASTER", "AMBIGUOUS"]),
+            st.sampled_from([0.0, 0.03, 0.08, -0.1]),
+            st.sampled_from(["here", "elsewhere"]),
+        ),
+        max_size=2,
+    ),
+)
+
+
+def build(store: Store, folder: Path, world: World) -> Run:
+    """The store of a world; the run that is judged."""
+    policy = BUDGETS.format(weaker="forbid_weaker: true", require="duel" if world.required else "nothing")
+    (folder / "serving.yaml").write_text(
+        MATRIX + (policy if world.budgets else "") + ("waivers: waivers.yaml\n" if world.waived else "")
+    )
+    write_waivers(folder / "waivers.yaml", *([{"checks": ["census"]}] if world.waived else []))
+
+    def stored(outcomes: Sequence[Outcome], age: timedelta) -> Run:
+        left = iter(outcomes)
+        return store_run(store, folder / "serving.yaml", lambda _: next(left), age=age)
+
+    if world.before is not None:
+        before = stored(world.before, timedelta(hours=9))
+        accept(store, before)
+    run = stored(world.outcomes, timedelta(hours=1))
+    for number, (verdict, change, b) in enumerate(world.duels):
+        stack = run.stack if b == "here" else replace(run.stack, components=run.stack.components[:1])
+        cells = [make_cell(NAMES[0], change, verdict=verdict), make_cell(NAMES[1])]
+        duel = make_duel(run, *cells, id=f"duel-20261121T025000Z-{number:06}", stack_b=stack)
+        store.add_duel(replace(duel, finished_at=NOW - timedelta(minutes=10 - number)))
+    return run
+
+
+def accept(store: Store, run: Run) -> None:
+    """Somebody accepts a run."""
+    baseline = Baseline(
+        matrix=run.matrix,
+        variant=run.stack.device.variant,
+        run_id=run.id,
+        accepted_by="jane",
+        accepted_at=NOW,
+        reason="r",
+    )
+    store.accept(baseline)
+
+
+def gate(store: Store, run: Run) -> Judged:
+    """What `qualify gate --run RUN` finds."""
+    asked = GateOptions(
+        run=run.id,
+        matrix="",
+        max_age="",
+        stack="",
+        level=None,
+        against="",
+        waivers=None,
+        cards=(),
+        environments={},
+        keys=(),
+        require_duel=False,
+        typed=PLAIN,
+    )
+    return _judged(store, asked, datetime.now(UTC))
+
+
+def check(site: Site, run: Run) -> None:
+    """Every page that names the run's verdict names the gate's."""
+    found = gate(site.store, run)
+    data, words = to_data(found), " ".join(WORDS[found.conclusion.shown])
+    report = json.loads(gzip.decompress(site.report(run.id, twin=True).content))
+    assert (data["verdict"], data["exit_code"]) == (report["verdict"], report["exit_code"])
+    assert data["performance"] == report["performance"]
+    page = gzip.decompress(site.report(run.id, twin=False).content).decode()
+    for use in found.performance.budgets if found.performance else ():
+        assert use.name in page
+        assert use.change is None or f"{100 * use.low:+.1f} % to {100 * use.high:+.1f} %" in page
+    if found.performance and found.performance.why_not:
+        assert "no duel" in page
+    (state,) = json.loads(parts_json("home", site.home()))["states"]
+    assert words == state["verdict"]
+    listed, rows = site.runs(RunQuery())
+    mine = next(row for row in listed.more["runs"] if row["run"] == run.id)
+    assert (data["verdict"], words) == (mine["verdict"], next(it for it in rows if it.head.id == run.id).words)
+    decision = site.decision(run.id, roles=("release",), may_write=False)
+    assert (found.conclusion.exit_code == 0) == decision.more["may_be_signed"]
+    assert f"qualify_qualified{{{LABELS}}} {float(found.conclusion.exit_code == 0)}" in exposition(site).decode()
+
+
+LABELS = 'device="Test CPU",matrix="serving"'
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate],  # a store and a plan for each example: what fails first is small enough
+)
+@given(world=WORLDS)
+def test_no_page_contradicts_the_gate(world):
+    """Lists, report, decision and metrics say what the gate says; the report names each budget with its interval."""
+    with tempfile.TemporaryDirectory() as name, Store.open(str(Path(name) / "e.db")) as store:
+        run = build(store, Path(name), world)
+        check(Site(store, shipped_kernels()), run)
+
+
+def test_what_is_stored_later_changes_the_verdict_of_a_page(store, tmp_path):
+    """A duel, and then an acceptance, that come after a page was made are in the next one."""
+    world = World(outcomes=[PASSED] * CASES, before=None, waived=False, budgets=True, required=True, duels=())
+    run, site = build(store, tmp_path, world), Site(store, shipped_kernels())
+    check(site, run)
+    assert "INCONCLUSIVE" == site.verdicts.summary(site.head(run.id)).verdict
+    store.add_duel(make_duel(run, make_cell(NAMES[0]), make_cell(NAMES[1])))
+    check(site, run)
+    assert "PASS" == site.verdicts.summary(site.head(run.id)).verdict
+    slower = make_duel(run, make_cell(NAMES[0], 0.08, verdict="SLOWER"), id="duel-20261121T025900Z-000002")
+    store.add_duel(replace(slower, started_at=NOW, finished_at=NOW))
+    accept(store, run)
+    check(site, run)
+    assert "FAIL" == site.verdicts.summary(site.head(run.id)).verdict

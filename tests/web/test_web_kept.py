@@ -1,0 +1,171 @@
+"""What the site keeps: verdicts until something changes, pages until others need the room; and what it does later."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+import pytest
+from stored_runs import MATRIX, PASSED, WRONG, shipped_kernels, store_run, write_waivers
+
+from qualify.facts.overview import RunQuery
+from qualify.facts.people import AuditEntry, SignOff
+from qualify.report.sitepages.parts import parts_json
+from qualify.store import Store
+from qualify.web import verdicts
+from qualify.web.rendered import Packed, Rendered, pack
+from qualify.web.site import Site
+from qualify.web.verdicts import Verdicts
+
+
+def heads(store):
+    """The runs of the store."""
+    return store.overview.runs(RunQuery()).heads
+
+
+def test_a_large_run_is_left_to_the_thread(store, tmp_path, monkeypatch):
+    """A list waits for no large run: it is judged by the thread, and known then."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    store_run(store, tmp_path / "m.yaml", PASSED)
+    monkeypatch.setattr(verdicts, "SMALL", 1)
+    found = Verdicts(store, shipped_kernels())
+    assert {} == found.summaries(heads(store))
+    assert [heads(store)[0].id] == list(found._queue)
+    found.start()
+    until = time.monotonic() + 30
+    while not found.summaries(heads(store)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert ["PASS"] == [it.verdict for it in found.summaries(heads(store)).values()]
+
+
+def test_a_verdict_is_worked_out_again_when_its_waivers_change(store, tmp_path):
+    """The file of waivers is part of what a verdict was made from; the day is, where there are any."""
+    (tmp_path / "m.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
+    write_waivers(tmp_path / "waivers.yaml")
+    store_run(
+        store, tmp_path / "m.yaml", lambda case: WRONG if case.id.endswith("q8.k8/fp32/causal/tiled-torch") else PASSED
+    )
+    (head,), found = heads(store), Verdicts(store, shipped_kernels())
+    assert None is found.known(head)
+    assert "FAIL" == found.summary(head).verdict
+    assert found.key(head).day is not None
+    assert found.key(head) == found.key(head)
+    write_waivers(tmp_path / "waivers.yaml", {"checks": ["mask"], "expires": "2026-12-31"})
+    assert None is found.known(head)
+
+
+def test_a_report_is_rendered_once_for_each_state(store, tmp_path, monkeypatch):
+    """It is kept, and made again after a sign-off; another run's is not touched."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    run, other = (store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=hours)) for hours in (2, 3))
+    site, made = Site(store, shipped_kernels()), []
+    judged = site.verdicts.judged
+    monkeypatch.setattr(site.verdicts, "judged", lambda head: made.append(head.id) or judged(head))
+    first = site.report(run.id, twin=False)
+    assert (first, first) == (site.report(run.id, twin=False), site.report(run.id[:-1] + run.id[-1], twin=False))
+    site.report(other.id, twin=False)
+    assert [run.id, other.id] == made
+    signoff = SignOff(
+        id=0,
+        run_id=run.id,
+        sha256="0" * 64,
+        sealed=False,
+        verdict="PASS",
+        by="j",
+        role="r",
+        reason="x",
+        at=run.started_at,
+    )
+    entry = AuditEntry(who="j", how="command", address="", action="sign", subject="run", allowed=True)
+    store.people.sign(signoff, entry)
+    assert first.tag != site.report(run.id, twin=False).tag
+    assert b"evidence changed since" in gzip.decompress(site.report(run.id, twin=False).content)
+    site.report(other.id, twin=False)
+    assert [run.id, other.id, run.id] == made
+
+
+@pytest.mark.parametrize("most", [1, 100_000])
+def test_kept_pages_are_bounded(most):
+    """The page that was asked for least lately makes room; the newest one is kept in any case."""
+    kept, made = Rendered(most_bytes=most, at_once=2), []
+    for name in ("a", "b", "b", "a"):
+        kept.get(name, lambda: "state", lambda name=name: made.append(name) or pack(name * 1000))
+    assert (["a", "b", "a"] if most == 1 else ["a", "b"]) == made
+
+
+def test_one_state_of_a_page_is_kept():
+    """The next state takes its place, and the tag says whether the page is another one."""
+    kept, made = Rendered(most_bytes=100_000, at_once=2), []
+
+    def page(state: str, text: str = "same") -> Packed:
+        return kept.get("page", lambda: state, lambda: made.append(state) or pack(text))
+
+    tags = [page("1").tag, page("1").tag, page("2").tag, page("1", "other").tag]
+    assert ["1", "2", "1"] == made
+    assert 1 == len({*tags[:3]}) < len({*tags})
+    assert 1 == len(kept._pages)
+
+
+def test_what_nobody_can_name_is_not_kept():
+    """A page whose state is unknown, or changed while it was rendered, is rendered again."""
+    kept, made = Rendered(most_bytes=100_000, at_once=2), []
+    kept.get("page", lambda: None, lambda: made.append(0) or pack("x"))
+    kept.get("page", lambda: None, lambda: made.append(1) or pack("x"))
+    changing = iter(["1", "1", "1", "2"])
+    kept.get("page", lambda: next(changing), lambda: made.append(2) or pack("x"))
+    kept.get("page", lambda: "1", lambda: made.append(3) or pack("x"))
+    assert [0, 1, 2, 3] == made
+    assert {} == kept._making
+
+
+def test_many_who_ask_at_once_wait_for_one():
+    """A page is rendered once for all who ask for it meanwhile; other pages do not wait for it."""
+    kept, made, go = Rendered(most_bytes=100_000, at_once=2), [], Event()
+
+    def slow() -> Packed:
+        made.append("slow")
+        assert go.wait(10)
+        return pack("x")
+
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(kept.get, "slow", lambda: "1", slow) for _ in range(3)]
+        kept.get("quick", lambda: "1", lambda: made.append("quick") or pack("y"))
+        go.set()
+        assert 1 == len({it.result().tag for it in waiting})
+    assert ["quick", "slow"] == sorted(made)
+
+
+def test_a_kept_page_ages(monkeypatch):
+    """What changes without a write, as a day or a file of waivers, is seen after a second at the latest."""
+    kept, made, now = Rendered(most_bytes=100_000, at_once=2, fresh_s=1.0), [], [50.0]
+    monkeypatch.setattr("qualify.web.rendered.time.monotonic", lambda: now[0])
+    for moment in (50.0, 50.9, 51.1, 52.0, 52.2):
+        now[0] = moment
+        kept.get("page", lambda: "1", lambda: made.append(now[0]) or pack("x"))
+    assert [50.0, 51.1, 52.2] == made
+
+
+def test_lists_are_made_once_for_each_state_of_the_store(store, tmp_path, monkeypatch):
+    """What anybody stores, and a verdict that became known, is on the next page; nothing else makes it anew."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=2))
+    site, made = Site(store, shipped_kernels()), []
+    monkeypatch.setattr("qualify.web.rendered.time.monotonic", lambda: 50.0)
+
+    def page() -> dict[str, Any]:
+        made_by = site.kept("/", lambda: made.append(1) or parts_json("home", site.home()))
+        return json.loads(gzip.decompress(made_by.content))
+
+    page()  # the run is judged for it
+    assert "✓ pass" == page()["states"][0]["verdict"]
+    assert page() == page()
+    before = len(made)
+    with Store.open(store.where) as other:
+        worse = store_run(other, tmp_path / "m.yaml", lambda _: WRONG, age=timedelta(hours=1))
+    assert worse.id == page()["states"][0]["run"]
+    assert before + 1 == len(made)

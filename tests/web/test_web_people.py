@@ -1,0 +1,413 @@
+"""Who may do what on a real server, and what people do there: sign, revoke, comment, release holds."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import jwt
+import pytest
+import yaml
+from cli_process import call
+from cryptography.hazmat.primitives.asymmetric import rsa
+from sealing import seal_run
+from web_examples import HOSTILE, Served, fill, serving
+
+from qualify.cards.access import Jwt
+from qualify.cards.tokens import make_token
+from qualify.store import Store
+from qualify.web.jwt import InvalidJwt, JwtVerifier
+
+CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch"
+JWT_HEADER = "X-Id-Token"
+ISSUER, AUDIENCE = "https://login.example.com", "qualify"
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A server with a login, its tokens by name, and the key of the provider."""
+
+    served: Served
+    tokens: dict[str, str]
+    key: rsa.RSAPrivateKey
+    access: Path
+
+    def headers(self, name: str) -> dict[str, str]:
+        """What a program sends that has the token."""
+        return {"Authorization": f"Bearer {self.tokens[name]}"}
+
+    def jwt(self, **changes: object) -> dict[str, str]:
+        """What a proxy sends."""
+        return {JWT_HEADER: token(self.key, **changes)}
+
+    def audit(self) -> list[dict]:
+        """The log, the newest line first."""
+        return self.served.get("/audit.json", **self.headers("jane")).data["audit"]
+
+
+def token(key: object, algorithm: str = "RS256", kid: str = "k1", **changes: object) -> str:
+    """A token of the provider."""
+    usual = {"iss": ISSUER, "aud": AUDIENCE, "exp": int(time.time()) + 60, "email": "ann", "groups": ["release"]}
+    claims = {name: value for name, value in (usual | changes).items() if value is not None}
+    return jwt.encode(claims, key, algorithm=algorithm, headers={"kid": kid})
+
+
+def write_keys(folder: Path) -> rsa.RSAPrivateKey:
+    """A key of the provider, whose public part lies in the folder."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+    (folder / "keys.json").write_text(json.dumps({"keys": [{**public, "kid": "k1", "alg": "RS256", "use": "sig"}]}))
+    return key
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory) -> tuple[rsa.RSAPrivateKey, Jwt, Path]:
+    """A key of a provider, what an access file says of it, and where that file would lie."""
+    folder = tmp_path_factory.mktemp("provider")
+    card = Jwt(issuer=ISSUER, audience=AUDIENCE, jwks="keys.json")
+    return write_keys(folder), card, folder / "access.yaml"
+
+
+def entry(name: str, *rights: str, expires: str = "2099-01-01") -> tuple[str, dict]:
+    """A token and its entry."""
+    token, number, hashed = make_token()
+    return token, {"id": number, "name": name, "hash": hashed, "rights": list(rights), "expires": expires}
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
+    """A server with tokens and a provider, on both databases."""
+    folder = tmp_path_factory.mktemp("guarded")
+    address = str(folder / "e.db") if request.param == "sqlite" else request.getfixturevalue("module_postgres")
+    with Store.open(address) as store:
+        runs = fill(store, folder)
+        seal_run(store, runs[0])
+    key = write_keys(folder)
+    made = {
+        "jane": entry("jane", "read", "comment", "sign"),
+        "reader": entry("reader", "read"),
+        "joe": entry("joe", "read", "sign"),
+        "old": entry("old", "read", expires="2020-01-01"),
+    }
+    card = {
+        "access": "site",
+        "tokens": [it for _, it in made.values()],
+        "jwt": {
+            "issuer": ISSUER,
+            "audience": AUDIENCE,
+            "jwks": "keys.json",
+            "header": JWT_HEADER,
+            "rights": {"*": ["read"], "release": ["read", "comment", "sign"]},
+        },
+        "signers": [{"name": "jane", "roles": ["release", "kernel"]}, {"name": "ann", "roles": ["release"]}],
+    }
+    access = folder / "access.yaml"
+    access.write_text(json.dumps(card))
+    with serving(address, folder, "--access", access) as url:
+        yield Guarded(Served(url, address, runs), {name: it for name, (it, _) in made.items()}, key, access)
+
+
+def test_nobody_reads_without_a_login(guarded):
+    """Where the access file names a login, loopback is no exception; health is."""
+    served = guarded.served
+    page, twin = served.get("/runs"), served.get("/runs.json")
+    assert (401, 401, 401, 401) == (
+        page.status,
+        twin.status,
+        served.get("/metrics").status,
+        served.get("/audit").status,
+    )
+    assert "Log in" in page.text
+    assert page.headers["www-authenticate"].startswith("Bearer")
+    assert "needs a login" in twin.data["error"]
+    assert 200 == served.get("/healthz").status == served.get("/login").status
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-User", "X-Forwarded-For", "X-Remote-User", "X-Email"])
+def test_plain_headers_prove_nobody(guarded, header):
+    """A name in a header is no login, whoever sends it."""
+    assert 401 == guarded.served.get("/runs", **{header: "jane"}).status
+
+
+def test_tokens_have_rights(guarded):
+    """Reading and signing are rights of their own; an expired or mistyped token is none."""
+    served, reader = guarded.served, guarded.headers("reader")
+    assert 200 == served.get("/runs.json", **reader).status
+    signed = served.post(f"/runs/{served.runs[0]}/signoffs", {"role": "release", "reason": "x"}, **reader)
+    assert (403, True) == (signed.status, "does not have the right 'sign'" in signed.data["error"])
+    assert 403 == served.post("/comments", {"run": served.runs[0], "text": "x"}, **reader).status
+    assert 403 == served.get("/audit.json", **reader).status
+    assert "expired" in served.get("/runs.json", **guarded.headers("old")).data["error"]
+    wrong = guarded.tokens["jane"][:-1] + ("0" if guarded.tokens["jane"][-1] != "0" else "1")
+    assert 401 == served.get("/runs.json", Authorization=f"Bearer {wrong}").status
+    refused = [line for line in guarded.audit() if line["allowed"].startswith("✗")]
+    assert {"reader", "old", "nobody known"} <= {line["who"] for line in refused}
+    assert guarded.tokens["jane"] not in json.dumps(guarded.audit())
+    assert guarded.tokens["jane"].rpartition("_")[2] not in guarded.access.read_text()
+
+
+def test_sign_and_revoke(guarded, tmp_path):
+    """A sign-off over the sealed digest shows in report, gate and statement; its end does too."""
+    served, run = guarded.served, guarded.served.runs[0]
+    jane = guarded.headers("jane")
+    digest = dict(served.get(f"/runs/{run}/decision.json", **jane).data["run"])["Digest of the evidence"]
+    sealed = call("verify", run, "--db", served.address, "--json", cwd=tmp_path)
+    assert 0 == sealed.code
+    asked = {"role": "release", "reason": HOSTILE, "sha256": digest}
+    done = served.post(f"/runs/{run}/signoffs", asked, **jane)
+    assert (201, "valid", "jane", "PASS", True) == (
+        done.status,
+        *(done.data[key] for key in ("state", "by", "verdict", "sealed")),
+    )
+    assert digest == done.data["sha256"]
+    again = served.post(f"/runs/{run}/signoffs", asked, **jane)
+    assert (409, True) == (again.status, "already" in again.data["error"])
+    page = served.get(f"/runs/{run}", **jane).text
+    assert "in force" in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert HOSTILE not in page
+    text = call("gate", "--run", run, "--db", served.address, cwd=tmp_path).out
+    assert "signed: in force: jane as release" in text
+    data = json.loads(call("gate", "--run", run, "--format", "json", "--db", served.address, cwd=tmp_path).out)
+    assert [("valid", "jane")] == [(it["state"], it["by"]) for it in data["signoffs"]]
+    number = done.data["id"]
+    ended = served.post(f"/signoffs/{number}/revoke", {"reason": "the wrong artifact"}, **jane)
+    assert (201, "revoked") == (ended.status, ended.data["state"])
+    assert "the wrong artifact" in served.get(f"/runs/{run}", **jane).text
+    assert 409 == served.post(f"/signoffs/{number}/revoke", {"reason": "x"}, **jane).status
+    assert 404 == served.post("/signoffs/999/revoke", {"reason": "x"}, **jane).status
+    assert ["revoke", "sign"] == [it["action"] for it in guarded.audit() if it["allowed"].startswith("✓")][:2]
+
+
+def test_who_may_sign_what(guarded):
+    """A signer in that role, a run that qualified, evidence that the person saw: all three."""
+    served, (passed, failed, undecided) = guarded.served, guarded.served.runs
+
+    def sign(run: str, who: str, **asked: str):
+        return served.post(f"/runs/{run}/signoffs", {"role": "release", "reason": "x", **asked}, **guarded.headers(who))
+
+    assert (403, True) == ((it := sign(passed, "joe")).status, "'joe' may not sign" in it.data["error"])
+    assert (403, True) == ((it := sign(passed, "jane", role="boss")).status, "not as 'boss'" in it.data["error"])
+    assert (409, True) == ((it := sign(failed, "jane")).status, "it is not qualified" in it.data["error"])
+    assert (409, True) == ((it := sign(undecided, "jane")).status, "interrupted" in it.data["error"])
+    other = sign(passed, "jane", role="kernel", sha256="0" * 64)
+    assert (409, True) == (other.status, "it was changed" in other.data["error"])
+    assert 404 == sign("nope", "jane").status
+    assert 400 == sign(passed, "jane", reason="").status
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"exp": 1}, "expired"),
+        ({"iss": "https://evil.example.com"}, "issuer"),
+        ({"aud": "other"}, "Audience"),
+        ({"exp": None}, "exp"),
+        ({"email": ""}, "no claim 'email'"),
+        ({"kid": "k2"}, "no key 'k2'"),
+        ({"algorithm": "HS256", "key": "s" * 64}, "algorithm 'HS256'"),
+        ({"algorithm": "none", "key": ""}, "algorithm 'none'"),
+        ({"algorithm": "RS512"}, "algorithm 'RS512'"),
+        ({"key": "another"}, "ignature"),
+        ({"groups": ["x" * 20_000]}, "more than 16,384 characters"),
+    ],
+)
+def test_a_jwt_is_verified(provider, changes, words):
+    """Signature, key, algorithm, issuer, audience and time, each alone, refuse a token."""
+    key, card, path = provider
+    another = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    given = {"key": key, **changes}
+    signing = {"another": another, "": None}.get(given["key"], given["key"]) if isinstance(given["key"], str) else key
+    verifier = JwtVerifier(card, path)
+    assert ("ann", ("release",)) == verifier.verify(token(key))
+    with pytest.raises(InvalidJwt, match=re.escape(words)):
+        verifier.verify(token(**{**given, "key": signing}))
+
+
+def test_keys_of_an_address(provider, tmp_path):
+    """The provider's keys are fetched from its address; an unknown key asks again at most once a minute."""
+    key, card, path = provider
+    asked = []
+
+    class Provider(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            content = (path.parent / "keys.json").read_bytes()
+            self.send_response(200)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"http://127.0.0.1:{server.server_port}/keys"
+        verifier = JwtVerifier(card.model_copy(update={"jwks": place}), path)
+        assert "ann" == verifier.verify(token(key))[0]
+        for _ in range(3):
+            with pytest.raises(InvalidJwt, match="no key 'k9'"):
+                verifier.verify(token(key, kid="k9"))
+        server.shutdown()
+    assert ["/keys"] == asked
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("algorithms: [HS256]", "algorithms"),
+        ("algorithms: [none]", "algorithms"),
+        ("jwks: http://login.example.com/keys", "must begin with https://"),
+    ],
+)
+def test_a_weak_provider_is_refused(tmp_path, line, words):
+    """No shared secret, no unsigned token, no keys that anybody could replace on the way."""
+    usual = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": "keys.json"}
+    name, _, value = line.partition(": ")
+    card = {"access": "site", "jwt": {**usual, name: yaml.safe_load(value)}}
+    (tmp_path / "access.yaml").write_text(json.dumps(card))
+    ended = call("access", "check", tmp_path / "access.yaml", cwd=tmp_path)
+    assert (2, True) == (ended.code, words in ended.err)
+
+
+def test_guessing_is_slowed_down(tmp_path):
+    """Who gives ten wrong tokens waits; a browser's session begins with a token and ends by logging out."""
+    address = str(tmp_path / "e.db")
+    Store.open(address).close()
+    good, it = entry("jane", "read")
+    (tmp_path / "access.yaml").write_text(json.dumps({"access": "site", "tokens": [it]}))
+    with serving(address, tmp_path, "--access", tmp_path / "access.yaml") as url:
+        served = Served(url, address, ())
+        jar = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        same = {"Sec-Fetch-Site": "same-origin"}
+        body = urllib.parse.urlencode({"token": good}).encode()
+        assert 200 == jar.open(urllib.request.Request(f"{url}login", body, same)).status
+        assert 200 == jar.open(f"{url}runs").status
+        assert jar.open(urllib.request.Request(f"{url}logout", b"", same)).url.endswith("/login")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            jar.open(f"{url}runs")
+        wrong = {"Authorization": "Bearer qfy_0000000000000000_" + "0" * 64}
+        found = [served.get("/runs.json", **wrong).status for _ in range(12)]
+        assert ({401, 429}, 429) == (set(found), found[-1])
+        assert 429 == served.get("/runs.json", Authorization=f"Bearer {good}").status
+
+
+def test_a_jwt_gives_the_rights_of_its_groups(guarded):
+    """Everybody with a valid token reads; who is in the group signs, from a page of the site only."""
+    served, run = guarded.served, guarded.served.runs[0]
+    assert 200 == served.get("/runs.json", **guarded.jwt(groups=[])).status
+    assert 403 == served.get("/audit.json", **guarded.jwt(groups=["*"])).status
+    asked = {"role": "release", "reason": "read it"}
+    assert 403 == served.post(f"/runs/{run}/signoffs", asked, **guarded.jwt()).status
+    same = {"Sec-Fetch-Site": "same-origin"}
+    assert 201 == served.post(f"/runs/{run}/signoffs", asked, **guarded.jwt(), **same).status
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "https://evil.example.com"},
+        {"Origin": "null"},
+        {},
+    ],
+)
+def test_foreign_pages_write_nothing(guarded, headers):
+    """A browser that proves by itself who asks is believed only on a page of the site."""
+    asked = {"run": guarded.served.runs[0], "text": "forged"}
+    reply = guarded.served.post("/comments", asked, **guarded.jwt(), **headers)
+    assert (403, True) == (reply.status, "Another site's page" in reply.data["error"])
+    said = guarded.served.get(f"/runs/{guarded.served.runs[0]}/decision.json", **guarded.headers("jane")).data
+    assert "forged" not in json.dumps(said)
+
+
+def test_comments_and_holds(guarded):
+    """Comments on a run and on a case are text; a hold is acknowledged, then released, with author and reason."""
+    served, jane = guarded.served, guarded.headers("jane")
+    assert 201 == served.post("/comments", {"run": served.runs[1], "text": HOSTILE}, **jane).status
+    assert 201 == served.post("/comments", {"case": CASE, "text": "flaky on Mondays"}, **jane).status
+    page = served.get(f"/runs/{served.runs[1]}/decision", **jane).text
+    assert (True, False) == ("&lt;script&gt;alert(1)" in page, HOSTILE in page)
+    assert "flaky on Mondays" in served.get(f"/cases/{CASE}", **jane).text
+    assert 404 == served.post("/comments", {"case": "no/such", "text": "x"}, **jane).status
+    assert 400 == served.post("/comments", {"text": "about nothing"}, **jane).status
+    assert 201 == served.post("/holds/1/acknowledge", {"reason": "known"}, **jane).status
+    assert "! acknowledged" in served.get("/holds", **jane).text
+    assert 201 == served.post("/holds/1/release", {"reason": "a false alarm"}, **jane).status
+    (row,) = served.get("/holds.json", **jane).data["holds"]
+    assert ("✓ released", True) == (row["state"], "jane" in row["ended"] and "a false alarm" in row["ended"])
+    assert 409 == served.post("/holds/1/release", {"reason": "x"}, **jane).status
+    assert 404 == served.post("/holds/77/release", {"reason": "x"}, **jane).status
+
+
+def test_csv_computes_nothing(guarded):
+    """A cell that a spreadsheet would compute begins with an apostrophe."""
+    jane = guarded.headers("jane")
+    for start in "=+-@":
+        assert (
+            201
+            == guarded.served.post("/comments", {"run": guarded.served.runs[2], "text": f"{start}1+1"}, **jane).status
+        )
+    lines = guarded.served.get("/audit.csv", **jane).text.splitlines()
+    assert 4 == sum(any(f"'{start}1+1" in line for start in "=+-@") for line in lines)
+
+
+def test_bodies_are_bounded_and_understood(guarded):
+    """A long body is refused before it is read; so is one that is neither form nor JSON, or asks for something else."""
+    served, jane = guarded.served, guarded.headers("jane")
+    assert 413 == served.post("/comments", {"run": served.runs[0], "text": "x" * 70_000}, **jane).status
+    parts = urllib.parse.urlsplit(served.url)
+    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=10)
+    connection.request("POST", "/comments", iter([b"x" * 40_000] * 2), jane, encode_chunked=True)
+    assert 413 == connection.getresponse().status
+    connection.close()
+    assert 415 == served.ask("/comments", "POST", b"<x/>", {**jane, "Content-Type": "text/xml"}).status
+    for body in (b"{", b"[]", b'{"text": 1}', b'{"text": "x", "admin": true}', b"[" * 5000):
+        assert 400 == served.ask("/comments", "POST", body, {**jane, "Content-Type": "application/json"}).status
+
+
+def test_the_command_signs_too(guarded, tmp_path):
+    """`qualify signoff` refuses whom the access file does not list, and prints what it did."""
+    run, db = guarded.served.runs[0], ("--db", guarded.served.address)
+    words = ("signoff", run, "--role", "kernel", "--reason", "read", *db)
+    assert 2 == call(*words, "--by", "jane", cwd=tmp_path).code
+    nobody = call(*words, "--by", "joe", "--access", guarded.access, cwd=tmp_path)
+    assert (2, True) == (nobody.code, "'joe' may not sign" in nobody.err)
+    failed = call(
+        "signoff", guarded.served.runs[1], *words[2:], "--by", "jane", "--access", guarded.access, cwd=tmp_path
+    )
+    assert (1, True) == (failed.code, "cannot be signed: it is not qualified" in failed.err)
+    done = call(*words, "--by", "jane", "--access", guarded.access, "--json", cwd=tmp_path)
+    signed = json.loads(done.out)
+    assert (0, "kernel") == (done.code, signed["role"])
+    assert "jane as kernel" in call("signoff", run, "--list", *db, cwd=tmp_path).out
+    number = str(signed["id"])
+    ended = call(
+        "signoff",
+        run,
+        "--revoke",
+        number,
+        "--by",
+        "jane",
+        "--reason",
+        "late",
+        "--access",
+        guarded.access,
+        *db,
+        cwd=tmp_path,
+    )
+    assert (0, True) == (ended.code, "revoked by jane" in ended.out)
+    assert "on Test CPU" not in call("hold", "list", *db, cwd=tmp_path).err
