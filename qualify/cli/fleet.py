@@ -190,13 +190,17 @@ def fleet(
     again: Annotated[
         str, typer.Option(metavar="FLEET", help="Try the cards of this fleet that are not covered again.")
     ] = "",
+    signed_by: SignedByOption = None,
     db: DbOption = "",
     out: OutOption = Path("out"),
     cards: CardsOption = None,
     quiet: QuietOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a matrix on every card of a cluster, and say which cards are covered and which disagree about bits."""
+    """Run a matrix on every card of a cluster, and say which cards are covered and which disagree about bits.
+
+    With `--spread shard` what the nodes ran makes up one run of the whole matrix, for `qualify gate` and `baseline`.
+    """
     import tempfile
 
     from qualify.cards.load import load_matrix
@@ -204,6 +208,7 @@ def fleet(
     from qualify.fleet.drive import FleetOrder
     from qualify.fleet.inventory import kind_of
     from qualify.fleet.lead import run_fleet
+    from qualify.seal.keys import public_keys
 
     kind_of(device)
     loaded = load_matrix(matrix, tuple(cards or ()), {})
@@ -225,6 +230,7 @@ def fleet(
         start_s=start_s,
         again=again,
         cells=_cells(loaded, tuple(cards or ()), plan) if spread == "shard" else (),
+        keys=tuple(public_keys(signed_by)) if signed_by else (),
     )
     out.mkdir(parents=True, exist_ok=True)
     with open_store(db, create=True) as store, tempfile.TemporaryDirectory(prefix="fleet-", dir=out) as spool:

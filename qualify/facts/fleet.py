@@ -201,6 +201,8 @@ class Coverage:
     """where nodes share the matrix"""
     ran: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """where nodes share the matrix: cases that count, by the UUID of the card that ran them"""
+    whole: str | None = None
+    """where nodes share the matrix: the run that its shares make up"""
 
     @property
     def counts(self) -> dict[CardState, int]:

@@ -273,3 +273,15 @@ def on_card(outcome: Outcome, uuid: str) -> Outcome:
             return replace(outcome, device_uuid=uuid)
         case Refused() | NotRun():
             return outcome
+
+
+def noted(outcome: Outcome, note: Finding) -> Outcome:
+    """The outcome with one more finding; one that has no findings stays as it is."""
+    match outcome:
+        case Measured() | Substituted():
+            findings = (*outcome.evidence.findings, note)
+            return replace(outcome, evidence=replace(outcome.evidence, findings=findings))
+        case Crashed() | TimedOut():
+            return replace(outcome, findings=(*outcome.findings, note))
+        case Refused() | NotRun():
+            return outcome

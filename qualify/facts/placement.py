@@ -14,7 +14,7 @@ class Placement:
     """What a run says of its place; a seal covers it."""
 
     node: str
-    """the machine, as its engine calls it"""
+    """the machine, as its engine calls it; empty = all machines of the fleet, whose shares make up the run"""
     spread: Spread
     cards: tuple[str, ...]
     """UUIDs of the cards that were to share the run; one where every card runs all"""
@@ -22,3 +22,8 @@ class Placement:
     """id of the fleet that asked for it; empty = somebody asked for this machine alone"""
     attempt: int = 1
     """of this fleet on these cards"""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run is made of all shares of a fleet."""
+        return bool(self.fleet) and not self.node

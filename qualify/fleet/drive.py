@@ -29,6 +29,8 @@ from qualify.facts.fleet import (
 from qualify.fleet.engine import FleetEngine, Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.intake import Intake
 from qualify.fleet.inventory import kind_of
+from qualify.judge.fleet import slow_cards_of
+from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 
 LEASE_S = 60.0
@@ -60,6 +62,8 @@ class FleetOrder:
     """the fleet's lease as it was when its leader was known to be gone; None = a lease that lasts is respected"""
     cells: tuple[str, ...] = ()
     """where nodes share the matrix: what ``--select`` takes for each of its production shapes"""
+    keys: tuple[PublicKey, ...] = ()
+    """one of these must have sealed what a node sends; empty = it needs no seal"""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,7 +89,7 @@ class Drive:
         self._lease, self._fleet_id = lease, fleet_id
         self._nodes: dict[str, PlacedNode] = {}
         self._beat = time.monotonic()
-        self._intake = Intake(store)
+        self._intake = Intake(store, order.keys)
 
     def expect(self) -> list[FleetCard]:
         """Stores the expected cards of a new fleet; returns those to place."""
@@ -155,6 +159,12 @@ class Drive:
                 self._take(heard)
             self._give_up()
             self._renew()
+
+    def end(self) -> None:
+        """Nothing more runs: the fleet has ended, and what is slow becomes a note."""
+        self._store.fleets.end(
+            self._lease, self._fleet_id, [str(it) for it in slow_cards_of(self._store, self._fleet_id)]
+        )
 
     def close(self) -> None:
         """Whatever ended this: no task and no process goes on, and the lease is free."""

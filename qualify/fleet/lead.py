@@ -14,7 +14,6 @@ from qualify.fleet.drive import Drive, FleetOrder, Say
 from qualify.fleet.engine import FleetEngine
 from qualify.fleet.inventory import node_name
 from qualify.fleet.shared import SharedDrive
-from qualify.judge.fleet import slow_cards_of
 from qualify.store.store import Store
 
 
@@ -47,7 +46,7 @@ def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path,
     try:
         leading.place(leading.expect_again() if order.again else leading.expect())
         leading.listen()
-        store.fleets.end(lease, fleet_id, [str(slow) for slow in slow_cards_of(store, fleet_id)])
+        leading.end()
     finally:
         leading.close()
     return fleet_id

@@ -2,7 +2,7 @@
 
 A share is a run of its own on one node, judged and sealed there. What a lost node had not ended goes to the others as a
 whole: a run counts only where it has ended. Only cards of one model take part, and at the end only the runs of one
-stack count: the shapes that ran on another one run again.
+stack count: the shapes that ran on another one run again. The runs that count make up one run of the whole matrix.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qualify.errors import NoVerdict
+from qualify.facts.differing import stack_words
 from qualify.facts.fleet import CardResult, CardState, FleetCard, FleetShare
 from qualify.facts.run import Verdict
-from qualify.fleet.drive import Drive, PlacedNode, drop_bad
+from qualify.fleet.drive import LEASE_S, Drive, PlacedNode, drop_bad
 from qualify.fleet.shares import Shapes
+from qualify.fleet.whole import store_whole
 
 NOTHING_LEFT = "the other cards had run everything before it could"
 WORST: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE")
@@ -46,7 +48,9 @@ class SharedDrive(Drive):
         """Another attempt on all cards that can run, for the shapes that are not covered."""
         self._known()
         if not self._open_cells():
-            raise NoVerdict(f"every production shape of fleet {self._fleet_id} is covered: nothing is left to run")
+            if self._store.fleets.whole(self._store.fleets.fleet(self._fleet_id)):
+                raise NoVerdict(f"every production shape of fleet {self._fleet_id} is covered: nothing is left to run")
+            return []  # an earlier leader ended before it could store the whole
         known = self._store.fleets.cards(self._fleet_id)
         names = {card.name for card in known if card.run_id}
         return self._attempt([card for card in known if not names or card.name in names])
@@ -61,6 +65,13 @@ class SharedDrive(Drive):
             self._leave(name, "REFUSED", "the node left the cluster between plan and placement: it was drained")
         self._shapes = Shapes(self._open_cells(), sum(map(len, self._cards.values())))
         self._fill()
+
+    def end(self) -> None:
+        """The fleet has ended, and the run of its whole matrix is stored."""
+        super().end()
+        self._store.fleets.renew(self._lease, LEASE_S)
+        if whole := store_whole(self._store, self._fleet_id, self._order.plan, self._order.keys):
+            self._say(f"fleet {self._fleet_id}: its shares make up run {whole.id}")
 
     def _known(self) -> None:
         """What is stored of the fleet's shares."""
@@ -176,12 +187,19 @@ class SharedDrive(Drive):
 
     def _refuse(self, shares: Sequence[FleetShare]) -> None:
         """Their evidence stays, does not count, and their shapes run again on the nodes that are left."""
-        why = "it runs on another stack than the other nodes; `qualify coverage` lists the nodes by stack"
+        odd = {share.number for share in shares}
+        usual = next(share for share in self._covered() if share.number not in odd)
         for share in shares:
+            why = f"it runs on another stack than the other nodes: {self._differs(usual, share)}"
             self._keep_share(replace(share, state="REFUSED", reason=why))
             self._shapes.again(share.cells)
-        for name in {share.node for share in shares} & set(self._cards):
-            self._leave(name, "REFUSED", why, whole=True)
+            if share.node in self._cards:
+                self._leave(share.node, "REFUSED", why, whole=True)
+
+    def _differs(self, usual: FleetShare, odd: FleetShare) -> str:
+        """What differs between the stacks of two shares, in words."""
+        one, other = (self._store.run(share.run_id) for share in (usual, odd) if share.run_id)
+        return stack_words(one.stack, other.stack)
 
 
 def _worse(one: Verdict | None, other: Verdict | None) -> Verdict | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from qualify.facts.case import Case
-from qualify.facts.outcome import Crashed, Finding, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
+from qualify.facts.outcome import Finding, Measured, noted
 from qualify.facts.run import Record
 
 NOTE = "shared"
@@ -42,21 +42,10 @@ def shared(record: Record, calls: Mapping[str, list[Case]]) -> list[Record]:
         detail=f"makes the same call as {record.case.id}, which was executed for both; this is that evidence",
         values={"case": record.case.id},
     )
-    return [record, *(Record(case=case, outcome=_noted(record.outcome, note)) for case in others)]
+    return [record, *(Record(case=case, outcome=noted(record.outcome, note)) for case in others)]
 
 
 def without_note(outcome: Measured) -> Measured:
     """The outcome as that of the case that was executed."""
     kept = tuple(finding for finding in outcome.evidence.findings if finding.check != NOTE)
     return replace(outcome, evidence=replace(outcome.evidence, findings=kept))
-
-
-def _noted(outcome: Outcome, note: Finding) -> Outcome:
-    match outcome:
-        case Measured() | Substituted():
-            evidence = replace(outcome.evidence, findings=(*outcome.evidence.findings, note))
-            return replace(outcome, evidence=evidence)
-        case Crashed() | TimedOut():
-            return replace(outcome, findings=(*outcome.findings, note))
-        case Refused() | NotRun():
-            return outcome

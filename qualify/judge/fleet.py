@@ -9,12 +9,17 @@ from statistics import median
 
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
 from qualify.facts.fleet import Coverage, Fleet, FleetCard, FleetShare, Slow
+from qualify.facts.placement import Placement
+from qualify.facts.run import Record
 from qualify.facts.vote import Vote
 from qualify.store.store import Store
+from qualify.verdict.origin import origins_of
 from qualify.verdict.vote import unsteady_kernels, vote
 
 SLOWER = 1.05
 """factor from which on a card is noted as slow"""
+NAMED = 5
+"""shares that do not count and are named"""
 LEAST_EQUALS = 3
 """equal cards below which nobody can say which of them is slow"""
 
@@ -36,7 +41,8 @@ def _state(store: Store, fleet: Fleet) -> tuple[Coverage, dict[str, str]]:
         if part.run_id in prints:
             stacks[prints[part.run_id]].add(part.node)
     nodes = {name: tuple(sorted(some)) for name, some in sorted(stacks.items(), key=lambda item: -len(item[1]))}
-    return Coverage(fleet=fleet, cards=cards, stacks=nodes, shares=shares), prints
+    whole = store.fleets.whole(fleet) if fleet.cells else None
+    return Coverage(fleet=fleet, cards=cards, stacks=nodes, shares=shares, whole=whole), prints
 
 
 def coverage_of(store: Store, fleet_id: str) -> tuple[Coverage, list[Vote]]:
@@ -91,6 +97,18 @@ def slow_cards(
         if median(own) >= SLOWER
     ]
     return tuple(sorted(slow, key=lambda item: -item.factor))
+
+
+def whole_notes(store: Store, place: Placement, records: Sequence[Record]) -> list[str]:
+    """Of the run that a fleet's shares make up: how many runs it is from, and which shares do not count."""
+    origins = origins_of(records)
+    begun = f", begun {min(origins.values()):%Y-%m-%d %H:%M} UTC at the earliest" if origins else ""
+    made = f"the cases ran on {len(place.cards)} cards of fleet {place.fleet}, in {len(origins)} runs{begun}"
+    odd = [it for it in store.fleets.shares(place.fleet) if it.state != "COVERED"]
+    odd.sort(key=lambda it: it.state != "REFUSED")
+    told = [f"share {it.number} on {it.node} does not count: {it.state}, {it.reason}" for it in odd[:NAMED]]
+    more = [f"{len(odd) - NAMED} more shares do not count"] if len(odd) > NAMED else []
+    return [made, *told, *more]
 
 
 def exit_code_of(found: Coverage, votes: Sequence[Vote]) -> int:

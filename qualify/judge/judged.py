@@ -29,6 +29,7 @@ from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.facts.weaker import Weaker
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
+from qualify.judge.fleet import whole_notes
 from qualify.judge.seals import Seals
 from qualify.judge.signoffs import signed_off
 from qualify.plan.code import CodeHere
@@ -183,7 +184,7 @@ def judge(
             *notes,
             *_ahead(future, now),
             *skewed_note([run]),
-            *reused_note(records, typed.command("run", *fresh_words(run, run.matrix_path))),
+            *_origin_notes(store, run, records, typed),
             *unasserted_note(records),
             *_narrowed(run, selected),
             *_outdated(run),
@@ -244,6 +245,13 @@ def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:
 def skewed_note(runs: Iterable[Run]) -> list[str]:
     """Which of the runs were made on a machine whose clock was not the store's."""
     return list(filter(None, (skew_note(run.id, run.clock_skew_s) for run in runs)))
+
+
+def _origin_notes(store: Store, run: Run, records: Sequence[Record], typed: Typed) -> list[str]:
+    """Which other runs the evidence is from."""
+    if run.placement and run.placement.is_whole:
+        return whole_notes(store, run.placement, records)
+    return reused_note(records, typed.command("run", *fresh_words(run, run.matrix_path)))
 
 
 def reused_note(records: Sequence[Record], command: str) -> list[str]:

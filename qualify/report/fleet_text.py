@@ -60,6 +60,8 @@ def coverage_lines(found: Coverage, votes: Sequence[Vote]) -> Iterator[str]:
         if card.state != "COVERED":
             yield one_line(f"  {card.state:9}{card.node}  {card.uuid}  {card.reason}")
     yield from _shares(found)
+    if found.whole:
+        yield f"the shares make up run {found.whole}: qualify gate --run {found.whole}"
     for fingerprint, nodes in found.stacks.items():
         yield one_line(f"stack {fingerprint[:DIGITS]}: {len(nodes)} nodes: {', '.join(_short(nodes))}")
     told = (str(slow) for slow in found.slow)
@@ -114,6 +116,7 @@ def coverage_data(found: Coverage, votes: Iterable[Vote], exit_code: int) -> dic
         "cards": [codec.to_data(card) for card in found.cards],
         "shares": [codec.to_data(share) for share in found.shares],
         "ran": found.ran,
+        "whole": found.whole,
         "stacks": [{"fingerprint": name, "nodes": list(nodes)} for name, nodes in stacks.items()],
         "slow": [codec.to_data(slow) for slow in found.slow],
         "votes": [codec.to_data(vote) for vote in votes],

@@ -52,6 +52,8 @@ class FleetView:
     cards: tuple[FleetCard, ...]
     stacks: tuple[tuple[str, int, str], ...]
     """beginning of the fingerprint, nodes, their first names"""
+    whole: str | None
+    """the run that its shares make up"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +80,7 @@ def fleets_data(found: Sequence[Coverage]) -> dict[str, Any]:
                 "enough": one.enough,
                 "counts": one.counts,
                 "cards": [codec.to_data(card) for card in one.cards],
+                "whole": one.whole,
                 "shares": [codec.to_data(share) for share in one.shares],
                 "stacks": [{"fingerprint": name, "nodes": list(nodes)} for name, nodes in one.stacks.items()],
             }
@@ -103,6 +106,7 @@ def _view(found: Coverage) -> FleetView:
         caption=f"{len(worst)} expected cards, the newest attempt on each{shown}",
         cards=tuple(worst[:ROWS]),
         stacks=tuple((name[:DIGITS], len(nodes), _names(nodes)) for name, nodes in found.stacks.items()),
+        whole=found.whole,
     )
 
 

@@ -12,11 +12,13 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Text, and_, func, insert, select, type_coerce, update
 
 from qualify.errors import UsageError
+from qualify.facts import codec
 from qualify.facts.canary import Lease
 from qualify.facts.fleet import Fleet, FleetCard, FleetShare
+from qualify.facts.placement import Placement
 from qualify.facts.vote import Ballot
 from qualify.store import leases
 from qualify.store.bulk import insert_rows
@@ -140,6 +142,18 @@ class Fleets:
         with self._database.reading() as connection:
             rows = connection.execute(wanted.order_by(fleet_cards.c.node, fleet_cards.c.uuid)).mappings()
             return [FleetCard(**{name: row[name] for name in _CARD}) for row in rows]
+
+    def whole(self, fleet: Fleet) -> str | None:
+        """The newest run that is made of all shares of the fleet; None where there is none."""
+        place = type_coerce(runs.c.placement, Text)
+        wanted = select(runs.c.id, runs.c.placement).order_by(runs.c.started_at.desc(), runs.c.id.desc())
+        wanted = wanted.where(runs.c.matrix == fleet.matrix, runs.c.state == "completed")
+        with self._database.reading() as connection:
+            for row in connection.execute(wanted.where(place.contains(fleet.id, autoescape=True))):
+                placement = codec.from_data(Placement, row.placement)
+                if placement.is_whole and placement.fleet == fleet.id:
+                    return str(row.id)
+        return None
 
     def fingerprints(self, run_ids: Sequence[str]) -> dict[str, str]:
         """The fingerprint of the stack of each run; one whose stack is unknown is left out."""

@@ -7,16 +7,17 @@ names the run that measured it and when: whoever asks for an age asks the note.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from qualify.cards.policy import Policy
 from qualify.facts.case import Level
-from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of
+from qualify.facts.outcome import REUSED, Finding, Measured, Outcome, evidence_of, findings_of, noted
 from qualify.facts.run import Record, Run
 
 MAX_AGE = timedelta(hours=24)
 """of evidence that a run takes over: the default of `qualify gate --max-age`"""
+HERE = "on this card and stack and by these checks; not run again"
 LEVELS: tuple[Level, ...] = ("smoke", "full")
 """a higher one asks everything that a lower one asks"""
 
@@ -40,20 +41,21 @@ def origin_of(outcome: Outcome) -> Origin | None:
     return None
 
 
-def taken_over(outcome: Measured, run: Run) -> Measured:
-    """The outcome for another run, with the note that says where it was measured: the first one stays."""
+def taken_over(outcome: Outcome, run: Run, how: str = HERE) -> Outcome:
+    """The outcome for another run, with the note that says where it was measured: the first one stays.
+
+    Args:
+        how: the end of the sentence that the note is.
+    """
     if origin_of(outcome) is not None:
         return outcome
     note = Finding(
         check=REUSED,
         verdict="note",
-        detail=(
-            f"measured by run {run.id}, begun {run.started_at:%Y-%m-%d %H:%M} UTC, on this card and stack and by these "
-            "checks; not run again"
-        ),
+        detail=f"measured by run {run.id}, begun {run.started_at:%Y-%m-%d %H:%M} UTC, {how}",
         values={"run": run.id, "began_at": run.started_at.isoformat()},
     )
-    return replace(outcome, evidence=replace(outcome.evidence, findings=(*outcome.evidence.findings, note)))
+    return noted(outcome, note)
 
 
 def origins_of(records: Iterable[Record]) -> dict[str, datetime]:

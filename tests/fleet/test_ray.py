@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_process import ROOT, write_program
+from cli_process import ROOT, call, write_program
 from fleet_examples import CARD, write_spoiling, write_toy
 
 from qualify.cards.load import load_kernels, load_matrix
@@ -322,3 +323,7 @@ def test_nodes_share_a_matrix_and_one_is_killed(nodes: Nodes, tmp_path: Path) ->
     assert lost <= {cell for share in found.shares if share.node != victim for cell in share.cells}
     assert len(SEQLENS) == sum(map(len, found.ran.values()))
     assert 2 <= len(found.ran)
+    gate = call("gate", "--json", "--cards", nodes.cards, "--db", tmp_path / "s.db", cwd=tmp_path)
+    told = json.loads(gate.out)
+    assert (0, found.whole, len(SEQLENS)) == (gate.code, told["run"], len(told["cases"])), gate.err
+    assert any(f"on {victim} does not count: LOST" in note for note in told["notes"])

@@ -2,120 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stored_runs as stored
+from sharing_nodes import CELLS, LOST, Sharing, again, cards_of, share
 
 from qualify.errors import NoVerdict
-from qualify.facts.fleet import CardResult, FleetCard, ListedCard, NodePlan, NodeVerdict
-from qualify.facts.placement import Placement
-from qualify.fleet.drive import FleetOrder
-from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
-from qualify.fleet.lead import run_fleet
+from qualify.facts.fleet import FleetCard, NodePlan
+from qualify.fleet.engine import NodeBegun, NodeDone
 from qualify.fleet.shares import Shapes, cells_of
 from qualify.judge.fleet import coverage_of, exit_code_of
 from qualify.plan.plan import make_plan
 from qualify.plan.selection import Selection, selected_by
 from qualify.report.fleet_text import coverage_lines
-from qualify.store import transfer
 from qualify.store.store import Store
-
-CELLS = tuple(f"{stored.CELL.format(size)}/*" for size in range(8, 20))
-MATRIX = stored.MATRIX.replace("- 8\n      - 9", "\n      ".join(f"- {size}" for size in range(8, 20)))
-LOST = NodeGone(node="", state="LOST", reason="the node died")
-
-
-class Sharing:
-    """An engine whose nodes run what they are told, one share at a time in turns, unless ``trouble`` says otherwise."""
-
-    name = "sharing"
-
-    def __init__(self, folder: Path, cards: dict[str, list[ListedCard]], trouble: Callable[..., Any]) -> None:
-        self.cards, self.trouble, self.folder = cards, trouble, folder
-        self.placed: dict[str, NodePlan] = {}
-        self.plans: dict[str, NodePlan] = {}
-        self.selected: dict[str, list[str]] = defaultdict(list)
-        self.gone: set[str] = set()
-
-    def nodes(self) -> list[str]:
-        return [name for name in self.cards if name not in self.gone]
-
-    def inventory(self, device: str, wait_s: float) -> dict[str, Any]:
-        return {name: tuple(cards) for name, cards in self.cards.items()}
-
-    def place(self, plan: NodePlan) -> None:
-        self.placed[plan.node] = self.plans[plan.node] = plan
-        self.selected[plan.node].append(plan.select or "")
-
-    def hear(self, wait_s: float) -> list[Heard]:
-        heard: list[Heard] = []
-        for node, plan in list(self.placed.items()):
-            del self.placed[node]
-            number = len(self.selected[node])
-            heard += self.trouble(self, node, number) or self.ran(plan, stack=stored.make_stack())
-        return heard
-
-    def cancel(self, node: str) -> None:
-        self.placed.pop(node, None)
-
-    def ran(self, plan: NodePlan, **changes: Any) -> list[Heard]:
-        """A run of the share on the node's cards."""
-        uuids = tuple(plan.expected or ())
-        place = Placement(node=plan.node, spread="shard", cards=uuids, fleet=plan.fleet, attempt=plan.attempt)
-        stack = replace(changes["stack"], device=replace(stored.DEVICE, uuid=uuids[0]))
-        verdict = changes.get("verdict", "PASS")
-        with Store.open(str(self.folder / "node.db")) as store:
-            run = stored.store_run(store, self.folder / "serving.yaml", placement=place, stack=stack)
-            found = store.evidence(run.id)
-        mine = selected_by(plan.select or "")
-        assert mine is not None
-        path = self.folder / f"{run.id}.jsonl.gz"
-        cases = [case for case in found.cases if mine(case.id)]
-        outcomes = [record for record in found.outcomes if mine(record.case.id)]
-        transfer.write(replace(found, cases=cases, outcomes=outcomes), path)
-        results = tuple(CardResult(uuid=it, name="", state="COVERED", run=run.id, verdict=verdict) for it in uuids)
-        done = NodeVerdict(
-            node=plan.node,
-            fleet=plan.fleet,
-            attempt=plan.attempt,
-            device="cpu",
-            matrix="serving",
-            verdict=verdict,
-            exit_code=0,
-            cards=results,
-            files=(path.name,),
-            wall_s=1.0,
-        )
-        file = NodeFile(node=plan.node, name=path.name, content=path.read_bytes())
-        return [NodeBegun(node=plan.node), file, NodeDone(node=plan.node, verdict=done)]
-
-
-def cards_of(*nodes: str, model: str = "H100") -> dict[str, list[ListedCard]]:
-    """One card each."""
-    return {name: [ListedCard(uuid=f"GPU-{name}", name=model)] for name in nodes}
-
-
-def share(
-    store: Store, folder: Path, cards: dict[str, list[ListedCard]], trouble: Any = lambda *_: None, **changes: Any
-) -> tuple[Sharing, str]:
-    """A fleet to its end."""
-    (folder / "serving.yaml").write_text(MATRIX)
-    engine = Sharing(folder, cards, trouble)
-    (folder / "spool").mkdir(exist_ok=True)
-    order = FleetOrder(plan=NodePlan(matrix="serving", device="cpu:1", spread="shard"), matrix="serving", cells=CELLS)
-    return engine, run_fleet(engine, replace(order, **changes), store, folder / "spool", lambda _: None)
-
-
-def again(store: Store, engine: Sharing, node: str) -> NodePlan:
-    """What the node was told last."""
-    fleet = store.fleets.fleets(1)[0].id
-    select = engine.selected[node][-1]
-    return NodePlan(matrix="serving", node=node, fleet=fleet, expected=(f"GPU-{node}",), select=select)
 
 
 def states(store: Store, fleet: str) -> dict[str, str]:
@@ -204,7 +107,7 @@ def test_what_nobody_could_run_is_run_by_another_attempt(store: Store, tmp_path:
     found, votes = coverage_of(store, fleet)
     assert (5, {"n1": "LOST", "n2": "LOST"}) == (exit_code_of(found, votes), states(store, fleet))
     done = {cell for it in found.shares if it.state == "COVERED" for cell in it.cells}
-    plan = NodePlan(matrix="serving", device="cpu:1", spread="repeat")
+    plan = NodePlan(matrix=str(tmp_path / "serving.yaml"), device="cpu:1", spread="repeat")
     second, _ = share(store, tmp_path, cards_of("n1", "n2"), again=fleet, plan=plan)
     given = {cell for some in second.selected.values() for text in some for cell in text.split()}
     assert set(CELLS) - done == given

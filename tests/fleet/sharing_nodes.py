@@ -1,0 +1,122 @@
+"""Nodes that share a matrix: an engine for tests, whose nodes answer with runs of a real plan."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import stored_runs as stored
+
+from qualify.facts.fleet import CardResult, ListedCard, NodePlan, NodeVerdict
+from qualify.facts.placement import Placement
+from qualify.fleet.drive import FleetOrder
+from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
+from qualify.fleet.lead import run_fleet
+from qualify.fleet.sealing import Ledger
+from qualify.plan.selection import selected_by
+from qualify.seal.keys import SigningKey
+from qualify.store.store import Store
+
+CELLS = tuple(f"{stored.CELL.format(size)}/*" for size in range(8, 20))
+MATRIX = stored.MATRIX.replace("- 8\n      - 9", "\n      ".join(f"- {size}" for size in range(8, 20)))
+LOST = NodeGone(node="", state="LOST", reason="the node died")
+
+
+class Sharing:
+    """An engine whose nodes run what they are told, one share at a time in turns, unless ``trouble`` says otherwise."""
+
+    name = "sharing"
+
+    def __init__(self, folder: Path, cards: dict[str, list[ListedCard]], trouble: Callable[..., Any]) -> None:
+        self.cards, self.trouble, self.folder = cards, trouble, folder
+        self.placed: dict[str, NodePlan] = {}
+        self.plans: dict[str, NodePlan] = {}
+        self.selected: dict[str, list[str]] = defaultdict(list)
+        self.gone: set[str] = set()
+        self.outcome: Any = stored.PASSED
+        self.key: SigningKey | None = None
+
+    def nodes(self) -> list[str]:
+        return [name for name in self.cards if name not in self.gone]
+
+    def inventory(self, device: str, wait_s: float) -> dict[str, Any]:
+        return {name: tuple(cards) for name, cards in self.cards.items()}
+
+    def place(self, plan: NodePlan) -> None:
+        self.placed[plan.node] = self.plans[plan.node] = plan
+        self.selected[plan.node].append(plan.select or "")
+
+    def hear(self, wait_s: float) -> list[Heard]:
+        heard: list[Heard] = []
+        for node, plan in list(self.placed.items()):
+            del self.placed[node]
+            number = len(self.selected[node])
+            heard += self.trouble(self, node, number) or self.ran(plan, stack=stored.make_stack())
+        return heard
+
+    def cancel(self, node: str) -> None:
+        self.placed.pop(node, None)
+
+    def ran(self, plan: NodePlan, **changes: Any) -> list[Heard]:
+        """A run of the share on the node's cards."""
+        uuids = tuple(plan.expected or ())
+        place = Placement(node=plan.node, spread="shard", cards=uuids, fleet=plan.fleet, attempt=plan.attempt)
+        stack = replace(changes["stack"], device=replace(stored.DEVICE, uuid=uuids[0]))
+        verdict = changes.get("verdict", "PASS")
+        with Store.open(str(self.folder / "plan.db")) as store:
+            run = stored.store_run(store, self.folder / "serving.yaml", self.outcome, placement=place, stack=stack)
+            found = store.evidence(run.id)
+        mine = selected_by(plan.select or "")
+        assert mine is not None
+        path = self.folder / f"{run.id}.jsonl.gz"
+        run = replace(run, state="running", finished_at=None, select=plan.select, environments={})
+        with Store.open(str(self.folder / "node.db")) as store:
+            store.begin(run)
+            ledger = Ledger(store, run.id, self.key)
+            ledger.add_cases([case for case in found.cases if mine(case.id)])
+            ledger.add([record for record in found.outcomes if mine(record.case.id)])
+            ledger.seal(ledger.finish(run, "completed"))
+            store.export_run(run.id, path)
+        results = tuple(CardResult(uuid=it, name="", state="COVERED", run=run.id, verdict=verdict) for it in uuids)
+        done = NodeVerdict(
+            node=plan.node,
+            fleet=plan.fleet,
+            attempt=plan.attempt,
+            device="cpu",
+            matrix="serving",
+            verdict=verdict,
+            exit_code=0,
+            cards=results,
+            files=(path.name,),
+            wall_s=1.0,
+        )
+        file = NodeFile(node=plan.node, name=path.name, content=path.read_bytes())
+        return [NodeBegun(node=plan.node), file, NodeDone(node=plan.node, verdict=done)]
+
+
+def cards_of(*nodes: str, model: str = "H100") -> dict[str, list[ListedCard]]:
+    """One card each."""
+    return {name: [ListedCard(uuid=f"GPU-{name}", name=model)] for name in nodes}
+
+
+def share(
+    store: Store, folder: Path, cards: dict[str, list[ListedCard]], trouble: Any = lambda *_: None, **changes: Any
+) -> tuple[Sharing, str]:
+    """A fleet to its end."""
+    (folder / "serving.yaml").write_text(MATRIX)
+    engine = Sharing(folder, cards, trouble)
+    engine.outcome, engine.key = changes.pop("outcome", stored.PASSED), changes.pop("key", None)
+    (folder / "spool").mkdir(exist_ok=True)
+    plan = NodePlan(matrix=str(folder / "serving.yaml"), device="cpu:1", spread="shard")
+    order = FleetOrder(plan=plan, matrix="serving", cells=CELLS)
+    return engine, run_fleet(engine, replace(order, **changes), store, folder / "spool", lambda _: None)
+
+
+def again(store: Store, engine: Sharing, node: str) -> NodePlan:
+    """What the node was told last."""
+    fleet = store.fleets.fleets(1)[0].id
+    select = engine.selected[node][-1]
+    return NodePlan(matrix="serving", node=node, fleet=fleet, expected=(f"GPU-{node}",), select=select)
