@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common import machine, show, small
+from common import command_line, machine, show, small
 
 from qualify.store.store import Store
 
@@ -22,6 +22,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def main() -> None:
     """Serve from an SQLite store, with the process's own figures from /proc."""
+    command_line(__doc__).parse_args()
     count, seconds = (20, 2) if small() else (1_000, 60)
     machine()
     with tempfile.TemporaryDirectory() as name:

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from common import evidence, machine, show, small, timed
+from common import command_line, evidence, machine, show, small, timed
 
 from qualify.facts.outcome import Finding, Measured
 from qualify.facts.run import Record
@@ -16,10 +16,11 @@ from qualify.store.store import Store
 
 def main() -> None:
     """Store a run, the same again, and one that fails with another kernel, other numbers and other times."""
+    asked = command_line(__doc__, evidence=True).parse_args()
     count = 100 if small() else 5_000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, records = evidence(count, folder)
+        run, records = evidence(count, folder, asked.evidence)
         assert run.stack is not None
         part = Component(kind="distribution", name="another", version="2.0", digest="")
         upgraded = replace(run.stack, components=(*run.stack.components, part))

@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import machine, show, small
+from common import command_line, machine, show, small
 
 from qualify.facts.devices import HOST
 from qualify.fleet.duel import LEAST_PAIRS, MOST_PAIRS, Duelling, DuelProgress, DuelRequest
@@ -61,43 +61,40 @@ CPU_SHARE, CPU_MARGIN = 0.6, 0.25
 
 def main() -> None:
     """Run what is missing, and print what is there."""
-    asked = _arguments()
+    parser = command_line(__doc__)
+    parser.add_argument("--out", type=Path, help="folder of the parts; default: a temporary one")
+    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--limit", type=float, default=540.0, help="seconds of all parts together")
+    parser.add_argument("--least", type=float, default=120.0, help="seconds with which a part may begin")
+    asked = parser.parse_args()
+    measure(asked.out or Path(tempfile.mkdtemp(prefix="bench-duel-")), asked)
+
+
+def measure(out: Path, asked: argparse.Namespace) -> None:
+    """Each part that is not in the folder yet, as far as the time goes."""
     began = time.monotonic()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     on_cpu = find_host("auto").kind == HOST
     parts = ("null",) if small() else PARTS
     for part in [asked.part] if asked.part else parts:
-        path = asked.out / f"{part}.json"
+        path = out / f"{part}.json"
         left = asked.limit - (time.monotonic() - began)
         if path.exists():
             continue
         if left < asked.least:
             print(f"{part}: {left:.0f} s are left, and it needs {asked.least:.0f}: run this again")
             break
-        request = _request(part, asked.out, left, on_cpu=on_cpu)
+        request = _request(part, out, left, on_cpu=on_cpu)
         print(f"{part}: {len(request.tasks)} cells, at most {left:.0f} s", flush=True)
         duel = Duelling(request, _tell).fight()
-        (asked.out / f"{part}.txt").write_text(to_text(duel) + "\n")
+        (out / f"{part}.txt").write_text(to_text(duel) + "\n")
         new = path.with_suffix(".new")
         new.write_text(json.dumps(to_data(duel)))
         new.rename(path)
     machine()
     for part in PARTS:
-        if (asked.out / f"{part}.json").exists():
-            _summary(part, json.loads((asked.out / f"{part}.json").read_text()))
-
-
-def _arguments() -> argparse.Namespace:
-    """The command line; without one, as `make bench` calls it, a temporary folder."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--part", choices=PARTS)
-    parser.add_argument("--limit", type=float, default=540.0, help="seconds of all parts together")
-    parser.add_argument("--least", type=float, default=120.0, help="seconds with which a part may begin")
-    parser.add_argument("--small", action="store_true", help="two pairs of processes: shows that it works")
-    found = parser.parse_args()
-    found.out = found.out or Path(tempfile.mkdtemp(prefix="bench-duel-"))
-    return found
+        if (out / f"{part}.json").exists():
+            _summary(part, json.loads((out / f"{part}.json").read_text()))
 
 
 def _request(part: str, out: Path, left_s: float, *, on_cpu: bool) -> DuelRequest:

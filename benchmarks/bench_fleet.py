@@ -1,12 +1,12 @@
 """What a fleet costs beyond its cases: placing by Ray on simulated GPUs; planning, taking in and judging many cards.
 
-``--ray`` places node runners that sleep in place of their cases, on ``--nodes=N`` nodes of ``--gpus=N``. ``--ingest``
-gives ``qualify ingest`` a folder of sealed files. Without either, a fleet's leader plans cards and takes such files in.
-``--cards=N --cases=N`` size the evidence; the full size is ``--cards=2000``.
+Without ``--ray`` and ``--ingest``, a fleet's leader plans cards and takes sealed files in. The full size is
+``--cards=2000``.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import hashlib
 import os
@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import addresses, evidence, machine, peak_bytes, show, small
+from common import addresses, command_line, evidence, machine, peak_bytes, show, small
 from securesystemslib.signer import CryptoSigner
 
 from qualify.facts import codec
@@ -56,22 +56,26 @@ print(json.dumps(dict(node=plan["node"], fleet=plan["fleet"], attempt=plan["atte
 """
 
 
-def option(name: str, usual: int, little: int) -> int:
-    """The number that ``--name=N`` gives."""
-    given = next((word.partition("=")[2] for word in sys.argv if word.startswith(f"--{name}=")), "")
-    return int(given) if given else little if small() else usual
-
-
 def main() -> None:
     """The leader's part; ``--ray`` and ``--ingest`` name the others."""
+    parser = command_line(__doc__, evidence=True, databases=True)
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--ray", action="store_true", help="place node runners that sleep in place of their cases")
+    part.add_argument("--ingest", action="store_true", help="give qualify ingest a folder of sealed files")
+    for name, usual, little, what in (
+        ("cards", 200, 3, "cards with evidence"),
+        ("cases", 500, 5, "cases of each card"),
+        ("nodes", 8, 1, "nodes for --ray"),
+        ("gpus", 8, 2, "simulated GPUs of each node"),
+    ):
+        size = little if small() else usual
+        parser.add_argument(f"--{name}", type=int, default=size, metavar="N", help=f"{what}; default: %(default)s")
+    asked = parser.parse_args()
     machine()
-    cards, cases = option("cards", 200, 3), option("cases", 500, 5)
-    if "--ray" in sys.argv:
-        _measure_ray(option("nodes", 8, 1), option("gpus", 8, 2))
-    elif "--ingest" in sys.argv:
-        _measure(_measure_ingest, cards, cases)
+    if asked.ray:
+        _measure_ray(asked.nodes, asked.gpus)
     else:
-        _measure(_measure_fleet, cards, cases)
+        _measure(_measure_ingest if asked.ingest else _measure_fleet, asked)
 
 
 def _measure_ray(nodes: int, gpus: int) -> None:
@@ -175,14 +179,14 @@ def _cpu_by_role() -> dict[str, float]:
     return found
 
 
-def _measure(part: Callable[[str, str, Path, Files, int], None], count: int, cases: int) -> None:
+def _measure(part: Callable[[str, str, Path, Files, int], None], asked: argparse.Namespace) -> None:
     """One part on each database."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        files = Files(folder, *evidence(cases, folder))
-        with addresses(folder) as databases:
+        files = Files(folder, *evidence(asked.cases, folder, asked.evidence))
+        with addresses(folder, asked.database) as databases:
             for database, address in databases.items():
-                part(database, address, folder, files, count)
+                part(database, address, folder, files, asked.cards)
 
 
 def _measure_ingest(database: str, address: str, folder: Path, files: Files, count: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import addresses, evidence, machine, peak_of, show, small, timed
+from common import addresses, command_line, evidence, machine, peak_of, show, small, timed
 from sqlalchemy import Connection, Table, create_engine, func, insert, literal, select, text
 
 from qualify.facts.run import Record, Run
@@ -28,12 +28,13 @@ PARTS = (tables.findings, tables.statistics, tables.launches, tables.samples)
 
 def main() -> None:
     """Store a run of measured records, copy it until the store is full, and ask the gate about it."""
+    asked = command_line(__doc__, evidence=True, databases=True).parse_args()
     cases, fewer, runs = (100, 20, 3) if small() else (CASES, FEWER, RUNS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, records = evidence(cases, folder)
+        run, records = evidence(cases, folder, asked.evidence)
         machine()
-        with addresses(folder) as databases:
+        with addresses(folder, asked.database) as databases:
             for database, address in databases.items():
                 _fill(address, run, records, fewer, runs)
                 for label, count in (("part", fewer), ("full", cases)):

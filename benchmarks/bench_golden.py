@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from common import machine, peak_bytes, show, small
+from common import command_line, machine, peak_bytes, show, small
 
 from qualify.facts.case import Workload
 from qualify.masks import Mask
@@ -17,6 +17,7 @@ HEADS = 8
 
 def main() -> None:
     """Golden result of a causal prefill on the CPU, after a small one that loads the libraries."""
+    command_line(__doc__).parse_args()
     seqlen = 512 if small() else 8192
     run(64)
     before = peak_bytes()

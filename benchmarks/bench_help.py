@@ -7,11 +7,12 @@ import sys
 import time
 from statistics import median
 
-from common import machine, show, small
+from common import command_line, machine, show, small
 
 
 def main() -> None:
     """Median of some processes, after one that warms the disk cache."""
+    command_line(__doc__).parse_args()
     samples = []
     for _ in range(3 if small() else 21):
         began = time.perf_counter()

@@ -6,7 +6,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import machine, peak_bytes, show, small
+from common import command_line, machine, peak_bytes, show, small
 
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.plan.plan import make_plan
@@ -31,6 +31,7 @@ SHAPES = 19
 
 def main() -> None:
     """Write a matrix of at least the wanted size, load it, expand it."""
+    command_line(__doc__).parse_args()
     wanted = 2_000 if small() else CASES
     kernels = load_kernels()
     count = -(-wanted // (GROUPS * SHAPES * 2 * len(kernels)))

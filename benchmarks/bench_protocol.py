@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import machine, show, small
+from common import command_line, machine, show, small
 
 from qualify.cards.load import load_kernels, load_matrix
 from qualify.facts.case import Workload
@@ -89,11 +89,11 @@ def timed(what: str, step: Callable[[], Any], settle: Callable[[], None]) -> tup
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--held", type=int, default=0, help="other prepared calls that the judge holds meanwhile")
     parser.add_argument("--profile", action="store_true", help="show where the judge's time goes")
-    arguments, _ = parser.parse_known_args()  # common.py reads what all benchmarks understand
+    arguments = parser.parse_args()
     machine()
     with nothing() as folder:
         measure(folder, arguments)

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from common import evidence, machine, peak_bytes, show, small, timed
+from common import command_line, evidence, machine, peak_bytes, show, small, timed
 
 from qualify.cards.load import parse_matrix
 from qualify.report.files import write_report
@@ -18,10 +18,11 @@ from qualify.verdict.policy import Rules
 
 def main() -> None:
     """Judge and render records that all ran."""
+    asked = command_line(__doc__, evidence=True).parse_args()
     count = 100 if small() else 5_000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, records = evidence(count, folder)
+        run, records = evidence(count, folder, asked.evidence)
         rules = Rules(matrix=parse_matrix(run.matrix_source, run.matrix_path), patterns={}, partial=True)
         began = time.perf_counter()
         conclusion = conclude(records, rules)

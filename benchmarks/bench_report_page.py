@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import evidence, machine, show, small
+from common import command_line, evidence, machine, show, small
 from playwright.sync_api import Page, sync_playwright
 
 from qualify.cards.load import parse_matrix
@@ -38,10 +38,11 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu"]
 
 def main() -> None:
     """Write the page, then read it as a person would."""
+    asked = command_line(__doc__, evidence=True).parse_args()
     count = 100 if small() else 5_000
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, records = evidence(count, folder)
+        run, records = evidence(count, folder, asked.evidence)
         records = [_own(record, number) for number, record in enumerate(records)]
         matrix = parse_matrix(run.matrix_source, run.matrix_path)
         conclusion = conclude(records, Rules(matrix=matrix, patterns={}, partial=True))

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from common import evidence, machine, show, small, timed
+from common import command_line, evidence, machine, show, small, timed
 from securesystemslib.signer import CryptoSigner
 
 from qualify.facts.run import Record, Run
@@ -26,9 +26,10 @@ GROUP = 50
 
 def main() -> None:
     """Store the same measured records twice, once without a key and once with one, and ask the gate about both."""
+    asked = command_line(__doc__, evidence=True).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, records = evidence(100 if small() else CASES, folder)
+        run, records = evidence(100 if small() else CASES, folder, asked.evidence)
         machine()
         show("findings of an outcome", _mean(records), "")
         signing = with_public(CryptoSigner.generate_ed25519(), "a new key")

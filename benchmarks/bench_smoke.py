@@ -8,11 +8,12 @@ import sys
 import tempfile
 import time
 
-from common import KERNEL, machine, select, show, small
+from common import KERNEL, command_line, machine, select, show, small
 
 
 def main() -> None:
     """Run it once from an empty folder."""
+    command_line(__doc__).parse_args()
     narrow = ["--select", select(), "--kernel", KERNEL] if small() else []
     command = [sys.executable, "-m", "qualify", "run", "smoke", "--device", "cpu", "--db", "e.db", "--json", *narrow]
     with tempfile.TemporaryDirectory() as folder:

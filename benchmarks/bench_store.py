@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from common import addresses, evidence, machine, show, small
+from common import addresses, command_line, evidence, machine, show, small
 
 from qualify.facts.run import Record, Run
 from qualify.store.store import Store
@@ -21,11 +21,12 @@ CASES = 50_000
 
 def main() -> None:
     """Add measured records to an empty store, then read the whole run."""
+    asked = command_line(__doc__, evidence=True, databases=True).parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, records = evidence(100 if small() else CASES, folder)
+        run, records = evidence(100 if small() else CASES, folder, asked.evidence)
         machine()
-        with addresses(folder) as databases:
+        with addresses(folder, asked.database) as databases:
             for database, address in databases.items():
                 _measure(database, address, run, records)
         file = folder / "bench.db"

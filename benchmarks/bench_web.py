@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from bench_gate import connected, copy_run
-from common import addresses, evidence, machine, show, small
+from common import addresses, command_line, evidence, machine, show, small
 from sqlalchemy import func, insert, select, text
 
 from qualify.facts.run import Record, Run
@@ -93,12 +93,13 @@ class Server:
 
 def main() -> None:
     """Fill a store, serve it from a process of its own, and ask for every kind of page."""
+    asked = command_line(__doc__, evidence=True, databases=True).parse_args()
     cases, copies, runs = (50, 3, 100) if small() else (CASES, COPIES, RUNS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run, records = evidence(cases, folder)
+        run, records = evidence(cases, folder, asked.evidence)
         machine()
-        with addresses(folder) as databases:
+        with addresses(folder, asked.database) as databases:
             for database, address in databases.items():
                 print(f"# {database}; load of the machine {os.getloadavg()[0]:.1f}")
                 fill(address, run, records, copies, runs)

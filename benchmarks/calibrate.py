@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from common import command_line
 from torch import Tensor
 
 from qualify.cards.kernel import KernelCard
@@ -307,7 +308,7 @@ def _complete(entry: dict[str, Any] | None, calls: int) -> bool:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__)
     parser.add_argument("--kernel", default="*", help="glob over kernel cards")
     parser.add_argument("--dtype", action="append", choices=get_args(Dtype), help="may be repeated; default: all")
     parser.add_argument(
@@ -317,7 +318,6 @@ def main() -> None:
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="where the figures go, and where complete kernels are looked up")
-    parser.add_argument("--small", action="store_true", help="20 calls: only shows that it works")
     arguments = parser.parse_args()
     if arguments.small:
         arguments.calls = 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import resource
@@ -35,19 +36,43 @@ KERNEL = "tiled-torch"
 REPEATS = 5
 
 
+def command_line(
+    description: str | None, *, evidence: bool = False, databases: bool = False
+) -> argparse.ArgumentParser:
+    """The parser of a benchmark's command line, with ``--small``. It refuses a word that the benchmark does not know.
+
+    Args:
+        description: the docstring of the benchmark, which ``--help`` prints.
+        evidence: whether it measures a run, which ``--evidence`` keeps.
+        databases: whether it measures on SQLite and on PostgreSQL, unless one of them is chosen.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--small", action="store_true", help="a size that only shows that the script works")
+    if evidence:
+        parser.add_argument(
+            "--evidence",
+            type=lambda text: Path(text).resolve(),
+            metavar="FILE",
+            help="store that gives the measured run, and gets one where it is not there yet",
+        )
+    if databases:
+        only = parser.add_mutually_exclusive_group()
+        for name in ("SQLite", "PostgreSQL"):
+            text = f"measure on {name} only"
+            only.add_argument(f"--{name.lower()}", dest="database", action="store_const", const=name, help=text)
+    return parser
+
+
 def small() -> bool:
-    """Whether ``--small`` asks for a size that only shows that the script works."""
+    """Whether ``--small`` was given, which :func:`command_line` takes for every benchmark."""
     return "--small" in sys.argv
 
 
 def select() -> str:
     """Which cases of smoke are measured."""
     return FEW if small() else SELECT
-
-
-def kept() -> Path | None:
-    """The store that ``--evidence=FILE`` names: it gives the measured run, and gets one where it is not there yet."""
-    return next((Path(word.partition("=")[2]).resolve() for word in sys.argv if word.startswith("--evidence=")), None)
 
 
 def show(what: str, value: float, unit: str) -> None:
@@ -108,14 +133,14 @@ def peak_of(*arguments: str, folder: Path) -> int:
 
 
 @contextmanager
-def addresses(folder: Path) -> Iterator[dict[str, str]]:
-    """An empty SQLite file and an empty PostgreSQL database, by name.
+def addresses(folder: Path, only: str | None) -> Iterator[dict[str, str]]:
+    """An empty SQLite file and an empty PostgreSQL database, by name; one of them where ``only`` names it.
 
-    ``--sqlite`` or ``--postgresql`` leaves only one; a small size is measured on SQLite, where nothing else is asked.
-    The server is that of QUALIFY_TEST_DB, else one of our own with its usual settings: it waits for the disk.
+    A small size is measured on SQLite unless ``only`` says otherwise. The server is that of QUALIFY_TEST_DB, else one
+    of our own with its usual settings: it waits for the disk.
     """
-    found = {} if "--postgresql" in sys.argv else {"SQLite": str(folder / "bench.db")}
-    if "--sqlite" in sys.argv or (small() and found):
+    found = {} if only == "PostgreSQL" else {"SQLite": str(folder / "bench.db")}
+    if only == "SQLite" or (small() and found):
         yield found
         return
     with _server() as server:
@@ -146,9 +171,12 @@ def _server() -> Iterator[str]:
         running.cleanup()
 
 
-def evidence(count: int, folder: Path) -> tuple[Run, list[Record]]:
-    """A finished run and ``count`` records: the decode cases of smoke, measured here, then repeated under other ids."""
-    measured = kept() or folder / "measured.db"
+def evidence(count: int, folder: Path, kept: Path | None) -> tuple[Run, list[Record]]:
+    """A finished run and ``count`` records: the decode cases of smoke, measured here, then repeated under other ids.
+
+    The store ``kept`` gives the measured run, and gets one where it is not there yet.
+    """
+    measured = kept or folder / "measured.db"
     if not measured.exists():
         qualify("run", "smoke", "--select", select(), "--kernel", KERNEL, "--db", str(measured), folder=folder)
     with Store.open(str(measured), create=False) as store:

@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
-from common import machine, show, small
+from common import command_line, machine, show, small
 
 from qualify.facts.canary import OPEN, Fire
 from qualify.store.store import Store
@@ -57,7 +57,9 @@ CANARIES = {
 
 def main() -> None:
     """Kill as often as asked, let it come to rest, and count."""
-    kills = 3 if small() else int(sys.argv[sys.argv.index("--kills") + 1]) if "--kills" in sys.argv else 100
+    parser = command_line(__doc__)
+    parser.add_argument("--kills", type=int, default=3 if small() else 100, metavar="N", help="default: %(default)s")
+    kills = parser.parse_args().kills
     machine()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import stored_runs
 from cli_process import call, environment
-from environments import install, make_environment, share_torch
+from environments import install, make_environment, share_torch, site_of
 
 from qualify.facts.environment import Environment
 from qualify.store import Store
@@ -113,13 +113,16 @@ def test_a_matrix_names_environments_beside_itself(place: Path, pythons: dict[st
 
 
 def test_doctor_describes_each_environment(tmp_path: Path, pythons: dict[str, Path]) -> None:
-    """Interpreter, torch and CUDA; what keeps kernels from running there is an error, and the exit code says so."""
+    """Interpreter, torch, CUDA, what offers an adapter; what keeps kernels from running is an error, and exit 4."""
+    offering = site_of(pythons["next"].parents[1]) / "fake_attn-2.1.0.dist-info" / "entry_points.txt"
+    offering.write_text("[qualify.adapters]\nfake = fake_attn:create\n")
     words = options(pythons, "next", "bare")
     found = call("doctor", *words, "--environment", "gone=/nowhere/python", cwd=tmp_path, env=environment(**NO_GPU))
     lines = [re.sub(" +", " ", line) for line in found.out.splitlines()]
     assert 4 == found.code
     assert f"environment next: {pythons['next']}" in lines
     assert "next torch 2.13.0+cu130 (CUDA 13.0)" in lines
+    assert "next fake-attn 2.1.0" in lines
     assert f"error torch is not installed in environment bare ({pythons['bare']} -m pip install torch)" in lines
     assert any(line.startswith("error environment gone, /nowhere/python: no such file.") for line in lines)
     data = call("doctor", *options(pythons, "next"), "--json", cwd=tmp_path, env=environment(**NO_GPU)).data

@@ -30,7 +30,7 @@ from qualify.facts.differing import ABSENT, UNSET
 from qualify.facts.stack import Component, Stack
 from qualify.plan.code import CodeHere
 from qualify.plan.digests import digests_of
-from qualify.run.machine.software import DISTRIBUTIONS, distributions, started_with, told_safely
+from qualify.run.machine.software import distributions, kernel_distributions, started_with, told_safely
 
 FABRIC_MANAGER = "nv-fabricmanager"
 MOST_FILES = 2_000
@@ -104,7 +104,7 @@ def scope_of(loaded: LoadedCanary, asked: OnStackChange, folders: tuple[Path, ..
     ]
     shipping = {Requirement(text).name for _, card in chosen if not card.environment for text in card.shipped_by}
     return replace(
-        _asked(asked, shipping - set(DISTRIBUTIONS)),
+        _asked(asked, shipping - set(kernel_distributions())),
         kernels=tuple((name, card) for name, card in chosen if _is_third_party(card)),
         environments=tuple(matrix.environments.items()),
     )

@@ -22,12 +22,12 @@ from qualify.facts.stack import Component, Device, Stack
 from qualify.run.machine.settings import settings
 from qualify.run.machine.software import (
     BINARY,
-    DISTRIBUTIONS,
     describe_cpu,
     dispatch_environment,
     distributions,
     firmware,
     hashed,
+    kernel_distributions,
     started_with,
     system,
 )
@@ -69,7 +69,7 @@ def stack_key(stack: Stack) -> str:
 def _libraries() -> list[Path]:
     """Shared objects that the installed attention and CUDA distributions brought."""
     found = set()
-    for name in DISTRIBUTIONS:
+    for name in kernel_distributions():
         try:
             record = metadata.distribution(name).read_text("RECORD") or ""
             root = metadata.distribution(name).locate_file("")

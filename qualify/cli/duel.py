@@ -31,6 +31,7 @@ from qualify.errors import INTERRUPTED, NO_VERDICT, NOT_QUALIFIED, QUALIFIED, Us
 if TYPE_CHECKING:
     from qualify.facts.duel import Duel
     from qualify.fleet.duel import DuelProgress
+    from qualify.fleet.sides import DuelAsked
 
 DEFAULT_MATRIX = "smoke"
 LINE_S = 5.0
@@ -46,48 +47,56 @@ SidesArgument = Annotated[
 ]
 
 
+NullOption = Annotated[
+    bool,
+    typer.Option(
+        "--null",
+        help="Compare A with itself, `A [MATRIX]`: shows the false alarms, and the least change that is found.",
+    ),
+]
+PlantOption = Annotated[
+    float,
+    typer.Option(
+        "--plant", metavar="PERCENT", help="Slow B down by this share of its time, to see whether the duel finds it."
+    ),
+]
+MarginOption = Annotated[
+    float | None,
+    typer.Option(
+        "--margin",
+        metavar="PERCENT",
+        help="Least change that counts. Default: 1 from 50 µs on, 2 from 10 µs on, else 3.",
+    ),
+]
+PairsOption = Annotated[int, typer.Option("--pairs", min=2, help="Fresh pairs of processes that a verdict needs.")]
+MostPairsOption = Annotated[
+    int, typer.Option("--most-pairs", min=2, help="Pairs at most, with those that confirm a result.")
+]
+DeadlineOption = Annotated[
+    str, typer.Option("--deadline", metavar="TIME", help="End after this, for example 8m, with what is decided.")
+]
+AllowUndecidedOption = Annotated[
+    bool, typer.Option("--allow-undecided", help="Exit 0 also where cells are undecided and none is slower.")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="A line for every call that ends.")]
+
+
 def duel(
     sides: SidesArgument,
     select: SelectOption = None,
-    null: Annotated[
-        bool,
-        typer.Option(
-            "--null",
-            help="Compare A with itself, `A [MATRIX]`: shows the false alarms, and the least change that is found.",
-        ),
-    ] = False,
-    plant: Annotated[
-        float,
-        typer.Option(
-            "--plant",
-            metavar="PERCENT",
-            help="Slow B down by this share of its time, to see whether the duel finds it.",
-        ),
-    ] = 0.0,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            "--margin",
-            metavar="PERCENT",
-            help="Least change that counts. Default: 1 from 50 µs on, 2 from 10 µs on, else 3.",
-        ),
-    ] = None,
-    pairs: Annotated[int, typer.Option("--pairs", min=2, help="Fresh pairs of processes that a verdict needs.")] = 5,
-    most_pairs: Annotated[
-        int, typer.Option("--most-pairs", min=2, help="Pairs at most, with those that confirm a result.")
-    ] = 12,
-    deadline: Annotated[
-        str, typer.Option("--deadline", metavar="TIME", help="End after this, for example 8m, with what is decided.")
-    ] = "",
-    allow_undecided: Annotated[
-        bool, typer.Option("--allow-undecided", help="Exit 0 also where cells are undecided and none is slower.")
-    ] = False,
+    null: NullOption = False,
+    plant: PlantOption = 0.0,
+    margin: MarginOption = None,
+    pairs: PairsOption = 5,
+    most_pairs: MostPairsOption = 12,
+    deadline: DeadlineOption = "",
+    allow_undecided: AllowUndecidedOption = False,
     device: Annotated[DeviceOption, typer.Option(help="Where to run.")] = "auto",
     environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     quiet: QuietOption = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every call that ends.")] = False,
+    verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let two sides take turns on one card, and say for each cell whether B is slower, the same or faster.
@@ -98,12 +107,7 @@ def duel(
 
     check_installed("qualify duel")
     from qualify.cards.environments import parse_environments
-    from qualify.fleet.duel import Duelling
-    from qualify.fleet.sides import DuelAsked, make_duel
-    from qualify.fleet.stored_stacks import at_stored_stacks, is_fingerprint
-    from qualify.report.duel_text import to_data, to_text
-    from qualify.seal.duel_form import seal_duel
-    from qualify.seal.keys import signing_key
+    from qualify.fleet.sides import DuelAsked
 
     talk = talk_of(quiet=quiet, verbose=verbose)
     a, b, matrix = words(sides, null=null)
@@ -123,23 +127,43 @@ def duel(
         deadline_s=seconds(deadline) if deadline else None,
         typed=typed(cards=cards, db=db, environments=environment),
     )
+    found, interrupted = _fight(asked, db, talk)
+    _show(found, as_json=as_json)
+    if interrupted:
+        fail("interrupted. What was decided is stored and shown above", INTERRUPTED)
+    raise typer.Exit(exit_code(found, allow_undecided=allow_undecided))
+
+
+def _fight(asked: DuelAsked, db: str, talk: Talk) -> tuple[Duel, bool]:
+    """The duel, which is stored, and whether somebody interrupted it."""
+    from qualify.fleet.duel import Duelling
+    from qualify.fleet.sides import make_duel
+    from qualify.fleet.stored_stacks import at_stored_stacks, is_fingerprint
+    from qualify.seal.duel_form import seal_duel
+    from qualify.seal.keys import signing_key
+
+    sides = f"{asked.a} and {asked.b}"
     with ExitStack() as stack:
-        if is_fingerprint(a) or is_fingerprint(b):
+        if is_fingerprint(asked.a) or is_fingerprint(asked.b):
             asked = at_stored_stacks(asked, stack.enter_context(open_store(db, create=False)))
         request, key = make_duel(asked), signing_key()
         store = stack.enter_context(open_store(db, create=True))
         count, least = len(request.tasks), request.least_pairs
-        log_of(quiet=quiet)(f"duel of {a} and {b}: {count} cells, {least} pairs of processes each at least")
+        log_of(quiet=talk == "quiet")(f"duel of {sides}: {count} cells, {least} pairs of processes each at least")
         duelling = Duelling(request, Lines(talk))
         found = duelling.fight()
         store.add_duel(found, seal_duel(found, key) if key else None)
+    return found, duelling.interrupted
+
+
+def _show(found: Duel, *, as_json: bool) -> None:
+    """Print the verdict on every cell."""
+    from qualify.report.duel_text import to_data, to_text
+
     if as_json:
         emit_json("duel", to_data(found))
     else:
         emit(to_text(found))
-    if duelling.interrupted:
-        fail("interrupted. What was decided is stored and shown above", INTERRUPTED)
-    raise typer.Exit(exit_code(found, allow_undecided=allow_undecided))
 
 
 def words(sides: list[str], *, null: bool) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ from qualify.cli.shared import (
     DbOption,
     JsonOption,
     KernelOption,
-    Level,
+    LevelToRunOption,
     MatrixArgument,
     OutOption,
     QuietOption,
@@ -162,34 +162,42 @@ def _show_taken(where: str, taken: Sequence[Taken], unfinished: Sequence[Path], 
     return UsageError.exit_code if refused else QUALIFIED
 
 
+EngineOption = Annotated[
+    Literal["ray"], typer.Option(help="Library that places tasks on nodes; the extra `fleet` installs it.")
+]
+AddressOption = Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster.")]
+NodeDeviceOption = Annotated[str, typer.Option(metavar="cuda:all|cpu:N", help="Cards of every node.")]
+SpreadOption = Annotated[
+    Literal["shard", "repeat"],
+    typer.Option(help="repeat: every card runs all; shard: the equal cards of all nodes share the production shapes."),
+]
+CoverageOption = Annotated[
+    float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of the cards to cover; below it: exit code 5.")
+]
+StartOption = Annotated[
+    float, typer.Option("--start-within", min=0, metavar="SECONDS", help="A node that begins later is BUSY.")
+]
+DeadlineOption = Annotated[
+    float | None, typer.Option("--deadline", min=0, metavar="SECONDS", help="A node that takes longer is stopped.")
+]
+AgainOption = Annotated[
+    str, typer.Option(metavar="FLEET", help="Try the cards of this fleet that are not covered again.")
+]
+
+
 def fleet(
     matrix: MatrixArgument,
-    engine: Annotated[
-        Literal["ray"], typer.Option(help="Library that places tasks on nodes; the extra `fleet` installs it.")
-    ] = "ray",
-    address: Annotated[str, typer.Option(metavar="ADDRESS", help="Address of the Ray cluster.")] = "auto",
-    device: Annotated[str, typer.Option(metavar="cuda:all|cpu:N", help="Cards of every node.")] = "cuda:all",
-    spread: Annotated[
-        Literal["shard", "repeat"],
-        typer.Option(
-            help="repeat: every card runs all; shard: the equal cards of all nodes share the production shapes."
-        ),
-    ] = "repeat",
+    engine: EngineOption = "ray",
+    address: AddressOption = "auto",
+    device: NodeDeviceOption = "cuda:all",
+    spread: SpreadOption = "repeat",
     select: SelectOption = None,
     kernel: KernelOption = None,
-    level: Annotated[Level | None, typer.Option(help="smoke (default): seconds per kernel; full: everything.")] = None,
-    coverage: Annotated[
-        float, typer.Option(min=0, max=1, metavar="SHARE", help="Share of the cards to cover; below it: exit code 5.")
-    ] = 1.0,
-    start_s: Annotated[
-        float, typer.Option("--start-within", min=0, metavar="SECONDS", help="A node that begins later is BUSY.")
-    ] = 600.0,
-    deadline_s: Annotated[
-        float | None, typer.Option("--deadline", min=0, metavar="SECONDS", help="A node that takes longer is stopped.")
-    ] = None,
-    again: Annotated[
-        str, typer.Option(metavar="FLEET", help="Try the cards of this fleet that are not covered again.")
-    ] = "",
+    level: LevelToRunOption = None,
+    coverage: CoverageOption = 1.0,
+    start_s: StartOption = 600.0,
+    deadline_s: DeadlineOption = None,
+    again: AgainOption = "",
     signed_by: SignedByOption = None,
     db: DbOption = "",
     out: OutOption = Path("out"),

@@ -20,7 +20,7 @@ from qualify.cli.shared import (
     EnvironmentOption,
     JsonOption,
     KernelOption,
-    Level,
+    LevelToRunOption,
     MatrixArgument,
     OutOption,
     QuietOption,
@@ -65,7 +65,6 @@ ResumeOption = Annotated[
         help="Go on with an interrupted run (id, prefix or `latest`): its selection, level and device are kept.",
     ),
 ]
-
 MaxAgeOption = Annotated[
     str | None,
     typer.Option(
@@ -74,31 +73,35 @@ MaxAgeOption = Annotated[
         help="Take over what passed within nine tenths of AGE, so that it is fresh for a gate of AGE. Default: 24h.",
     ),
 ]
+DevicesOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="auto|cpu|cuda|cuda:all|cpu:N",
+        help="auto takes the GPU where there is one, cuda:all every GPU of this machine.",
+    ),
+]
+SpreadOption = Annotated[
+    Literal["shard", "repeat"],
+    typer.Option(help="cuda:all: shard shares the cases among equal cards; repeat runs all of them on every card."),
+]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
+]
 
 
 def run(
     matrix: MatrixArgument,
     select: SelectOption = None,
     kernel: KernelOption = None,
-    level: Annotated[Level | None, typer.Option(help="smoke (default): seconds per kernel; full: everything.")] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|cpu|cuda|cuda:all|cpu:N",
-            help="auto takes the GPU where there is one, cuda:all every GPU of this machine.",
-        ),
-    ] = "auto",
-    spread: Annotated[
-        Literal["shard", "repeat"],
-        typer.Option(help="cuda:all: shard shares the cases among equal cards; repeat runs all of them on every card."),
-    ] = "shard",
+    level: LevelToRunOption = None,
+    device: DevicesOption = "auto",
+    spread: SpreadOption = "shard",
     db: DbOption = "",
     out: OutOption = Path("out"),
     resume: ResumeOption = "",
     environment: EnvironmentOption = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run everything: also what a run of the last 24 h passed on this stack.")
-    ] = False,
+    fresh: FreshOption = False,
     max_age: MaxAgeOption = None,
     cards: CardsOption = None,
     quiet: QuietOption = False,
@@ -125,12 +128,7 @@ def run(
         max_age=_reused_age(max_age, fresh=fresh),
     )
     if spread == "repeat":
-        if ":" not in device:
-            raise UsageError(
-                f"--spread repeat runs all on every card, --device {device} is one. Try: --device cuda:all"
-            )
-        if resume or environment:
-            raise UsageError("--spread repeat makes a new run on every card: it takes no --resume and no --environment")
+        _check_repeat(device, other=bool(resume or environment))
         raise typer.Exit(repeat_on_every_card(asked, db, out, as_json=as_json))
     with ExitStack() as stack:
         store = stack.enter_context(open_store(db, create=False)) if resume else None
@@ -141,6 +139,18 @@ def run(
         run_id = execute_shown(request, store, begun, reuse=not fresh, resume=_as_typed(), talk=talk)
         code = _conclude(store, run_id, request.kernels, out, asked.typed, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _check_repeat(device: str, *, other: bool) -> None:
+    """Raises UsageError where one card, or what exists already, is meant to run on every card.
+
+    Args:
+        other: an interrupted run or an environment was named.
+    """
+    if ":" not in device:
+        raise UsageError(f"--spread repeat runs all on every card, --device {device} is one. Try: --device cuda:all")
+    if other:
+        raise UsageError("--spread repeat makes a new run on every card: it takes no --resume and no --environment")
 
 
 def _reused_age(text: str | None, *, fresh: bool) -> timedelta:

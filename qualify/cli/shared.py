@@ -40,6 +40,9 @@ class Level(str, Enum):
     full = "full"
 
 
+LevelToRunOption = Annotated[
+    Level | None, typer.Option("--level", help="smoke (default): seconds per kernel; full: everything.")
+]
 MatrixArgument = Annotated[
     str,
     typer.Argument(

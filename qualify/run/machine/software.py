@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from qualify.facts.adapters import ENTRY_POINTS
 from qualify.facts.devices import CPU_DEVICE
 from qualify.facts.stack import Component, Device
 from qualify.plan.digests import digests_of
@@ -43,7 +44,8 @@ DISTRIBUTIONS = (
     "quack-kernels",
     "numpy",
 )
-"""Distributions whose version can change which kernel runs or what it computes."""
+"""Distributions whose version can change which kernel runs or what it computes; :func:`kernel_distributions` adds those
+of third parties."""
 
 DISPATCH = re.compile(
     r"^(?:CUDA_(?!VISIBLE_DEVICES$)|CUDNN_|CUBLAS_|CUBLASLT_|NVRTC_|NVCC_|NCCL_|NVTE_|NVIDIA_(?!REQUIRE_|VISIBLE_DEVICES$)"
@@ -139,34 +141,41 @@ def system() -> list[Component]:
     ]
 
 
+def kernel_distributions() -> tuple[str, ...]:
+    """Names of the distributions that a stack lists: DISTRIBUTIONS, and the installed ones that offer an adapter."""
+    found = {entry.dist.name for entry in metadata.entry_points(group=ENTRY_POINTS) if entry.dist is not None}
+    # While pip replaces a distribution its metadata may have no name, for which importlib has None.
+    return (*DISTRIBUTIONS, *sorted(name for name in found.difference(DISTRIBUTIONS) if name))
+
+
 def promised_distributions() -> list[Component]:
-    """Installed attention and CUDA distributions, as their RECORD promises them."""
-    return [_component(name, version, digest_of(record, {})) for name, version, record, _ in _installed(DISTRIBUTIONS)]
+    """The installed distributions that a stack lists, as their RECORD promises them."""
+    installed = _installed(kernel_distributions())
+    return [_component(name, version, digest_of(record, {})) for name, version, record, _ in installed]
 
 
-def distributions(hash_cache: Path | None, names: Iterable[str] = DISTRIBUTIONS) -> list[Component]:
+def distributions(hash_cache: Path | None, names: Iterable[str] | None = None) -> list[Component]:
     """The same as they are: the digest is another one where a file is not as its RECORD promises.
 
     Args:
         hash_cache: where digests of files are remembered; None = every file is read again.
-        names: which of them, as far as they are installed.
+        names: which of them, as far as they are installed; None = all.
     """
     return libraries((), hash_cache, names)
 
 
-def libraries(
-    binaries: Iterable[Path], hash_cache: Path | None, names: Iterable[str] = DISTRIBUTIONS
-) -> list[Component]:
+def libraries(binaries: Iterable[Path], hash_cache: Path | None, names: Iterable[str] | None = None) -> list[Component]:
     """Distributions, and then binaries that are mapped; most large files are both, and are read once."""
     mapped = {str(path): path.name for path in binaries}
-    found = [(name, version, record, files_of(record, root)) for name, version, record, root in _installed(names)]
+    installed = _installed(kernel_distributions() if names is None else names)
+    found = [(name, version, record, files_of(record, root)) for name, version, record, root in installed]
     promised = {path for *_, files in found for path, _ in files.values()}
     digests = digests_of(sorted(promised | mapped.keys()), hash_cache)
-    installed = [
+    whole = [
         _component(name, version, digest_of(record, not_as_promised(files, digests)))
         for name, version, record, files in found
     ]
-    return [*installed, *_binaries(mapped, digests)]
+    return [*whole, *_binaries(mapped, digests)]
 
 
 def _component(name: str, version: str, digest: str) -> Component:

@@ -16,9 +16,16 @@ import torch
 
 import qualify
 from qualify.errors import DeviceError
+from qualify.facts.stack import Component
 from qualify.plan import digests
 from qualify.run.machine.device import processor_of
-from qualify.run.machine.software import dispatch_environment, distributions, libraries
+from qualify.run.machine.software import (
+    describe_cpu,
+    dispatch_environment,
+    distributions,
+    libraries,
+    promised_distributions,
+)
 from qualify.run.machine.stack import describe_stack, mapped_binaries
 
 ROOT = Path(qualify.__file__).resolve().parents[1]
@@ -158,6 +165,25 @@ def test_a_changed_file_of_a_distribution_is_another_stack(tmp_path: Path, monke
     assert hashlib.sha256(record.encode()).hexdigest() == digest()
     (tmp_path / "quack" / "fast.py").write_text("x = 2")
     assert hashlib.sha256(record.encode()).hexdigest() != digest()
+
+
+def test_a_distribution_that_offers_an_adapter_is_in_the_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its version and its code, as a judge and as a host of another environment describe what is installed."""
+    install(tmp_path, "attend.py", b"x = 1")
+    info = (tmp_path / "quack_kernels-9.dist-info").rename(tmp_path / "acme-2.1.dist-info")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 2.1\n")
+    (info / "entry_points.txt").write_text("[qualify.adapters]\nacme = quack.attend:create\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def described() -> list[Component]:
+        told = (*describe_stack(describe_cpu(), None).components, *promised_distributions())
+        return [part for part in told if part.name == "acme"]
+
+    whole, promised = described()
+    assert whole == promised == Component(kind="distribution", name="acme", version="2.1", digest=whole.digest)
+    assert whole.digest
+    (tmp_path / "quack" / "attend.py").write_text("x = 2")
+    assert whole.digest != described()[0].digest
 
 
 def test_what_a_library_sets_is_not_what_was_set() -> None:
