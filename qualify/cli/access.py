@@ -10,21 +10,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualify.cli.shared import JsonOption, emit_json
+from qualify.cli.shared import JsonOption, emit_json, given, login_name
 from qualify.cli.terminal import emit
-from qualify.errors import UsageError
+from qualify.errors import NotAllowed, UsageError
 
 if TYPE_CHECKING:
-    from qualify.cards.access import Token
+    from qualify.cards.access import AccessCard, Right, Token
+    from qualify.judge.signing import Person
 
 app = typer.Typer(
     help="Who may do what on the site, and who may sign evidence.", no_args_is_help=True, rich_markup_mode=None
 )
 LONGEST_DAYS = 366
+LONGEST_TOKEN_BYTES = 1024
 AccessOption = Annotated[
     Path | None,
     typer.Option(
         "--access", metavar="FILE", envvar="QUALIFY_ACCESS", help="Access file: who may read, write and sign."
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        envvar="QUALIFY_TOKEN_FILE",
+        help="File with your bearer token, which proves who you are.",
     ),
 ]
 
@@ -89,3 +100,56 @@ def _until(token: Token, today: date) -> str:
     from qualify.cards.access import in_force
 
     return f"{'until' if in_force(token, today) else 'EXPIRED'} {token.expires}"
+
+
+def signers(path: Path | None) -> AccessCard:
+    """The access file, which says who may sign. Raises NotAllowed where none is given."""
+    from qualify.cards.access import load_access
+
+    if path is None:
+        raise NotAllowed(
+            "nobody may sign: no access file says who. Write one with `signers` and give it with --access FILE or "
+            "QUALIFY_ACCESS; docs/service.md shows it."
+        )
+    return load_access(path)
+
+
+def person_of(
+    by: str | None, token_file: Path | None, access: AccessCard | None, right: Right, now: datetime
+) -> Person:
+    """Who does something on the command line: the token's owner, or a name that somebody typed and nothing proves.
+
+    Args:
+        by: the value of ``--by``.
+        right: what the token must allow.
+
+    Raises:
+        NotAllowed: the access file does not accept the token for that.
+        UsageError: nothing names a person; the token is another person's; or no access file says whose it is.
+    """
+    from qualify.judge.signing import by_token, named
+
+    name = given("--by", by)
+    if token_file is None:
+        if not name:
+            raise UsageError("nothing says who you are: give a token with --token-file FILE, or an unproven --by NAME")
+        return named(name, login_name())
+    if access is None:
+        raise UsageError(
+            "--token-file needs the access file that has the token's hash: --access FILE or QUALIFY_ACCESS"
+        )
+    person = by_token(access, _token_in(token_file), right, now)
+    if name not in ("", person.name):
+        raise UsageError(f"--by is {name!r}, and the token is that of {person.name!r}: leave --by out")
+    return person
+
+
+def _token_in(path: Path) -> str:
+    """The token in a file."""
+    from qualify.files import IrregularFileError, open_regular
+
+    try:
+        with open_regular(path) as file:
+            return file.read(LONGEST_TOKEN_BYTES).decode("ascii", "replace").strip()
+    except (IrregularFileError, OSError, ValueError) as error:
+        raise UsageError(f"the token file {path} cannot be read: {error}") from error

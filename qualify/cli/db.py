@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qualify.cli.shared import DbOption, JsonOption, emit_json, open_store
+from qualify.cli.shared import DbOption, JsonOption, emit_json, login_name, open_store
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
@@ -133,7 +131,7 @@ def db_prune(
                 say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
         if old and not (dry_run or yes) and not _confirmed(len(old), where):
             old = []
-        note = {"by": by.strip() or _login(), "how": _policy(keep_days, keep_last)}
+        note = {"by": by.strip() or login_name(), "how": _policy(keep_days, keep_last)}
         why = reason.strip() or f"it ended more than {keep_days} days before"
         removed = [run.id for run in old if dry_run or store.remove_run(run.id, **note, reason=why)]
     if as_json:
@@ -148,14 +146,6 @@ def _policy(keep_days: int, keep_last: int) -> str:
     """The command as the note of a deletion has it."""
     last = f" --keep-last {keep_last}" if keep_last else ""
     return f"qualify db prune --keep-days {keep_days}{last}"
-
-
-def _login() -> str:
-    """The login name; the number of the user where the machine knows no name for it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 @app.command("deletions")

@@ -81,7 +81,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "fleet": ("qualify fleet hopper", "qualify fleet hopper --spread shard --coverage 0.95"),
     "coverage": ("qualify coverage", "qualify coverage latest --json"),
     "signoff": (
-        "qualify signoff latest --by jane --role release --reason 'read the report'",
+        "qualify signoff latest --role release --reason 'read the report' --token-file ~/.config/qualify/token",
         "qualify signoff latest --list",
     ),
     "canary waves": ("qualify canary waves nightly", "qualify canary waves nightly --wave 1"),

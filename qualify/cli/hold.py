@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qualify.cli.access import AccessOption, TokenFileOption, person_of
 from qualify.cli.shared import DbOption, JsonOption, emit_json, open_store
 from qualify.cli.terminal import emit
+
+if TYPE_CHECKING:
+    from qualify.judge.signing import Person
 
 app = typer.Typer(
     help="Nodes that a canary holds back: list, acknowledge, release.", no_args_is_help=True, rich_markup_mode=None
 )
 HoldArgument = Annotated[int, typer.Argument(metavar="HOLD", help="Number of a hold, as `list` prints it.")]
-ByOption = Annotated[str, typer.Option("--by", metavar="NAME", help="Who does it.")]
+ByOption = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who does it, without a token: a name that is not proven.")
+]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why.")]
 
 
@@ -38,27 +45,45 @@ def hold_list(
 
 @app.command("acknowledge")
 def hold_acknowledge(
-    hold: HoldArgument, by: ByOption, reason: ReasonOption, db: DbOption = "", as_json: JsonOption = False
+    hold: HoldArgument,
+    reason: ReasonOption,
+    by: ByOption = None,
+    access: AccessOption = None,
+    token_file: TokenFileOption = None,
+    db: DbOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Say that somebody looks after a hold; it stays open."""
-    _act(hold, "acknowledge", by, reason, db, as_json=as_json)
+    _act(hold, "acknowledge", _person(by, token_file, access), reason, db, as_json=as_json)
 
 
 @app.command("release")
 def hold_release(
-    hold: HoldArgument, by: ByOption, reason: ReasonOption, db: DbOption = "", as_json: JsonOption = False
+    hold: HoldArgument,
+    reason: ReasonOption,
+    by: ByOption = None,
+    access: AccessOption = None,
+    token_file: TokenFileOption = None,
+    db: DbOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """End a hold by hand, without a pass of its canary. The next fire that does not pass holds again."""
-    _act(hold, "release", by, reason, db, as_json=as_json)
+    _act(hold, "release", _person(by, token_file, access), reason, db, as_json=as_json)
 
 
-def _act(hold: int, kind: str, by: str, reason: str, db: str, *, as_json: bool) -> None:
-    from qualify.judge.signing import act_on_hold, named
+def _person(by: str | None, token_file: Path | None, access: Path | None) -> Person:
+    from qualify.cards.access import load_access
+
+    return person_of(by, token_file, load_access(access) if access else None, "comment", datetime.now(UTC))
+
+
+def _act(hold: int, kind: str, person: Person, reason: str, db: str, *, as_json: bool) -> None:
+    from qualify.judge.signing import act_on_hold
     from qualify.report.sitepages.canaries import action_data
 
     with open_store(db, create=False) as store:
-        done = act_on_hold(store, hold, kind, named(by), reason=reason, now=datetime.now(UTC))
+        done = act_on_hold(store, hold, kind, person, reason=reason, now=datetime.now(UTC))
     if as_json:
         emit_json("hold-action", action_data(done))
     else:
-        emit(f"hold {hold}: {kind}d by {by}")
+        emit(f"hold {hold}: {kind}d by {person.name}")

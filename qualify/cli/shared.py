@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pwd
 import sys
 from enum import Enum
 from pathlib import Path
@@ -156,6 +157,14 @@ def given(option: str, value: str | None) -> str:
     if value == "":
         raise UsageError(f"{option} is empty: the variable that it comes from is probably not set")
     return value or ""
+
+
+def login_name() -> str:
+    """The login of this process's user, whatever variables say; or the user's number."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def fail(message: str, code: int) -> NoReturn:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qualify.cli.access import AccessOption
+from qualify.cli.access import AccessOption, TokenFileOption, person_of, signers
 from qualify.cli.shared import (
     CardsOption,
     DbOption,
@@ -21,19 +20,20 @@ from qualify.cli.shared import (
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import NO_VERDICT, NotAllowed, UsageError
+from qualify.errors import NO_VERDICT, UsageError
 
 if TYPE_CHECKING:
     from qualify.cards.access import AccessCard
     from qualify.facts.typed import Typed
     from qualify.judge.judged import Judged
+    from qualify.judge.signing import Person
     from qualify.store.store import Store
 
 
 def signoff(
     run_id: RunArgument,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="NAME", help="Who signs; the access file lists who may.")
+        str | None, typer.Option("--by", metavar="NAME", help="Who signs, without a token: a name that is not proven.")
     ] = None,
     role: Annotated[str | None, typer.Option("--role", metavar="ROLE", help="In which role.")] = None,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
@@ -42,18 +42,22 @@ def signoff(
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Only show who signed the run.")] = False,
     access: AccessOption = None,
+    token_file: TokenFileOption = None,
     waivers: WaiversOption = None,
     db: DbOption = "",
     cards: CardsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Sign the evidence of a run that qualified, or revoke a sign-off. Both stay with the run for ever."""
+    """Sign the evidence of a run that qualified, or revoke a sign-off. Both stay with the run for ever.
+
+    A token of the access file proves who signs. Without one the sign-off is unproven, and does not count.
+    """
     from qualify.cards.load import load_kernels
     from qualify.judge.beside import beside_baseline
     from qualify.judge.judged import judge
     from qualify.judge.timed import with_performance
 
-    name, in_role, why = given("--by", by), given("--role", role), given("--reason", reason)
+    in_role, why = given("--role", role), given("--reason", reason)
     here = typed(cards=cards, db=db, waivers=waivers)
     now, kernels = datetime.now(UTC), load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
@@ -61,26 +65,15 @@ def signoff(
         if list_:
             _show(store, found, as_json=as_json)
             return
-        card = _access(access)
+        card = signers(access)
+        person = person_of(by, token_file, card, "sign", now)
         if revoke is not None:
-            _revoke(store, found, revoke, card, name, why, now, as_json=as_json)
+            _revoke(store, found, revoke, card, person, why, now, as_json=as_json)
             return
         judged = beside_baseline(store, judge(store, found, kernels, now=now, waivers=waivers, typed=here))
         judged = with_performance(store, judged, now=now, max_age=None)
         _refuse(judged, here)
-        _sign(store, judged, card, name, in_role, why, now, as_json=as_json)
-
-
-def _access(path: Path | None) -> AccessCard:
-    """Who may sign."""
-    from qualify.cards.access import load_access
-
-    if path is None:
-        raise NotAllowed(
-            "nobody may sign: no access file says who. Write one with `signers` and give it with --access FILE or "
-            "QUALIFY_ACCESS; docs/service.md shows it."
-        )
-    return load_access(path)
+        _sign(store, judged, card, person, in_role, why, now, as_json=as_json)
 
 
 def _refuse(judged: Judged, here: Typed) -> None:
@@ -94,34 +87,35 @@ def _refuse(judged: Judged, here: Typed) -> None:
 
 
 def _sign(
-    store: Store, judged: Judged, card: AccessCard, name: str, role: str, why: str, now: datetime, *, as_json: bool
+    store: Store, judged: Judged, card: AccessCard, person: Person, role: str, why: str, now: datetime, *, as_json: bool
 ) -> None:
     from qualify.facts.people import SignedOff
-    from qualify.judge.signing import named, sign
+    from qualify.judge.signing import sign
     from qualify.report.signoffs import plain_data, signoff_line
 
-    if not (name and role and why):
-        raise UsageError("a sign-off needs --by NAME, --role ROLE and --reason TEXT: they stay with the run for ever")
-    signed = sign(store, judged, named(name), card, role=role, reason=why, now=now)
+    if not (role and why):
+        raise UsageError("a sign-off needs --role ROLE and --reason TEXT: they stay with the run for ever")
+    signed = sign(store, judged, person, card, role=role, reason=why, now=now)
+    shown = SignedOff(signoff=signed, state="valid" if signed.proven else "unproven")
     if as_json:
-        emit_json("signoff", {"state": "valid", **plain_data(signed)})
+        emit_json("signoff", {"state": shown.state, **plain_data(signed)})
     else:
-        emit(f"run {signed.run_id}: {signoff_line(SignedOff(signoff=signed, state='valid'))}")
+        emit(f"run {signed.run_id}: {signoff_line(shown)}")
 
 
 def _revoke(
-    store: Store, run: str, number: int, card: AccessCard, name: str, why: str, now: datetime, *, as_json: bool
+    store: Store, run: str, number: int, card: AccessCard, person: Person, why: str, now: datetime, *, as_json: bool
 ) -> None:
     from qualify.facts.people import SignedOff
-    from qualify.judge.signing import named, revoke
+    from qualify.judge.signing import revoke
     from qualify.report.signoffs import plain_data, signoff_line
 
-    if not (name and why):
-        raise UsageError("a revocation needs --by NAME and --reason TEXT: they stay with the run for ever")
+    if not why:
+        raise UsageError("a revocation needs --reason TEXT: it stays with the run for ever")
     stored = store.people.signoff(number)
     if stored is not None and stored.run_id != run:
         raise UsageError(f"sign-off {number} is of run {stored.run_id}, not of {run}")
-    ended = revoke(store, number, named(name), card, reason=why, now=now)
+    ended = revoke(store, number, person, card, reason=why, now=now)
     if as_json:
         emit_json("signoff", {"state": "revoked", **plain_data(ended)})
     else:

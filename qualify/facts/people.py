@@ -11,13 +11,22 @@ from qualify.facts.run import Verdict
 HoldActionKind = Literal["acknowledge", "release"]
 AuditAction = Literal["sign", "revoke", "comment", "acknowledge", "release", "login", "request"]
 """what somebody tried; ``request`` = any other request that was refused"""
-SignOffState = Literal["valid", "revoked", "changed", "imported"]
+SignOffState = Literal["valid", "revoked", "changed", "imported", "unproven"]
 """changed: the evidence of the run is no longer what was signed; imported: a file says so, and nobody here checked who
-signed"""
+signed; unproven: somebody typed the name, without a token. Only a valid sign-off counts"""
 LONGEST_TEXT = 4000
 """characters of a reason or a comment"""
 LONGEST_NAME = 200
 """characters of a name or a role"""
+
+
+def is_proven(how: str) -> bool:
+    """Whether a token proved who somebody is.
+
+    Args:
+        how: how the person is known, as in :class:`AuditEntry`.
+    """
+    return how == "jwt" or how.startswith(("token ", "session "))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +60,13 @@ class SignOff:
     revoked: Revocation | None = None
     origin: str = ""
     """the imported file that it is from; empty = it was given here"""
+    how: str = ""
+    """how the person is known, as in :class:`AuditEntry`; empty = it was imported"""
+
+    @property
+    def proven(self) -> bool:
+        """Whether it was given here, by somebody whom a token proved."""
+        return not self.origin and is_proven(self.how)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +107,8 @@ class HoldAction:
     reason: str
     at: datetime
     """aware UTC"""
+    how: str = ""
+    """how the person is known, as in :class:`AuditEntry`"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +118,7 @@ class AuditEntry:
     who: str
     """name of the person; empty = nobody that is known"""
     how: str
-    """how the person is known: ``command``, ``loopback``, ``token NAME``, ``session NAME`` or ``jwt``"""
+    """how the person is known: ``token ID``, ``session ID``, ``jwt``, ``loopback`` or ``command of LOGIN``"""
     address: str
     """of the client; empty = this machine's command line"""
     action: AuditAction

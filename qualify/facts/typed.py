@@ -71,8 +71,8 @@ class Typed:
         return f'{self.command("baseline", *words)} --by "$USER"'
 
     def sign(self, run: str) -> str:
-        """The command that signs a run, for a shell: in the name of whoever pastes it."""
-        return f'{self.command("signoff", run)} --by "$USER" --role ROLE --reason REASON --access FILE'
+        """The command that signs a run, for a shell: in the name of whose token is in the file."""
+        return f"{self.command('signoff', run)} --role ROLE --reason REASON --access FILE --token-file FILE"
 
 
 PLAIN = Typed()

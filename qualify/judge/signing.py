@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import get_args
 
-from qualify.cards.access import AccessCard
+from qualify.cards.access import AccessCard, Right, in_force
+from qualify.cards.tokens import holds, id_of
 from qualify.errors import NotAllowed, UsageError
 from qualify.facts.people import (
     LONGEST_NAME,
@@ -21,6 +22,8 @@ from qualify.facts.people import (
     HoldActionKind,
     Revocation,
     SignOff,
+    SignOffState,
+    is_proven,
 )
 from qualify.facts.run import Conclusion, Run
 from qualify.judge.judged import Judged
@@ -34,7 +37,7 @@ class Person:
 
     name: str
     how: str
-    """``command``, ``loopback``, ``token NAME``, ``session NAME`` or ``jwt``"""
+    """``token ID``, ``session ID``, ``jwt``, ``loopback`` or ``command of LOGIN``"""
     address: str = ""
     """of the client; empty = this machine's command line"""
 
@@ -91,32 +94,44 @@ def sign(
     """
     check_signer(access, person.name, role)
     run_id, said = judged.run.id, checked_text("reason", reason)
-    mine = [it.signoff for it in judged.signoffs if it.signoff.by == person.name and it.state == "valid"]
+    same: tuple[SignOffState, ...] = ("valid",) if is_proven(person.how) else ("valid", "unproven")
+    mine = [it.signoff for it in judged.signoffs if it.signoff.by == person.name and it.state in same]
     if any(it.role == role and it.run_id == run_id for it in mine):
         raise UsageError(f"{person.name} signed run {run_id} as {role} already; a sign-off is given once")
+    found, sealed = _to_sign(store, run_id, sha256)
+    signed = SignOff(
+        id=0,
+        run_id=run_id,
+        sha256=found,
+        sealed=sealed,
+        verdict=judged.conclusion.verdict,
+        by=person.name,
+        role=role,
+        reason=said,
+        at=now,
+        how=person.how,
+    )
+    return store.people.sign(signed, person.entry("sign", f"run {run_id}", f"as {role}: {said}"))
+
+
+def _to_sign(store: Store, run_id: str, seen: str) -> tuple[str, bool]:
+    """The digest of the evidence as it is stored, and whether it is sealed.
+
+    Args:
+        seen: the digest that the person saw; empty = none.
+    """
     evidence = store.evidence(run_id)
     found = evidence.sha256
-    if sha256 and sha256 != found:
+    if seen and seen != found:
         raise UsageError(
-            f"the evidence of run {run_id} has the digest {found[:12]}, and you saw {sha256[:12]}: it was changed "
+            f"the evidence of run {run_id} has the digest {found[:12]}, and you saw {seen[:12]}: it was changed "
             "meanwhile. Read the report again before you sign."
         )
     if evidence.seal and own_digest(evidence.seal) != found:
         raise UsageError(
             f"the evidence of run {run_id} is not what its seal says. See what differs: qualify verify {run_id}"
         )
-    signed = SignOff(
-        id=0,
-        run_id=run_id,
-        sha256=found,
-        sealed=evidence.seal is not None,
-        verdict=judged.conclusion.verdict,
-        by=person.name,
-        role=role,
-        reason=said,
-        at=now,
-    )
-    return store.people.sign(signed, person.entry("sign", f"run {run_id}", f"as {role}: {said}"))
+    return found, evidence.seal is not None
 
 
 def check_signer(access: AccessCard, name: str, role: str) -> None:
@@ -134,12 +149,17 @@ def revoke(store: Store, number: int, person: Person, access: AccessCard, *, rea
     """A signer revokes a sign-off: the signer's own, or somebody else's in a role that both have.
 
     Raises:
-        NotAllowed: the person has not that role.
+        NotAllowed: the person has not that role, or only typed a name, and a token proved who signed.
         UsageError: there is no such sign-off, it has ended already, or the reason is empty or too long.
     """
     said, found = checked_text("reason", reason), store.people.signoff(number)
     if found and found.by != person.name:
         check_signer(access, person.name, found.role)
+    if found and found.proven and not is_proven(person.how):
+        raise NotAllowed(
+            f"a token proved who gave sign-off {number}, and a typed name does not end it: give a token with "
+            "--token-file FILE, or revoke it on the site"
+        )
     subject = f"sign-off {number}" + (f" of run {found.run_id}" if found else "")
     ended = Revocation(by=person.name, reason=said, at=now)
     return store.people.revoke(number, ended, person.entry("revoke", subject, said))
@@ -160,7 +180,7 @@ def act_on_hold(store: Store, hold: int, kind: str, person: Person, *, reason: s
     chosen = next((it for it in known if it == kind), None)
     if chosen is None:
         raise UsageError(f"{kind!r} is nothing that is done about a hold; there are {', '.join(known)}")
-    action = HoldAction(id=0, hold_id=hold, kind=chosen, by=person.name, reason=said, at=now)
+    action = HoldAction(id=0, hold_id=hold, kind=chosen, by=person.name, reason=said, at=now, how=person.how)
     return store.people.act(action, person.entry(chosen, f"hold {hold}", said))
 
 
@@ -174,9 +194,27 @@ def checked_text(what: str, text: str, longest: int = LONGEST_TEXT) -> str:
     return found
 
 
-def named(name: str, how: str = "command") -> Person:
-    """A person by name. Raises UsageError where the name is empty or too long."""
-    return Person(name=checked_text("name", name, LONGEST_NAME), how=how)
+def named(name: str, login: str) -> Person:
+    """A person who only typed a name. Raises UsageError where the name is empty or too long.
+
+    Args:
+        login: of the operating system's user who typed it.
+    """
+    return Person(name=checked_text("name", name, LONGEST_NAME), how=f"command of {login}")
+
+
+def by_token(access: AccessCard, text: str, right: Right, now: datetime) -> Person:
+    """The person whom a bearer token proves. Raises NotAllowed where the access file does not accept it for that."""
+    token = next((it for it in access.tokens if it.id == id_of(text)), None)
+    if token is None or not holds(text, token.hash):
+        raise NotAllowed("the token is not accepted: it is mistyped, or the access file does not have it")
+    if not in_force(token, now.date()):
+        raise NotAllowed(f"the token of {token.name} expired on {token.expires}: ask for a new one")
+    if right not in token.rights:
+        raise NotAllowed(
+            f"the token of {token.name} does not have the right {right!r}; it has {', '.join(token.rights)}"
+        )
+    return Person(name=token.name, how=f"token {token.id}")
 
 
 def refused(store: Store, person: Person, action: AuditAction, subject: str, why: str) -> None:

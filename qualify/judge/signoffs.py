@@ -24,4 +24,6 @@ def _state(signoff: SignOff, sha256: str) -> SignOffState:
         return "revoked"
     if signoff.sha256 != sha256:
         return "changed"
-    return "imported" if signoff.origin else "valid"
+    if signoff.origin:
+        return "imported"
+    return "valid" if signoff.proven else "unproven"

@@ -128,7 +128,8 @@ class SignOffJson(ContractPart):
     id: int
     """its number in the store"""
     state: SignOffState
-    """valid; revoked; changed: the evidence is no longer what was signed; imported: nobody here checked who signed"""
+    """valid; revoked; changed: the evidence is no longer what was signed; imported: nobody here checked who signed;
+    unproven: signed without a token. Only a valid one counts"""
     run: str
     """whose evidence"""
     sha256: str
@@ -147,6 +148,8 @@ class SignOffJson(ContractPart):
     """when, UTC"""
     origin: str | None
     """the imported file that it is from; null = it was given here"""
+    how: str | None
+    """how the person is known: token, session, jwt, loopback or command; null = it was imported"""
     revoked: RevocationJson | None
     """null = it was not revoked"""
 

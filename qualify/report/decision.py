@@ -114,5 +114,7 @@ def _signoff(signed: Sequence[SignedOff]) -> BasisTile:
         more = f" and {len(valid) - 1} more" if valid[1:] else ""
         text = f"{valid[-1].by}, {valid[-1].role}{more}"
         return BasisTile(title="Signed by", verdict="PASS", text=text, anchor="signoffs")
+    unproven = sum(it.state == "unproven" for it in signed)
     text = "nobody: none is in force any more" if signed else "nobody yet"
+    text = f"nobody proven: {unproven} without a token" if unproven else text
     return BasisTile(title="Signed by", verdict="NOT_REQUIRED", text=text, anchor="signoffs")

@@ -14,6 +14,7 @@ WORDS: dict[SignOffState, tuple[str, str]] = {
     "revoked": ("✗", "revoked"),
     "changed": ("!", "evidence changed since"),
     "imported": ("?", "imported, and nobody here checked who signed"),
+    "unproven": ("?", "unproven: signed without a token, so it does not count"),
 }
 """glyph and words"""
 TONES: dict[SignOffState, str] = {
@@ -21,6 +22,7 @@ TONES: dict[SignOffState, str] = {
     "revoked": "NOT_REQUIRED",
     "changed": "FAIL",
     "imported": "INCONCLUSIVE",
+    "unproven": "INCONCLUSIVE",
 }
 """style of each state: those of the verdicts"""
 
@@ -33,7 +35,8 @@ def signoff_line(signed: SignedOff) -> str:
         text += f"; revoked by {it.revoked.by} on {it.revoked.at:%Y-%m-%d %H:%M} UTC: {it.revoked.reason}"
     sealed = "sealed evidence" if it.sealed else "evidence without a seal"
     origin = f", from {it.origin}" if it.origin else ""
-    return one_line(f"{text} (sign-off {it.id}{origin}, {sealed} {it.sha256[:12]})")
+    known = f", known by {it.how}" if it.how else ""
+    return one_line(f"{text} (sign-off {it.id}{origin}{known}, {sealed} {it.sha256[:12]})")
 
 
 def signoff_lines(signoffs: Sequence[SignedOff]) -> list[str]:
@@ -59,6 +62,7 @@ def plain_data(it: SignOff) -> dict[str, Any]:
         "reason": it.reason,
         "at": it.at.isoformat(),
         "origin": it.origin or None,
+        "how": it.how or None,
         "revoked": {"by": it.revoked.by, "reason": it.revoked.reason, "at": it.revoked.at.isoformat()}
         if it.revoked
         else None,
@@ -74,6 +78,7 @@ COLUMNS: tuple[Column[SignedOff], ...] = (
     Column(key="state", title="State", cell=lambda it: " ".join(WORDS[it.state]), tone=lambda it: TONES[it.state]),
     Column(key="by", title="By", cell=lambda it: it.signoff.by),
     Column(key="role", title="Role", cell=lambda it: it.signoff.role),
+    Column(key="how", title="Known by", cell=lambda it: it.signoff.how),
     Column(key="at", title="When (UTC)", cell=lambda it: f"{it.signoff.at:%Y-%m-%d %H:%M}"),
     Column(key="verdict", title="Verdict then", cell=lambda it: it.signoff.verdict.replace("_", " ").lower()),
     Column(key="reason", title="Reason", sentence=True, cell=lambda it: it.signoff.reason),

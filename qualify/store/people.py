@@ -19,7 +19,7 @@ from qualify.store.database import Database
 from qualify.store.reading import chunks
 from qualify.store.tables import audit, comments, hold_actions, holds, revocations, signoffs
 
-_SIGNOFF = ("id", "run_id", "sha256", "sealed", "verdict", "by", "role", "reason", "at", "origin")
+_SIGNOFF = ("id", "run_id", "sha256", "sealed", "verdict", "by", "role", "reason", "at", "origin", "how")
 _COMMENT = tuple(Comment.__dataclass_fields__)
 _ACTION = tuple(HoldAction.__dataclass_fields__)
 _AUDIT = tuple(AuditEntry.__dataclass_fields__)
@@ -171,9 +171,9 @@ def receive(connection: Connection, given: Sequence[SignOff], said: Sequence[Com
 
 
 def _same(one: SignOff | Comment, other: SignOff | Comment) -> bool:
-    """Whether somebody said it once: number, origin and revocation aside."""
+    """Whether somebody said it once: number, origin, revocation and how the person is known aside."""
     plain = [replace(it, id=0, origin="") for it in (one, other)]
-    bare = [replace(it, revoked=None) if isinstance(it, SignOff) else it for it in plain]
+    bare = [replace(it, revoked=None, how="") if isinstance(it, SignOff) else it for it in plain]
     return bare[0] == bare[1]
 
 

@@ -747,6 +747,8 @@ signoffs = Table(
     Column("at", UtcTime, nullable=False),
     # The imported file that it is from; empty = it was given here.
     _words("origin"),
+    # How the person is known.
+    _words("how"),
     Index(None, "run_id"),
     _one_of("verdict", Verdict),
 )
@@ -784,6 +786,7 @@ hold_actions = Table(
     _words("by"),
     _words("reason"),
     Column("at", UtcTime, nullable=False),
+    _words("how"),
     Index(None, "hold_id"),
     _one_of("kind", HoldActionKind),
 )

@@ -95,7 +95,7 @@ def _written(given: Exported, digests: list[str]) -> Iterator[bytes]:
     if given.run:
         yield from _sealed(given.run, digests)
     for signoff in given.beside.signoffs:
-        yield line({"signoff": plain(replace(signoff, id=0, origin=""))})
+        yield line({"signoff": plain(replace(signoff, id=0, origin="", how=""))})
     for comment in given.beside.comments:
         yield line({"comment": plain(replace(comment, id=0, origin=""))})
     for duel in given.beside.duels:

@@ -57,7 +57,7 @@ class Unpacking:
             case {"seal": content}:
                 self.seal = codec.from_data(Seal, content)
             case {"signoff": content}:
-                self.signoffs.append(replace(codec.from_data(SignOff, content), id=0, origin=""))
+                self.signoffs.append(replace(codec.from_data(SignOff, content), id=0, origin="", how=""))
             case {"comment": content}:
                 self.comments.append(replace(codec.from_data(Comment, content), id=0, origin=""))
             case _:

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from starlette.exceptions import HTTPException
 
 from qualify.facts import codec
+from qualify.facts.people import SignOffState
 from qualify.judge.signing import act_on_hold, comment, revoke, sign, why_not_signed
 from qualify.report.signoffs import plain_data
 from qualify.report.sitepages.parts import case_address, render_parts, run_address
@@ -31,25 +32,24 @@ def actions(site: Site, guard: Guard, errors: dict[int | str, dict[str, Any]]) -
         errors: other answers that the OpenAPI description lists.
     """
     router = APIRouter(responses=errors)
-    signer, writer = Depends(guard.may("sign")), Depends(guard.may("comment"))
+    _add_signing(router, site, guard)
+    _add_talking(router, site, guard)
+    return router
+
+
+def _add_signing(router: APIRouter, site: Site, guard: Guard) -> None:
+    signer, card = Depends(guard.may("sign")), guard.access.card
 
     @router.post("/runs/{run}/signoffs", status_code=201, openapi_extra=described(SignAsk))
     def add_signoff(run: str, body: Body, caller: Caller = signer) -> Response:
         """Sign the evidence of a run that qualified."""
-        asked, judged = parsed(SignAsk, body), site.judged(run)
+        asked, judged, now = parsed(SignAsk, body), site.judged(run), datetime.now(UTC)
         if why := why_not_signed(judged):
             raise HTTPException(409, f"Run {judged.run.id} cannot be signed: {why}.")
-        done = sign(
-            site.store,
-            judged,
-            caller.person,
-            guard.access.card,
-            role=asked.role,
-            reason=asked.reason,
-            sha256=asked.sha256,
-            now=datetime.now(UTC),
-        )
-        return _done(body, {"state": "valid", **plain_data(done)}, f"{run_address(done.run_id)}/decision")
+        said = {"role": asked.role, "reason": asked.reason, "sha256": asked.sha256}
+        done = sign(site.store, judged, caller.person, card, now=now, **said)
+        state: SignOffState = "valid" if done.proven else "unproven"
+        return _done(body, {"state": state, **plain_data(done)}, f"{run_address(done.run_id)}/decision")
 
     @router.post("/signoffs/{number}/revoke", status_code=201, openapi_extra=described(ReasonAsk))
     def end_signoff(number: int, body: Body, caller: Caller = signer) -> Response:
@@ -57,9 +57,12 @@ def actions(site: Site, guard: Guard, errors: dict[int | str, dict[str, Any]]) -
         asked = parsed(ReasonAsk, body)
         if not 0 < number <= LONGEST_NUMBER or site.store.people.signoff(number) is None:
             raise HTTPException(404, f"There is no sign-off {number}.")
-        now = datetime.now(UTC)
-        done = revoke(site.store, number, caller.person, guard.access.card, reason=asked.reason, now=now)
+        done = revoke(site.store, number, caller.person, card, reason=asked.reason, now=datetime.now(UTC))
         return _done(body, {"state": "revoked", **plain_data(done)}, f"{run_address(done.run_id)}/decision")
+
+
+def _add_talking(router: APIRouter, site: Site, guard: Guard) -> None:
+    writer = Depends(guard.may("comment"))
 
     @router.post("/comments", status_code=201, openapi_extra=described(CommentAsk))
     def add_comment(body: Body, caller: Caller = writer) -> Response:
@@ -85,8 +88,6 @@ def actions(site: Site, guard: Guard, errors: dict[int | str, dict[str, Any]]) -
             raise HTTPException(404, f"There is no hold {number}.")
         done = act_on_hold(site.store, number, kind, caller.person, reason=asked.reason, now=datetime.now(UTC))
         return _done(body, codec.to_data(done), f"/holds/{number}")
-
-    return router
 
 
 def login(guard: Guard) -> APIRouter:

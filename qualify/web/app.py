@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from qualify import __version__
 from qualify.errors import NotAllowed, NoVerdict, QualifyError, StoreError, UsageError
 from qualify.facts.overview import RunQuery
+from qualify.facts.people import is_proven
 from qualify.report.page import render_page
 from qualify.report.site import MessagePage
 from qualify.report.sitepages.parts import PartsPage, parts_json, render_parts
@@ -78,7 +79,8 @@ def create_app(site: Site, hosts: Sequence[str], access: Access) -> FastAPI:
     reading = APIRouter(dependencies=[Depends(guard.may("read"))], responses=ERRORS)
     pages = Pages(reading, site)
     _add_lists(pages, site)
-    _add_evidence(pages, site)
+    _add_compared(pages, site)
+    _add_reports(pages, site)
     _add_canaries(pages, site, guard)
     _add_people(pages, site, guard)
     _add_machine(reading, app, site)
@@ -118,7 +120,7 @@ def _add_lists(pages: Pages, site: Site) -> None:
     add("/stacks/{fingerprint}", "stack")(site.stack)
 
 
-def _add_evidence(pages: Pages, site: Site) -> None:
+def _add_compared(pages: Pages, site: Site) -> None:
     html, twin = pages.html, pages.twin
 
     @html("/compare")
@@ -144,32 +146,37 @@ def _add_evidence(pages: Pages, site: Site) -> None:
     def diff(request: Request, run: str, before: str) -> Response:
         return packed(request, site.diff(run, before, twin=False), HTML)
 
-    @twin("/runs/{run}.json")
+
+def _add_reports(pages: Pages, site: Site) -> None:
+    @pages.twin("/runs/{run}.json")
     def report_twin(request: Request, run: str) -> Response:
         """The report of a run."""
         return packed(request, site.report(run, twin=True), JSON)
 
-    @html("/runs/{run}")
+    @pages.html("/runs/{run}")
     def report(request: Request, run: str) -> Response:
         return packed(request, site.report(run, twin=False), HTML)
 
-    @twin("/fleets.json")
-    def fleets_twin(request: Request) -> Response:
-        """The newest fleets, with every card."""
-        return packed(request, site.kept("/fleets.json", lambda: site.fleets(twin=True)), JSON)
+    _add_newest(pages, site, "fleets", "The newest fleets, with every card.", site.fleets)
+    _add_newest(pages, site, "selftest", "The newest result of the selftest.", site.selftest)
 
-    @html("/fleets")
-    def fleets(request: Request) -> Response:
-        return packed(request, site.kept("/fleets", lambda: site.fleets(twin=False)), HTML)
 
-    @twin("/selftest.json")
-    def selftest_twin(request: Request) -> Response:
-        """The newest result of the selftest."""
-        return packed(request, site.kept("/selftest.json", lambda: site.selftest(twin=True)), JSON)
+def _add_newest(pages: Pages, site: Site, name: str, words: str, make: Callable[..., str]) -> None:
+    """A page that is no list of parts, and its JSON twin.
 
-    @html("/selftest")
-    def selftest(request: Request) -> Response:
-        return packed(request, site.kept("/selftest", lambda: site.selftest(twin=False)), HTML)
+    Args:
+        words: what the OpenAPI description says of the twin.
+    """
+
+    def twin(request: Request) -> Response:
+        return packed(request, site.kept(f"/{name}.json", lambda: make(twin=True)), JSON)
+
+    def page(request: Request) -> Response:
+        return packed(request, site.kept(f"/{name}", lambda: make(twin=False)), HTML)
+
+    twin.__doc__ = words
+    pages.twin(f"/{name}.json")(twin)
+    pages.html(f"/{name}")(page)
 
 
 def _add_canaries(pages: Pages, site: Site, guard: Guard) -> None:
@@ -193,7 +200,8 @@ def _add_people(pages: Pages, site: Site, guard: Guard) -> None:
     @add("/runs/{run}/decision", "decision", table=False)
     def decision(run: str, caller: Caller = asking) -> PartsPage:
         roles = guard.access.card.roles_of(caller.person.name) if "sign" in caller.rights else ()
-        return site.decision(run, roles=roles, may_write="comment" in caller.rights)
+        proven = is_proven(caller.person.how)
+        return site.decision(run, roles=roles, may_write="comment" in caller.rights, proven=proven)
 
     @add("/cases/{case:path}", "case")
     def case(case: str, caller: Caller = asking) -> PartsPage:

@@ -148,7 +148,7 @@ class Site:
             ("diff", after, before, twin), self._state, lambda: self._reports.diff(after, before, twin=twin)
         )
 
-    def decision(self, run: str, *, roles: Sequence[str], may_write: bool) -> PartsPage:
+    def decision(self, run: str, *, roles: Sequence[str], may_write: bool, proven: bool) -> PartsPage:
         """Where people sign a run and comment."""
         judged = self.judged(run)
         head = self.head(judged.run.id)
@@ -161,6 +161,7 @@ class Site:
                 why_not=why_not_signed(judged),
                 roles=roles,
                 may_write=may_write,
+                proven=proven,
             )
         )
 
@@ -325,7 +326,7 @@ class Site:
 
     def _signed(self, heads: Sequence[RunHead]) -> Counter[str]:
         found = self.store.people.signoffs([head.id for head in heads])
-        return Counter(it.run_id for it in found if it.revoked is None and not it.origin)
+        return Counter(it.run_id for it in found if it.revoked is None and it.proven)
 
     def _holds(self, name: str, *, released: bool = False) -> tuple[canary_pages.HoldRow, ...]:
         holds = self.store.canaries.holds(name or None, released=released)

@@ -190,7 +190,12 @@ def check_weaker(judged: Judged, context: ReportContext, text: str) -> None:
 
 def check_signoffs(judged: Judged, text: str) -> None:
     """The page offers to sign what the gate would let somebody sign, and nothing else."""
-    words = {"valid": "✓ in force", "revoked": "✗ revoked", "changed": "! evidence changed since"}
+    words = {
+        "valid": "✓ in force",
+        "revoked": "✗ revoked",
+        "changed": "! evidence changed since",
+        "unproven": "? unproven",
+    }
     for state, told in words.items():
         assert (told in text) == any(it.state == state for it in judged.signoffs)
     offered = "qualify signoff" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ from cli_process import call
 from report_examples import HOSTILE, Facts, everything, facts_of, grid
 from stored_runs import MATRIX, NOW, store_run
 
+from qualify.cards.tokens import make_token
 from qualify.facts.people import Revocation, SignedOff, SignOff, SignOffState
 from qualify.facts.typed import Typed
 from qualify.report.beside import Beside
@@ -19,7 +21,7 @@ from qualify.report.context import report_context
 from qualify.report.page import render_html
 from qualify.store.store import Store
 
-SIGN = """qualify signoff 20261120T234500Z-1f3a9c --cards 'my cards' --by "$USER" --role ROLE --reason REASON"""
+SIGN = """qualify signoff 20261120T234500Z-1f3a9c --cards 'my cards' --role ROLE --reason REASON --access FILE"""
 BUDGETS = "policy: {performance: {budgets: [{of: cell, percent: 5}]}}\n"
 
 
@@ -38,6 +40,7 @@ def signed(state: SignOffState, by: str = "jane", number: int = 7) -> SignedOff:
             reason="read the report",
             at=NOW,
             revoked=ended,
+            how="command of jane" if state == "unproven" else "token a55b",
         ),
         state=state,
     )
@@ -96,7 +99,11 @@ def test_what_is_no_longer_in_force_says_so() -> None:
 
 def test_the_report_of_a_stored_run_says_who_signed(tmp_path: Path) -> None:
     """First the command, then the person; and neither the block nor the command lets an exceeded budget be signed."""
-    (tmp_path / "access.yaml").write_text("access: site\nsigners:\n  - {name: jane, roles: [release]}\n")
+    token, number, hashed = make_token()
+    (tmp_path / "token").write_text(token)
+    entry = {"id": number, "name": "jane", "hash": hashed, "rights": ["sign"], "expires": "2099-01-01"}
+    access = {"access": "site", "tokens": [entry], "signers": [{"name": "jane", "roles": ["release"]}]}
+    (tmp_path / "access.yaml").write_text(json.dumps(access))
     (tmp_path / "serving.yaml").write_text(MATRIX)
     (tmp_path / "timed.yaml").write_text(MATRIX.replace("serving", "timed") + BUDGETS)
     with Store.open(str(tmp_path / "evidence.db"), create=True) as store:
@@ -110,7 +117,7 @@ def test_the_report_of_a_stored_run_says_who_signed(tmp_path: Path) -> None:
         return (tmp_path / "out" / run.id / "report.html").read_text()
 
     assert "Nobody has signed this evidence." in page()
-    person = ("--by", "jane", "--role", "release", "--reason", "read it", "--access", "access.yaml")
+    person = ("--token-file", "token", "--role", "release", "--reason", "read it", "--access", "access.yaml")
     assert 0 == call("signoff", run.id, *person, *options, cwd=tmp_path).code
     assert "✓ in force" in page()
     refused = call("signoff", late.id, *person, *options, cwd=tmp_path)

@@ -12,7 +12,8 @@ import pytest
 import store_examples as examples
 from alembic.script import ScriptDirectory
 from cli_process import call
-from sqlalchemy import Connection, DateTime, create_engine, select
+from sqlalchemy import Connection, DateTime, create_engine, select, text
+from sqlalchemy.exc import DBAPIError
 
 from qualify.errors import StoreError
 from qualify.store import Store
@@ -131,3 +132,27 @@ def test_db_upgrade_brings_it_forward(old: str, tmp_path: Any) -> None:
     with Store.open(old, create=False) as store:
         assert [1, 1] == [run.check_version for run in store.runs()]
         assert store.selftest(1) is None
+
+
+def test_how_a_signer_is_known_comes_from_the_audit_log(address: str) -> None:
+    """Where its lines agree; sign-offs and what was done about holds stay append-only."""
+    rows = _rows("0026")
+    facts = {"who": "jane", "address": "", "allowed": 1, "action": "sign", "at": rows["audit"][0]["at"]}
+    signed = {it["role"]: it for it in rows["signoffs"]}
+    lines = [("release", "token a55b"), ("kernel", "token a55b"), ("kernel", "command")]
+    subject = f"run {signed['release']['run_id']}"
+    rows["audit"] = [
+        {**facts, "id": number, "how": how, "subject": subject, "detail": f"as {role}: {signed[role]['reason']}"}
+        for number, (role, how) in enumerate(lines, 1)
+    ]
+    database = Database(parse(address), busy_timeout_s=1)
+    with database.migrating() as connection:
+        upgrade(connection, "0026")
+        dumps.load(connection, rows)
+        upgrade(connection, head())
+    with database.reading() as connection:
+        found = {row.role: row.how for row in connection.execute(text("SELECT role, how FROM signoffs"))}
+    assert {"release": "token a55b", "kernel": ""} == found
+    with pytest.raises((DBAPIError, StoreError), match="append-only"), database.writing() as connection:
+        connection.execute(text("UPDATE signoffs SET how = 'jwt'"))
+    database.close()

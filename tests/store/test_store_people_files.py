@@ -24,7 +24,7 @@ ENTRY = AuditEntry(who="jane", how="command", address="", action="sign", subject
 def sign(store: Store, role: str) -> SignOff:
     """Somebody signs the run as it is."""
     sha256 = store.evidence(RUN).sha256
-    facts = {"sealed": True, "verdict": "PASS", "by": "jane", "reason": examples.HOSTILE, "at": AT}
+    facts = {"sealed": True, "verdict": "PASS", "by": "jane", "reason": examples.HOSTILE, "at": AT, "how": "jwt"}
     return store.people.sign(SignOff(id=0, run_id=RUN, sha256=sha256, role=role, **facts), ENTRY)
 
 
@@ -58,7 +58,7 @@ def test_sign_offs_and_comments_come_along(origin: Path, file: Path, address: st
         moved = store.import_run(file)
         assert (2, 1) == (moved.signoffs, moved.comments)
         bare = [replace(it, id=0, origin="") for it in store.people.signoffs([RUN])]
-        assert [replace(it, id=0) for it in there.people.signoffs([RUN])] == bare
+        assert [replace(it, id=0, how="") for it in there.people.signoffs([RUN])] == bare
         assert {"run.jsonl.gz"} == {it.origin for it in store.people.signoffs([RUN])}
         assert ["run.jsonl.gz"] == [it.origin for it in store.people.comments(run_id=RUN)]
         assert ["imported", "revoked"] == [it.state for it in signed_off(store, [RUN])]

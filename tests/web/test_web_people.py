@@ -379,35 +379,77 @@ def test_bodies_are_bounded_and_understood(guarded):
         assert 400 == served.ask("/comments", "POST", body, {**jane, "Content-Type": "application/json"}).status
 
 
-def test_the_command_signs_too(guarded, tmp_path):
-    """`qualify signoff` refuses whom the access file does not list, and prints what it did."""
-    run, db = guarded.served.runs[0], ("--db", guarded.served.address)
-    words = ("signoff", run, "--role", "kernel", "--reason", "read", *db)
-    assert 2 == call(*words, "--by", "jane", cwd=tmp_path).code
-    nobody = call(*words, "--by", "joe", "--access", guarded.access, cwd=tmp_path)
-    assert (2, True) == (nobody.code, "'joe' may not sign" in nobody.err)
-    failed = call(
-        "signoff", guarded.served.runs[1], *words[2:], "--by", "jane", "--access", guarded.access, cwd=tmp_path
+def command_of(guarded: Guarded, tmp_path: Path, run: str):
+    """`qualify signoff` on a run, with the access file."""
+    db = ("--access", str(guarded.access), "--db", guarded.served.address)
+
+    def signoff(*words: str):
+        return call("signoff", run, *words, *db, cwd=tmp_path)
+
+    return signoff
+
+
+def token_file(guarded: Guarded, tmp_path: Path, name: str) -> str:
+    """A file with somebody's token."""
+    path = tmp_path / f"{name}.token"
+    path.write_text(guarded.tokens[name] + "\n")
+    return str(path)
+
+
+def test_the_command_signs_with_a_token(guarded, tmp_path):
+    """The token says who signs; the access file says who may; what it printed is what the site shows."""
+    signoff = command_of(guarded, tmp_path, guarded.served.runs[0])
+    jane = ("--token-file", token_file(guarded, tmp_path, "jane"))
+    words = ("--role", "kernel", "--reason", "read")
+    assert (
+        2 == call("signoff", guarded.served.runs[0], *words, *jane, "--db", guarded.served.address, cwd=tmp_path).code
     )
-    assert (1, True) == (failed.code, "cannot be signed: it is not qualified" in failed.err)
-    done = call(*words, "--by", "jane", "--access", guarded.access, "--json", cwd=tmp_path)
-    signed = json.loads(done.out)
-    assert (0, "kernel") == (done.code, signed["role"])
-    assert "jane as kernel" in call("signoff", run, "--list", *db, cwd=tmp_path).out
-    number = str(signed["id"])
-    ended = call(
+    listed = signoff(*words, "--token-file", token_file(guarded, tmp_path, "joe"))
+    assert (2, True) == (listed.code, "'joe' may not sign" in listed.err)
+    reader = signoff(*words, "--token-file", token_file(guarded, tmp_path, "reader"))
+    assert (2, True) == (reader.code, "does not have the right 'sign'" in reader.err)
+    assert "expired on 2020-01-01" in signoff(*words, "--token-file", token_file(guarded, tmp_path, "old")).err
+    other = signoff(*words, *jane, "--by", "ann")
+    assert (2, True) == (other.code, "the token is that of 'jane'" in other.err)
+    failed = call(
         "signoff",
-        run,
-        "--revoke",
-        number,
-        "--by",
-        "jane",
-        "--reason",
-        "late",
+        guarded.served.runs[1],
+        *words,
+        *jane,
         "--access",
         guarded.access,
-        *db,
+        "--db",
+        guarded.served.address,
         cwd=tmp_path,
     )
+    assert (1, True) == (failed.code, "cannot be signed: it is not qualified" in failed.err)
+    signed = signoff(*words, *jane, "--json").data
+    assert ("valid", "jane", "kernel") == (signed["state"], signed["by"], signed["role"])
+    assert signed["how"].startswith("token ")
+    assert "in force: jane as kernel" in signoff("--list").out
+    typed = signoff("--revoke", str(signed["id"]), "--by", "jane", "--reason", "late")
+    assert (2, True) == (typed.code, "a typed name does not end it" in typed.err)
+    ended = signoff("--revoke", str(signed["id"]), "--reason", "late", *jane)
     assert (0, True) == (ended.code, "revoked by jane" in ended.out)
-    assert "on Test CPU" not in call("hold", "list", *db, cwd=tmp_path).err
+
+
+def test_a_typed_name_is_unproven(guarded, tmp_path):
+    """It must be listed, stays marked in report, gate and list, counts nowhere, and a token may sign beside it."""
+    run, address = guarded.served.runs[0], guarded.served.address
+    signoff = command_of(guarded, tmp_path, run)
+    words = ("--role", "release", "--reason", "read")
+    nobody = signoff(*words, "--by", "joe")
+    assert (2, True) == (nobody.code, "'joe' may not sign" in nobody.err)
+    assert (2, True) == ((it := signoff(*words)).code, "nothing says who you are" in it.err)
+    signed = signoff(*words, "--by", "jane", "--json").data
+    assert ("unproven", True) == (signed["state"], signed["how"].startswith("command of "))
+    assert "unproven: signed without a token" in call("gate", "--run", run, "--db", address, cwd=tmp_path).out
+    page = guarded.served.get(f"/runs/{run}", **guarded.headers("jane")).text
+    assert "unproven: signed without a token" in page
+    again = signoff(*words, "--by", "jane")
+    assert (2, True) == (again.code, "already" in again.err)
+    proven = signoff(*words, "--token-file", token_file(guarded, tmp_path, "jane"), "--json").data
+    assert "valid" == proven["state"]
+    for number in (signed["id"], proven["id"]):
+        ended = signoff("--revoke", str(number), "--reason", "x", "--token-file", token_file(guarded, tmp_path, "jane"))
+        assert 0 == ended.code, ended.err

@@ -9,7 +9,7 @@ from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.canary import Advice, Alert, AlertState, Fire, Hold, Lease
-from qualify.facts.people import HoldAction
+from qualify.facts.people import HoldAction, is_proven
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.figures import counted
 from qualify.report.sitepages.parts import (
@@ -58,7 +58,8 @@ class HoldRow:
 
 
 def _told(action: HoldAction) -> str:
-    return f"{action.by}, {action.at:%Y-%m-%d %H:%M}: {action.reason}"
+    unproven = "" if is_proven(action.how) else " (unproven)"
+    return f"{action.by}{unproven}, {action.at:%Y-%m-%d %H:%M}: {action.reason}"
 
 
 def hold_rows(holds: Sequence[Hold], actions: Sequence[HoldAction]) -> tuple[HoldRow, ...]:

@@ -41,6 +41,8 @@ class Decision:
     """in which the person may sign; empty = in none"""
     may_write: bool
     """whether the person may comment"""
+    proven: bool
+    """whether a token proves who the person is"""
 
     @property
     def at(self) -> str:
@@ -92,7 +94,9 @@ def _what(it: Decision) -> PagePart:
 def _why_no_form(it: Decision) -> tuple[str, ...]:
     if it.why_not:
         return (f"Nobody may sign this run: {it.why_not}.",)
-    return () if it.roles else ("You may not sign: the access file gives you no role and the right `sign`.",)
+    if not it.roles:
+        return ("You may not sign: the access file gives you no role and the right `sign`.",)
+    return () if it.proven else ("No token proves who you are here, so your sign-off is unproven and does not count.",)
 
 
 def _comment_form(run_id: str) -> Form:

@@ -31,7 +31,14 @@ from qualify.run.process.tree import Tree, read_process
 
 BOOT = "import sys; sys.path.append(sys.argv.pop(1)); from qualify.run.process.worker import main; main()"
 """started with -P, so that no module in the user's working directory shadows an installed library"""
-WITHHELD = {"QUALIFY_DB", "QUALIFY_DB_PASSWORD_FILE", "PGPASSWORD", "QUALIFY_SIGNING_KEY", "QUALIFY_SIGNING_PUBLIC_KEY"}
+WITHHELD = {
+    "QUALIFY_DB",
+    "QUALIFY_DB_PASSWORD_FILE",
+    "PGPASSWORD",
+    "QUALIFY_SIGNING_KEY",
+    "QUALIFY_SIGNING_PUBLIC_KEY",
+    "QUALIFY_TOKEN_FILE",
+}
 """environment variables that may hold the store's password, or lead to it or to the key; what a kernel prints is stored
 """
 POLL_S = 0.25
