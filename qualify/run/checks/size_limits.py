@@ -292,7 +292,8 @@ def _many_sequences(subject: Subject) -> Finding | None:
     queries = 1 if max(subject.workload.seqlens_q) == 1 else SEVERAL
     lengths = torch.zeros(batch, dtype=torch.int64)
     lengths[list(live)] = 1
-    lengths_q, lengths_k = (tuple((lengths * each).tolist()) for each in (queries, 7))
+    keys = queries if subject.card.claims.alignment == "top_left" else 7
+    lengths_q, lengths_k = (tuple((lengths * each).tolist()) for each in (queries, keys))
     many = replace(subject, workload=subject.workload.with_lengths(lengths_q, lengths_k))
     return _wrong(many, many.inputs(seed=12).call)
 

@@ -192,6 +192,21 @@ def test_what_is_not_claimed_is_not_asked() -> None:
     assert ("pass", False, False) == (finding.verdict, "2113" in finding.detail, "heads" in finding.detail)
 
 
+def test_a_mask_aligned_to_the_top_left_has_as_many_keys_as_queries() -> None:
+    """At other lengths a correct kernel of such a card has another mask than the golden result."""
+    asked: set[tuple[int, ...]] = set()
+
+    class Recorded(TiledTorch):
+        def prepare(self, call: AttentionCall) -> Prepared:
+            asked.update(zip(call.cu_seqlens_q.diff().tolist(), call.cu_seqlens_k.diff().tolist(), strict=True))
+            return super().prepare(call)
+
+    card = make_card(alignment="top_left", elements={"max": 1 << 31}, batch={"max": 100})
+    (finding,) = size_limits(Recorded(), card=card)
+    assert "right with 160 heads, 100 sequences, 70 live sequences" == finding.detail
+    assert set() == {lengths for lengths in asked if lengths[0] != lengths[1]}
+
+
 def test_the_batch_is_the_largest_that_the_card_claims() -> None:
     """A limit that the card states is no fault, and one below it is."""
     card = make_card(batch={"max": 1000})
