@@ -101,8 +101,13 @@ def qualify(*arguments: str, folder: Path) -> None:
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={name: value for name, value in os.environ.items() if name != "QUALIFY_DB"},
+        env=_environment(),
     )
+
+
+def _environment() -> dict[str, str]:
+    """That of a user: no store is named, and Python keeps its bytecode, as an installed program has it."""
+    return {name: value for name, value in os.environ.items() if name not in {"QUALIFY_DB", "PYTHONDONTWRITEBYTECODE"}}
 
 
 def timed(*arguments: str, folder: Path) -> tuple[float, float]:
@@ -110,7 +115,7 @@ def timed(*arguments: str, folder: Path) -> tuple[float, float]:
 
     Exit codes of verdicts are fine: a benchmark may compare runs that fail.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "QUALIFY_DB"}
+    environment = _environment()
     command = [sys.executable, "-m", "qualify", *arguments]
     walls, cpus = [], []
     for _ in range(1 if small() else REPEATS):
@@ -125,7 +130,7 @@ def timed(*arguments: str, folder: Path) -> tuple[float, float]:
 
 def peak_of(*arguments: str, folder: Path) -> int:
     """The most memory that a command has at a time, in bytes."""
-    environment = {name: value for name, value in os.environ.items() if name != "QUALIFY_DB"}
+    environment = _environment()
     command = [sys.executable, "-c", PEAK, *arguments]
     subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, env=environment, check=False)
     line = next(line for line in (folder / "peak").read_text().splitlines() if line.startswith("VmHWM:"))

@@ -188,7 +188,7 @@ def warm() -> None:
     for name in pages.list_templates(extensions=["html"]):
         pages.get_template(name)
     command = typer.main.get_command(entry._parser())
-    entry._parser = lambda: command
+    entry._parser = lambda _="": command
     codec, outer, inner = (importlib.import_module(f"qualify.{name}") for name in MESSAGES)
     for kind in (*vars(outer).values(), *inner.ANSWERS.values()):
         if is_dataclass(kind) and kind.__module__ in {outer.__name__, inner.__name__}:

@@ -289,6 +289,22 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     assert [] == json.loads(ended.stdout)
 
 
+def test_a_gate_that_writes_no_page_imports_none(tmp_path: Path) -> None:
+    """Text on stdout needs neither the report nor its templates, which take longer to import than 1,000 cases."""
+    store_a_run(tmp_path)
+    heavy = ("alembic", "jinja2", "numpy", "qualify.report.context", "torch")
+    code = (
+        "import sys, json, atexit; from qualify.cli import main\n"
+        f"atexit.register(lambda: print(json.dumps(sorted(set({heavy!r}) & set(sys.modules))), file=sys.stderr))\n"
+        "sys.argv[1:] = ['gate', '--db', 'evidence.db']; main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert ended.stdout
+    assert [] == json.loads(ended.stderr)
+
+
 def test_an_unknown_run_is_exit_2(tmp_path: Path) -> None:
     """Where there are runs, an unknown id is a wrong command line, and the near ones are named."""
     run_id = store_a_run(tmp_path)

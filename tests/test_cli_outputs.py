@@ -13,8 +13,8 @@ import pytest
 from cli_process import Ended, call, environment
 from stored_runs import IDS, MATRIX, NOW, PASSED, WRONG, make_stack, store_run
 
-from qualify.report.files import remove_output, write_output
 from qualify.report.formats import FORMATS
+from qualify.report.replacing import remove_output, write_output
 from qualify.store.store import Store
 
 SUBJECT = "image@sha256:" + "0" * 64

@@ -65,7 +65,7 @@ class Outputs:
 
     def clear(self) -> None:
         """Remove what an earlier gate left at these places: without a verdict, none may lie there."""
-        from qualify.report.files import remove_output
+        from qualify.report.replacing import remove_output
 
         for path in self.files.values():
             remove_output(path)
@@ -103,7 +103,7 @@ class Outputs:
             say(f"qualify: {missing}")
 
     def _file(self, form: KnownFormat, path: Path, judged: Judged, options: OutputOptions) -> QualifyError | None:
-        from qualify.report.files import write_output
+        from qualify.report.replacing import write_output
 
         try:
             document = form.load()(judged, options)

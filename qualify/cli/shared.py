@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import pwd
@@ -184,9 +185,11 @@ def reading_only() -> None:
     """For commands that read evidence, answer once and end: nothing that they make becomes garbage before.
 
     Collecting it would only look through millions of records again and again: a third of the time. It stands before the
-    command's imports, which make a lot that stays, too.
+    command's imports, which make a lot that stays, too. Python collects once more as it ends, disabled or not, but not
+    among what is frozen: a fifth of the time of a small gate.
     """
     gc.disable()
+    atexit.register(gc.freeze)
 
 
 def typed(

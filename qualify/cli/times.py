@@ -50,8 +50,8 @@ def history(
 
     check_installed("qualify history")
     from qualify.judge.history import histories
-    from qualify.report.files import write_output
     from qualify.report.history import to_csv, to_data, to_text, write_otava
+    from qualify.report.replacing import write_output
 
     if not case and not matrix:
         raise UsageError("qualify history: name a case (a glob), or a matrix with --matrix NAME")

@@ -8,8 +8,8 @@ from qualify.errors import InfrastructureError
 from qualify.facts import codec
 from qualify.facts.cliffs import KernelMaps
 from qualify.report.cliffs import maps_data, maps_view
-from qualify.report.files import replace_text
 from qualify.report.page import render_page
+from qualify.report.replacing import replace_text
 
 SCHEMA = "qualify.cliffs/1"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from qualify.facts import codec
 from qualify.facts.history import HistorySeries
-from qualify.report.files import write_output
+from qualify.report.replacing import write_output
 from qualify.text import one_line
 
 SHOWN = 50

@@ -13,8 +13,8 @@ from qualify.facts.case import Level
 from qualify.facts.selftest import CLASSES, PlantedFault, SelfTest
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.detection import sentence
-from qualify.report.files import replace_text
 from qualify.report.page import render_page
+from qualify.report.replacing import replace_text
 
 SCHEMA = "qualify.selftest/1"
 

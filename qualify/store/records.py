@@ -1,19 +1,19 @@
 """Cases and outcomes out of the database. Every function works inside the transaction of its connection.
 
-A run of 50,000 cases has a million rows of parts. Outcomes and their parts are read side by side, in the order of the
-outcomes' ids, so that only one outcome's rows are at hand at a time.
+A run of 50,000 cases has a million rows of parts. Outcomes and their parts are read portion by portion, in the order of
+the outcomes' ids, so that only one portion's rows are at hand at a time.
 """
 
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from functools import lru_cache
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from sqlalchemy import (
     ColumnElement,
@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from qualify.facts.case import Case, Workload
-from qualify.facts.outcome import REUSED, Finding, Launch, Outcome, Statistics
+from qualify.facts.outcome import REUSED, Finding, Outcome, Statistics
 from qualify.facts.run import Record
 from qualify.store import mapping
 from qualify.store.tables import cases, findings, launches, outcomes, samples, statistics
@@ -39,8 +39,10 @@ Depth = Literal["whole", "times"]
     whole   everything
     times   the times with their samples, and the note on a time that was taken over; nothing else
 """
-_PORTION = 2_000
-"""rows that are fetched at once"""
+_PORTION = 500
+"""outcomes whose rows are at hand at a time, and rows of cases"""
+_SPREAD = 4
+"""a portion is read by its range of ids where this is at most so many times its size"""
 _REMEMBERED = 4_000
 """parts that are kept to stand for equal ones. Equal parts lie near each other; keeping all would double the memory"""
 
@@ -60,29 +62,37 @@ def load_records(
     which = cases.c.run_id == run_id
     if case_id is not None:
         which &= cases.c.case_id == case_id
-    with _Reader(connection) as reader:
-        found = dict(_load_outcomes(reader, latest_outcomes(which), depth))
-        planned = _load_cases(reader, which, {record.case.id: record.case for record in like})
-        return [Record(case=case, outcome=found.get(key, mapping.NOT_REACHED)) for key, case in planned.items()]
+    return list(_load_latest(connection, which, depth, like).values())
+
+
+def load_by_key(connection: Connection, keys: Sequence[int]) -> dict[int, Record]:
+    """Some cases by their key, whichever runs they are in, each with the outcome that counts."""
+    return _load_latest(connection, cases.c.key.in_(keys), "whole")
 
 
 def load_history(connection: Connection, run_id: str) -> tuple[list[Case], list[Record]]:
     """The run's cases in the order of the plan, and all outcomes in the order in which they were stored."""
     which = cases.c.run_id == run_id
-    every = select(outcomes.c.id).join(cases, cases.c.key == outcomes.c.case_key).where(which)
-    with _Reader(connection) as reader:
-        planned = _load_cases(reader, which)
-        found = _load_outcomes(reader, every, "whole")
+    with _uncollected():
+        planned = _load_cases(connection, which)
+        every = select(outcomes.c.id).join(cases, cases.c.key == outcomes.c.case_key)
+        found = _load_outcomes(connection, every.where(which, _among(planned)), "whole")
         return list(planned.values()), [Record(case=planned[key], outcome=outcome) for key, outcome in found]
 
 
-def load_by_key(connection: Connection, keys: Sequence[int]) -> dict[int, Record]:
-    """Some cases by their key, whichever runs they are in, each with the outcome that counts."""
-    which = cases.c.key.in_(keys)
-    with _Reader(connection) as reader:
-        found = dict(_load_outcomes(reader, latest_outcomes(which), "whole"))
-        planned = _load_cases(reader, which)
+def _load_latest(
+    connection: Connection, which: ColumnElement[bool], depth: Depth, like: Iterable[Record] = ()
+) -> dict[int, Record]:
+    """Cases by their key, in the order of the plan, each with the outcome that counts."""
+    with _uncollected():
+        planned = _load_cases(connection, which, {record.case.id: record.case for record in like})
+        found = dict(_load_outcomes(connection, latest_outcomes(which & _among(planned)), depth))
         return {key: Record(case=case, outcome=found.get(key, mapping.NOT_REACHED)) for key, case in planned.items()}
+
+
+def _among(planned: Mapping[int, Case]) -> ColumnElement[bool]:
+    """The outcomes whose case may be one of these: the database then looks at no other run's."""
+    return outcomes.c.case_key.between(min(planned, default=0), max(planned, default=0))
 
 
 def latest_outcomes(which: ColumnElement[bool]) -> Select[Any]:
@@ -95,34 +105,20 @@ def latest_outcomes(which: ColumnElement[bool]) -> Select[Any]:
     )
 
 
-class _Reader:
-    """Reads rows by portions, and closes every cursor at its end.
-
-    Meanwhile no garbage is collected: Python would look through all the rows again and again, 40 % of the time.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._opened = ExitStack()
-
-    def __enter__(self) -> Self:
-        if gc.isenabled():
-            gc.disable()
-            self._opened.callback(gc.enable)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
-
-    def rows(self, wanted: Select[Any]) -> Iterator[Any]:
-        """The rows, of which only a portion is in memory at a time."""
-        result = self._connection.execute(wanted, execution_options={"yield_per": _PORTION})
-        self._opened.callback(result.close)
-        return chain.from_iterable(result.partitions())
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is collected: Python would look through all the rows again and again, 40 % of the time."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()
 
 
 def _load_cases(
-    reader: _Reader, which: ColumnElement[bool], known: Mapping[str, Case] = MappingProxyType({})
+    connection: Connection, which: ColumnElement[bool], known: Mapping[str, Case] = MappingProxyType({})
 ) -> dict[int, Case]:
     """Cases by their key, in the order of the plan. Equal workloads are one object: several kernels serve a shape.
 
@@ -134,16 +130,18 @@ def _load_cases(
     made: dict[tuple[Any, ...], Workload] = {}
     lengths = lru_cache(maxsize=_REMEMBERED)(mapping.lengths_from_text)
     found = {}
-    for values in reader.rows(select(*columns).where(which).order_by(cases.c.position)):
-        row, stored = dict(zip(own, values, strict=False)), values[len(own) :]
-        workload = made.get(stored)
-        if workload is None:
-            asked_for = dict(zip(asked, stored, strict=True))
-            workload = mapping.workload_from(asked_for, row["case_id"], lengths)
-            _remember(made, stored, workload)
-        case = mapping.case_from(row, workload)
-        same = known.get(case.id)
-        found[row["key"]] = same if same == case else case
+    wanted = select(*columns).where(which).order_by(cases.c.position)
+    with connection.execute(wanted, execution_options={"yield_per": _PORTION}) as result:
+        for values in chain.from_iterable(result.partitions()):
+            row, stored = dict(zip(own, values, strict=False)), values[len(own) :]
+            workload = made.get(stored)
+            if workload is None:
+                asked_for = dict(zip(asked, stored, strict=True))
+                workload = mapping.workload_from(asked_for, row["case_id"], lengths)
+                _remember(made, stored, workload)
+            case = mapping.case_from(row, workload)
+            same = known.get(case.id)
+            found[row["key"]] = same if same == case else case
     return found
 
 
@@ -154,47 +152,54 @@ def _remember(made: dict[tuple[Any, ...], Any], stored: tuple[Any, ...], part: o
     made[stored] = part
 
 
-def _load_outcomes(reader: _Reader, ids: Select[Any], depth: Depth) -> Iterator[tuple[int, Outcome]]:
-    """The outcomes of those ids, each with the key of its case, in the order in which they were stored."""
-    found, taken, numbers, started = _parts(reader, ids, depth)
+def _load_outcomes(connection: Connection, wanted: Select[Any], depth: Depth) -> Iterator[tuple[int, Outcome]]:
+    """The outcomes of the wanted ids, each with the key of its case, in the order in which they were stored."""
+    ids = sorted(connection.execute(wanted).scalars())
+    for start in range(0, len(ids), _PORTION):
+        yield from _load_portion(connection, ids[start : start + _PORTION], depth)
+
+
+def _load_portion(connection: Connection, ids: Sequence[int], depth: Depth) -> Iterator[tuple[int, Outcome]]:
+    """The outcomes of these ids, which ascend."""
+    found, taken, numbers, started = _parts(connection, ids, depth)
     names = [column.name for column in outcomes.columns]
-    wanted = select(*_outcome_columns(depth)).where(outcomes.c.id.in_(ids)).order_by(outcomes.c.id)
-    for values in reader.rows(wanted):
+    wanted = select(*_outcome_columns(depth)).where(_with_ids(outcomes.c.id, ids)).order_by(outcomes.c.id)
+    counts = frozenset(ids)
+    for values in connection.execute(wanted).all():
         row = dict(zip(names, values, strict=True))
         outcome_id = row["id"]
+        if outcome_id not in counts:
+            continue
         parts = mapping.Parts(
-            findings=tuple(found.of(outcome_id)),
-            statistics=tuple(numbers.of(outcome_id)),
-            launches=tuple(started.of(outcome_id)),
-            samples_us=tuple(taken.of(outcome_id)),
+            findings=tuple(found.get(outcome_id, ())),
+            statistics=tuple(numbers.get(outcome_id, ())),
+            launches=tuple(started.get(outcome_id, ())),
+            samples_us=tuple(taken.get(outcome_id, ())),
         )
         yield row["case_key"], mapping.outcome_from(row, parts)
 
 
-class _Beside:
-    """Rows of a part in the order of the outcomes' ids. Each outcome takes its own rows in turn."""
+def _with_ids(column: ColumnElement[Any], ids: Sequence[int]) -> ColumnElement[bool]:
+    """The rows of these ids, which ascend, and perhaps some between them: a range is read faster than single rows.
 
-    def __init__(self, rows: Iterable[tuple[int, Any]]) -> None:
-        self._groups = groupby(rows, key=itemgetter(0))
-        self._next = next(self._groups, None)
-
-    def of(self, outcome_id: int) -> list[Any]:
-        """The parts of the outcome; the ids of the calls must ascend."""
-        if self._next is None or self._next[0] != outcome_id:
-            return []
-        found = [part for _, part in self._next[1]]
-        self._next = next(self._groups, None)
-        return found
+    Only where other runs were stored at the same time does a range hold too much.
+    """
+    first, last = ids[0], ids[-1]
+    return column.between(first, last) if last - first < _SPREAD * len(ids) else column.in_(ids)
 
 
-def _parts(reader: _Reader, ids: Select[Any], depth: Depth) -> tuple[_Beside, _Beside, _Beside, _Beside]:
+Grouped = Mapping[int, Sequence[Any]]
+"""what a part has of each outcome that has any, by the outcome's id"""
+
+
+def _parts(connection: Connection, ids: Sequence[int], depth: Depth) -> tuple[Grouped, Grouped, Grouped, Grouped]:
     """Findings, samples, statistics and launches of the outcomes."""
     whole = depth == "whole"
     return (
-        _Beside(_findings(reader, ids, only="" if whole else REUSED)),
-        _Beside(_samples(reader, ids)),
-        _Beside(_statistics(reader, ids) if whole else ()),
-        _Beside(_launches(reader, ids) if whole else ()),
+        _findings(connection, ids, only="" if whole else REUSED),
+        _samples(connection, ids),
+        _statistics(connection, ids) if whole else {},
+        _launches(connection, ids) if whole else {},
     )
 
 
@@ -206,51 +211,61 @@ def _outcome_columns(depth: Depth) -> list[ColumnElement[Any]]:
     return [instead.get(column.name, column) for column in outcomes.columns]
 
 
-def _findings(reader: _Reader, ids: Select[Any], only: str) -> Iterator[tuple[int, Finding]]:
+def _findings(connection: Connection, ids: Sequence[int], only: str) -> Grouped:
     """Findings by outcome. Equal ones are one object: most cases pass, and say so in the same words.
 
     Args:
         only: the check whose findings are read; empty = all.
     """
     names = ("check", "verdict", "detail", "values")
+    wanted = select(findings.c.outcome_id, *_columns(findings, names, plain=names))
+    if only:
+        wanted = wanted.where(findings.c.check == only)
     made: dict[tuple[Any, ...], Finding] = {}
-    wanted = select(findings.c.outcome_id, *_columns(findings, names, plain=names)).where(
-        findings.c.outcome_id.in_(ids), *([findings.c.check == only] if only else ())
-    )
-    for row in reader.rows(_in_order(wanted, findings)):
-        key = row[1:]
+    found = defaultdict(list)
+    for outcome_id, *stored in _rows(connection, wanted, findings, ids):
+        key = tuple(stored)
         finding = made.get(key)
         if finding is None:
-            finding = mapping.finding_from(*key)
-            _remember(made, key, finding)
-        yield row[0], finding
+            finding = made[key] = mapping.finding_from(*key)
+        found[outcome_id].append(finding)
+    return found
 
 
-def _samples(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, float]]:
+def _samples(connection: Connection, ids: Sequence[int]) -> Grouped:
     """Samples by outcome."""
-    wanted = select(samples.c.outcome_id, samples.c.latency_us).where(samples.c.outcome_id.in_(ids))
-    return reader.rows(_in_order(wanted, samples))
+    found = defaultdict(list)
+    for outcome_id, latency_us in _rows(connection, select(samples.c.outcome_id, samples.c.latency_us), samples, ids):
+        found[outcome_id].append(latency_us)
+    return found
 
 
-def _statistics(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, Statistics]]:
+def _statistics(connection: Connection, ids: Sequence[int]) -> Grouped:
     """Statistics by outcome."""
-    part = statistics.c.outcome_id
-    wanted = select(part, *_columns(statistics, mapping.STATISTICS_COLUMNS)).where(part.in_(ids))
-    for outcome_id, *stored in reader.rows(_in_order(wanted, statistics)):
-        yield outcome_id, Statistics(**dict(zip(mapping.STATISTICS_COLUMNS, stored, strict=True)))
+    found = defaultdict(list)
+    wanted = select(statistics.c.outcome_id, *_columns(statistics, mapping.STATISTICS_COLUMNS))
+    for outcome_id, *stored in _rows(connection, wanted, statistics, ids):
+        found[outcome_id].append(Statistics(**dict(zip(mapping.STATISTICS_COLUMNS, stored, strict=True))))
+    return found
 
 
-def _launches(reader: _Reader, ids: Select[Any]) -> Iterator[tuple[int, Launch]]:
+def _launches(connection: Connection, ids: Sequence[int]) -> Grouped:
     """Launches by outcome."""
     names = [column.name for column in launches.columns]
-    for values in reader.rows(_in_order(select(launches).where(launches.c.outcome_id.in_(ids)), launches)):
-        yield values[0], mapping.launch_from(dict(zip(names, values, strict=True)))
+    found = defaultdict(list)
+    for values in _rows(connection, select(launches), launches, ids):
+        found[values[0]].append(mapping.launch_from(dict(zip(names, values, strict=True))))
+    return found
+
+
+def _rows(connection: Connection, wanted: Select[Any], table: Table, ids: Sequence[int]) -> Sequence[Any]:
+    """The wanted rows of a part of these outcomes, in its order."""
+    part = table.c
+    return connection.execute(
+        wanted.where(_with_ids(part.outcome_id, ids)).order_by(part.outcome_id, part.position)
+    ).all()
 
 
 def _columns(table: Table, names: Iterable[str], plain: Sequence[str] = ()) -> list[ColumnElement[Any]]:
     """Columns of the table; the plain ones as the database has them."""
     return [type_coerce(table.c[name], Text) if name in plain else table.c[name] for name in names]
-
-
-def _in_order(wanted: Select[Any], table: Table) -> Select[Any]:
-    return wanted.order_by(table.c.outcome_id, table.c.position)

@@ -173,11 +173,13 @@ class SharedWords(Words):
         return _unescaped_once
 
 
+@lru_cache(maxsize=1024)
 def interned(value: str | None) -> str | None:
     """The text, as the one object that stands for all equal ones."""
     return None if value is None else intern(value)
 
 
+@lru_cache(maxsize=1024)
 def _unescaped_once(value: str | None) -> str | None:
     return interned(unescaped(value))
 

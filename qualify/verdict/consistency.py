@@ -23,6 +23,7 @@ LSE_REL = "lse_rel"
 COPIED = ("E", "R", "G", "G_limit", "beta", "beta_limit", "measured_class")
 """what a finding of the budget repeats of its statistics"""
 _copied = attrgetter(*COPIED)
+_NUMBERS = (int, float)
 
 
 def contradictions(outcome: Outcome) -> list[str]:
@@ -88,7 +89,7 @@ def _of_statistics(evidence: Evidence) -> Iterator[str]:
             yield from (f"{BUDGET} says {finding.verdict}, and {what} have {text}" for text in _over(_limits(numbers)))
         for name, number in numbers.items():
             said = finding.values.get(name, number)
-            if not _equal(said, number):
+            if said != number and not _equal(said, number):
                 yield f"{BUDGET} says {name} {said}, and {what} have {number}"
         said = of_lse[one.inputs].values[LSE_REL] if one.inputs in of_lse else one.lse_rel
         if not _equal(said, one.lse_rel):
@@ -136,7 +137,7 @@ def _over(limited: Sequence[tuple[str, Value, Value]]) -> list[str]:
     return [
         f"{name} {value:.3g} > {limit:.3g}"
         for name, value, limit in limited
-        if isinstance(value, int | float) and isinstance(limit, int | float) and not abs(value) <= limit
+        if isinstance(value, _NUMBERS) and isinstance(limit, _NUMBERS) and not abs(value) <= limit
     ]
 
 

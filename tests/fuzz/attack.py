@@ -100,7 +100,7 @@ def get_ready(patch: pytest.MonkeyPatch, warming: list[list[str]], folder: Path)
     for name in (*LATER, "qualify.cards.config.reading", "qualify.report.formats.junit"):
         importlib.import_module(name)
     command = get_command(entry._parser())  # takes as long as most commands
-    patch.setattr(entry, "_parser", lambda: command)
+    patch.setattr(entry, "_parser", lambda _="": command)
     for name in (
         "_kernel",
         "_model",

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from qualify.errors import InfrastructureError
-from qualify.report.files import replace_text, write_report
+from qualify.report.files import write_report
+from qualify.report.replacing import replace_text
 
 
 def test_write_report_makes_both_files_and_nothing_else(facts: Any, tmp_path: Path) -> None:

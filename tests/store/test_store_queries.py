@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import store_examples as examples
+from sqlalchemy import event
 
 from qualify.errors import NoVerdict, StoreError, UsageError
 from qualify.facts.outcome import NotRun
@@ -41,6 +42,35 @@ def test_equal_parts_of_two_runs_are_one_object(store: Store) -> None:
     assert [True] * 3 + [False] == [one.case is other.case for one, other in zip(first, second, strict=True)]
     assert first[3].case is not second[3].case
     assert first[3].case.kernel is second[3].case.kernel
+
+
+@pytest.mark.parametrize("others", [1, 9])
+def test_runs_that_were_stored_together_are_read_apart(
+    store: Store, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Where outcomes of other runs lie between those of a run, each gets its own parts, whichever portion it is in."""
+    monkeypatch.setattr("qualify.store.records._PORTION", 3)
+    runs = [examples.run(number).id for number in range(1 + others)]
+    mine = [Record(case=examples.case(number), outcome=one) for number, one in enumerate(examples.outcomes())]
+    for number, run_id in enumerate(runs):
+        store.begin(examples.run(number))
+        store.add_cases(run_id, [record.case for record in mine])
+    for record in (*mine, mine[0]):
+        for run_id in runs:
+            store.add(run_id, [record if run_id == runs[0] else examples.simple(record.case)])
+    assert repr(mine) == repr(store.records(runs[0]))  # NaN does not equal NaN
+    assert [examples.simple(record.case) for record in mine] == store.records(runs[-1])
+
+
+def test_a_run_is_read_with_one_search_for_the_last_attempts(planned: Store) -> None:
+    """The database looks once which outcomes count, not once for each of their parts, and at no other run's."""
+    planned.add(RUN.id, [examples.simple(examples.case(1))])
+    asked: list[str] = []
+    event.listen(planned._database.engine, "before_cursor_execute", lambda *it: asked.append(it[2]))
+    planned.records(RUN.id)
+    searches = [text for text in asked if "max(outcomes.id)" in text]
+    assert 1 == len(searches)
+    assert "outcomes.case_key BETWEEN" in searches[0]
 
 
 def test_done_leaves_out_what_was_not_run(planned: Store) -> None:
