@@ -6,11 +6,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from qualify.cards.load import LoadedKernel
-from qualify.errors import UsageError
+from qualify.errors import StoreError, UsageError
 from qualify.facts import codec
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.overview import RunHead, RunQuery
@@ -33,7 +34,7 @@ from qualify.report.sitepages import models as model_pages
 from qualify.report.sitepages import people as people_pages
 from qualify.report.sitepages import runs as run_pages
 from qualify.report.sitepages import stacks as stack_pages
-from qualify.report.sitepages.parts import PartsPage
+from qualify.report.sitepages.parts import PartsPage, render_parts
 from qualify.store.store import Store
 from qualify.web.claims import about, claims_of
 from qualify.web.rendered import Packed, Rendered, pack
@@ -73,6 +74,15 @@ class Site:
         self._reports = Reports(store, self.verdicts, kernels, typed)
         self._lists = Rendered(most_bytes=MOST_BYTES, at_once=AT_ONCE, fresh_s=FRESH_S)
         self._latest: tuple[str | None, float, Newest] = (None, 0.0, {})
+
+    def prepare(self) -> None:
+        """Makes before the first request what every answer needs: compiled templates, and what judges beside runs.
+
+        Where the store does not answer now, the first request reads that.
+        """
+        render_parts(PartsPage(title="", parts=()))
+        with suppress(StoreError):
+            self.verdicts.around()
 
     def kept(self, key: Hashable, render: Callable[[], str]) -> Packed:
         """A page that is rendered anew where somebody wrote into the store or a verdict is new, and each second.
