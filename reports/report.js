@@ -12,7 +12,8 @@
     const late = box.querySelector(":scope > noscript");
     if (!late || !box.open) return;
     late.remove();
-    box.insertAdjacentHTML("beforeend", (drawings[box.dataset.late] || "") + late.textContent);
+    const part = drawings[box.dataset.late] || "";
+    box.insertAdjacentHTML("beforeend", part && "instead" in late.dataset ? part : part + late.textContent);
   }
 
   function watch() {

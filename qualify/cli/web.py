@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,21 @@ def web(
     ] = False,
 ) -> None:
     """Serve the store as a site: reports, lists, sign-offs, metrics, health. SIGTERM ends it with exit code 0."""
+    with _told(as_json=as_json):
+        _serve(access, host, port, name or [], db, cards, exposed=expose, as_json=as_json)
+
+
+def _serve(
+    access: Path | None,
+    host: str,
+    port: int,
+    names: Sequence[str],
+    db: str,
+    cards: Sequence[Path] | None,
+    *,
+    exposed: bool,
+    as_json: bool,
+) -> None:
     from qualify.cards.access import load_access
     from qualify.cards.load import load_kernels
     from qualify.store.store import Store
@@ -40,17 +56,16 @@ def web(
     from qualify.web.server import Address, bind, on_loopback, serve, url_of
     from qualify.web.site import Site
 
-    with _told(as_json=as_json):
-        card = load_access(access) if access else None
-        login = card is not None and card.needs_login
-        address = Address(host=host, port=port, exposed=expose, names=tuple(name or ()), login=login)
-        kernels = load_kernels(tuple(cards or ()))
-        with bind(address) as listening, Store.open(db or DEFAULT_DB, create=False, migrate=False) as store:
-            url, local = url_of(listening), on_loopback(address)
-            started = {"address": url, "access": "login" if login else "open", "exposed": not local}
-            emit(_line({**started, "store": store.where}) if as_json else url, plain=as_json)
-            people = Access(card, access, loopback=local)
-            serve(Site(store, kernels, typed(cards=cards)), listening, address, people, say)
+    card = load_access(access) if access else None
+    login = card is not None and card.needs_login
+    address = Address(host=host, port=port, exposed=exposed, names=tuple(names), login=login)
+    kernels = load_kernels(tuple(cards or ()))
+    with bind(address) as listening, Store.open(db or DEFAULT_DB, create=False, migrate=False) as store:
+        url, local = url_of(listening), on_loopback(address)
+        started = {"address": url, "access": "login" if login else "open", "exposed": not local}
+        emit(_line({**started, "store": store.where}) if as_json else url, plain=as_json)
+        people = Access(card, access, loopback=local)
+        serve(Site(store, kernels, typed(cards=cards)), listening, address, people, say)
 
 
 @contextmanager

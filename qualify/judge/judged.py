@@ -152,7 +152,7 @@ def judge(
     card = parse_matrix(run.matrix_source, run.matrix_path)
     kernels = in_environments(kernels, run.environments)
     allowed = waiver_policy or card.policy.waivers
-    path, items, notes = _waivers_of(card, run, waivers, allowed)
+    path, items, notes = waivers_of(card, run, waivers, allowed)
     refuse_broad(items, allowed, [record.case.id for record in records])
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
     ran = sorted(ran_kernels(records))
@@ -225,7 +225,7 @@ def rules_of(
     )
 
 
-def _waivers_of(
+def waivers_of(
     card: MatrixCard, run: Run, given: Path | None, policy: WaiverPolicy
 ) -> tuple[str, tuple[Waiver, ...], list[str]]:
     """The path of the file, its waivers, and a note where it is not here."""

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from qualify.facts import codec
-from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, Ratio, Way
+from qualify.facts.duel import DUEL_VERDICTS, WAYS, Duel, DuelCell, DuelVerdict, Ratio, Way
+from qualify.facts.run import Verdict
 
-WORDS: dict[Way, str] = {
+WAY_WORDS: Mapping[Way, str] = {
     "graph": "CUDA graph, cold L2",
     "graph_warm": "CUDA graph, warm L2",
     "eager": "eager, cold L2",
     "host": "host time of a launch",
 }
-MEANING = {
+VERDICT_WORDS: Mapping[DuelVerdict, tuple[str, Verdict]] = {
+    "SLOWER": ("▲ slower", "FAIL"),
+    "INCONCLUSIVE": ("– no valid time", "INCONCLUSIVE"),
+    "AMBIGUOUS": ("? undecided", "INCONCLUSIVE"),
+    "FASTER": ("▼ faster", "PASS"),
+    "SAME": ("= the same", "PASS"),
+}
+"""glyph and word for a verdict on B, and the verdict whose colour they have"""
+MEANING: Mapping[DuelVerdict, str] = {
     "SLOWER": "B is slower, and new processes confirmed it",
     "SAME": "B differs by less than what counts",
     "FASTER": "B is faster",
@@ -64,10 +74,12 @@ def _cell(cell: DuelCell, *, null: bool) -> list[str]:
     if ratio is None or cell.way is None:
         return [f"  {cell.name}: {cell.reason}"]
     found = f"; a change of {ratio.detectable:.1%} would be found" if null else ""
-    lines = [f"  {cell.name}: {told(ratio)} ({WORDS[cell.way]}){found}"]
+    lines = [f"  {cell.name}: {told(ratio)} ({WAY_WORDS[cell.way]}){found}"]
     if cell.reason:
         lines.append(f"    {cell.reason}")
-    lines += [f"    {WORDS[way]}: {told(cell.ratios[way])}" for way in WAYS if way != cell.way and _tells(cell, way)]
+    lines += [
+        f"    {WAY_WORDS[way]}: {told(cell.ratios[way])}" for way in WAYS if way != cell.way and _tells(cell, way)
+    ]
     return lines + [f"    note: {note}" for note in cell.notes]
 
 

@@ -7,7 +7,6 @@ import hashlib
 from functools import cache
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from qualify.assets import shipped
 from qualify.report import figures
@@ -16,6 +15,7 @@ from qualify.report.context import ReportContext
 from qualify.report.drawings.heat import STEP_WORDS
 from qualify.report.drawings.svg import markers
 from qualify.report.explorer import explorer_data, to_script
+from qualify.report.late import LateParts
 from qualify.report.names import clipped, short_name
 from qualify.report.performance import headline as time_headline
 from qualify.report.questions import QUESTIONS
@@ -50,13 +50,7 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
         frame: what the site puts around it; None = it is a file.
     """
     style, script = (_asset(name) for name in ("report.css", "report.js"))
-    kept: list[str] = []
-
-    def late(markup: Markup) -> int:
-        """Keep drawings for the data of the page, which is compressed: the script puts them in where a reader looks."""
-        kept.append(str(markup))
-        return len(kept) - 1
-
+    late = LateParts()
     return (
         _environment()
         .get_template("report.html")
@@ -74,7 +68,7 @@ def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
             script=script,
             policy=_policy(style, script),
             late=late,
-            data=lambda: to_script(explorer_data(context.shapes) | {"late": kept}),
+            data=lambda: to_script(explorer_data(context.shapes) | {"late": late.kept}),
         )
     )
 

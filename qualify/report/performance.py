@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from qualify.facts import codec
-from qualify.facts.duel import DuelVerdict
 from qualify.facts.performance import (
     AcceptedEvidence,
     BudgetUse,
@@ -21,6 +20,7 @@ from qualify.judge.judged import Judged
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
 from qualify.report.drawings.svg import Drawing
+from qualify.report.duel_text import VERDICT_WORDS
 from qualify.text import one_line
 
 SHOWN = 12
@@ -36,14 +36,12 @@ COUNTS: Mapping[AcceptedEvidence, tuple[str, str]] = {
 """what is asked for, and what is said where it is missing"""
 STATES: Mapping[BudgetVerdict, str] = {"PASS": "✓ holds", "FAIL": "✗ exceeded", "INCONCLUSIVE": "? undecided"}
 """what became of a budget"""
-CELLS: Mapping[DuelVerdict, tuple[str, Verdict]] = {
-    "SLOWER": ("▲ slower, and confirmed", "WAIVED"),
-    "SAME": ("= the same", "PASS"),
-    "FASTER": ("▼ faster", "PASS"),
-    "AMBIGUOUS": ("? undecided", "INCONCLUSIVE"),
-    "INCONCLUSIVE": ("– no valid time", "INCONCLUSIVE"),
-}
-"""words for a cell, and the verdict whose colour they have: a slower cell may be within its budget"""
+WITHIN: Verdict = "WAIVED"
+"""whose colour a slower cell has here: it may be within its budget"""
+
+
+def _tone(cell: CellChange) -> Verdict:
+    return WITHIN if cell.verdict == "SLOWER" else VERDICT_WORDS[cell.verdict][1]
 
 
 def headline(found: Performance) -> str:
@@ -140,8 +138,8 @@ CELL_COLUMNS: tuple[Column[CellChange], ...] = (
         key="verdict",
         title="This stack is",
         sentence=True,
-        cell=lambda cell: CELLS[cell.verdict][0],
-        tone=lambda cell: CELLS[cell.verdict][1],
+        cell=lambda cell: VERDICT_WORDS[cell.verdict][0],
+        tone=_tone,
     ),
     Column(key="change", title="Change", number=True, cell=lambda cell: _percent(cell.change)),
     Column(key="interval", title="95 % interval", number=True, cell=_interval),
@@ -162,7 +160,7 @@ def cells_drawing(found: Performance | None) -> Drawing | None:
     rows = [
         Interval(
             name=cell.cell,
-            verdict=CELLS[cell.verdict][1],
+            verdict=_tone(cell),
             change=cell.change,
             low=cell.change if cell.low is None else cell.low,
             high=cell.change if cell.high is None else cell.high,

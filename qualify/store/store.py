@@ -303,6 +303,11 @@ class Store:
             self._check_run(connection, run_id)
             return set(connection.execute(wanted).scalars())
 
+    def case_ids(self, run_id: str) -> list[str]:
+        """The cases of a run, also those that have no outcome."""
+        with self._database.reading() as connection:
+            return _case_ids(connection, run_id)
+
     def find_case(self, case_id: str, run_id: str | None = None) -> tuple[Run, Record]:
         """The case with its last outcome, and the run that it is from: the given one, or the newest that has it."""
         holds = select(cases.c.run_id).where(cases.c.case_id == case_id)

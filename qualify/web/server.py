@@ -77,6 +77,7 @@ def serve(site: Site, listening: socket.socket, address: Address, access: Access
     exposed = not on_loopback(address)
     if exposed:
         say(f"qualify web: warning: {address.host} is served without TLS. Put a proxy with TLS before it")
+    site.prepare()
     site.verdicts.start()
     hosts = [*LOOPBACK, *address.names] if address.names or not exposed else ["*"]
     config = uvicorn.Config(

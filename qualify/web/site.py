@@ -6,17 +6,19 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from qualify.cards.load import LoadedKernel, parse_matrix
-from qualify.errors import CardError, UsageError
+from qualify.cards.load import LoadedKernel
+from qualify.errors import StoreError, UsageError
 from qualify.facts import codec
 from qualify.facts.checks import CHECK_VERSION
 from qualify.facts.overview import RunHead, RunQuery
 from qualify.facts.typed import PLAIN, Typed
 from qualify.judge.fleet import state_of
-from qualify.judge.judged import Judged, rules_of
+from qualify.judge.judged import Judged
+from qualify.judge.one import CaseJudge
 from qualify.judge.signing import why_not_signed
 from qualify.report.fleets import fleets_data, fleets_page
 from qualify.report.page import render_page
@@ -32,9 +34,8 @@ from qualify.report.sitepages import models as model_pages
 from qualify.report.sitepages import people as people_pages
 from qualify.report.sitepages import runs as run_pages
 from qualify.report.sitepages import stacks as stack_pages
-from qualify.report.sitepages.parts import PartsPage
+from qualify.report.sitepages.parts import PartsPage, render_parts
 from qualify.store.store import Store
-from qualify.verdict.policy import judge_case
 from qualify.web.claims import about, claims_of
 from qualify.web.rendered import Packed, Rendered, pack
 from qualify.web.reports import Reports
@@ -73,6 +74,15 @@ class Site:
         self._reports = Reports(store, self.verdicts, kernels, typed)
         self._lists = Rendered(most_bytes=MOST_BYTES, at_once=AT_ONCE, fresh_s=FRESH_S)
         self._latest: tuple[str | None, float, Newest] = (None, 0.0, {})
+
+    def prepare(self) -> None:
+        """Makes before the first request what every answer needs: compiled templates, and what judges beside runs.
+
+        Where the store does not answer now, the first request reads that.
+        """
+        render_parts(PartsPage(title="", parts=()))
+        with suppress(StoreError):
+            self.verdicts.around()
 
     def kept(self, key: Hashable, render: Callable[[], str]) -> Packed:
         """A page that is rendered anew where somebody wrote into the store or a verdict is new, and each second.
@@ -211,15 +221,16 @@ class Site:
         comments = self.store.people.comments(case_id=case_id)
         if not found and not comments:
             raise UsageError(f"no run has a case {case_id!r}. Models and their cases: /models")
-        rules = None
-        if found:
-            newest = self.store.run(found[0].head.id)
-            try:
-                card = parse_matrix(newest.matrix_source, newest.matrix_path)
-                rules = rules_of(newest, card, self._kernels, (), datetime.now(UTC))
-            except CardError:  # of an older qualify, whose words are not known any more
-                rules = None
-        rows = [case_pages.CaseRow(found=it, judgement=judge_case(it.record, rules) if rules else None) for it in found]
+        summaries = self.verdicts.summaries([it.head for it in found])
+        judge = CaseJudge(self.store, self._kernels, datetime.now(UTC))
+        rows = [
+            case_pages.CaseRow(
+                found=it,
+                judgement=judge.judge(self.store.run(it.head.id), it.record),
+                summary=summaries.get(it.head.id),
+            )
+            for it in found
+        ]
         return case_pages.case_page(case_id, rows, comments, may_write=may_write)
 
     def duels(self) -> PartsPage:

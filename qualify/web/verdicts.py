@@ -33,7 +33,7 @@ AHEAD = 2_000
 """newest runs that are judged before anybody asks"""
 SMALL = 300
 """cases of the largest run that a list judges itself, in some 50 ms; the thread judges larger ones"""
-BUDGET_S = 0.08
+BUDGET_S = 0.05
 """seconds that a list spends on judging runs"""
 QUEUED = 5_000
 """runs that wait to be judged; others wait until somebody asks for them again"""

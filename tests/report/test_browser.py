@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_examples import everything, make_evidence
+from report_examples import RAW_NAMES, everything, facts_of, grid, make_evidence
 
 from qualify.facts.outcome import Finding, Measured
 from qualify.report.files import write_report
@@ -312,6 +312,45 @@ def test_every_case_and_table_is_reachable_without_script(browser: Any, address:
         if table:
             sync_api.expect(page.locator(table).first).to_be_visible()
     assert 360 == page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the page of 9,600 cases of 40 models lies, some of which fail."""
+    models = tuple(f"model-{number}.tp1" for number in range(40))
+    sizes = tuple(1024 * number for number in range(1, 9600 // (2 * 40 * len(RAW_NAMES)) + 2))
+    records = grid(models, sizes, ("prefill", "decode"))[:9600]
+    wrong = Finding(check="census", verdict="fail", detail="row 3 sees a key too much", values={"row": 3})
+    for number in range(0, len(records), 400):
+        evidence = make_evidence("flash-attn-3")
+        failed = Measured(evidence=replace(evidence, findings=(*evidence.findings, wrong)))
+        records[number] = replace(records[number], outcome=failed)
+    facts = facts_of(records)
+    return write_report(tmp_path_factory.mktemp("large"), facts.run, facts.records, facts.conclusion).as_uri()
+
+
+@pytest.mark.parametrize("script", [True, False])
+def test_a_large_page_is_few_elements(browser: Any, large: str, *, script: bool) -> None:
+    """With and without JavaScript: at most 20,000 at the start, and every failure is there to read."""
+    context = browser.new_context(java_script_enabled=script)
+    page = context.new_page()
+    page.goto(large)
+    if script:
+        page.locator("html.scripted").wait_for()
+    assert 20_000 >= page.evaluate("document.getElementsByTagName('*').length")
+    page.locator("#why .members summary").first.click()
+    sync_api.expect(page.locator("#why .case, #why .brief li").first).to_be_visible()
+    sync_api.expect(page.get_by_text("row 3 sees a key too much").first).to_be_visible()
+    later = page.locator("#pictures > details").nth(9)
+    later.locator("summary").first.click()
+    if script:
+        assert 10 < later.locator("tbody tr").count()
+        assert 0 == later.get_by_text("Without JavaScript").count()
+    else:
+        told = later.locator("noscript p")
+        sync_api.expect(told).to_be_visible()
+        assert "report.json beside this file has these numbers" in told.inner_text()
     context.close()
 
 

@@ -97,7 +97,7 @@ def test_a_budget_that_is_exceeded_stands_first_and_names_its_cell() -> None:
     assert f"qualify duel {'ab' * 32} here 'matrices/hopper serving.yaml' --cards 'my cards'" == told.command
     text = text_of(render_html(context))
     assert "✗ exceeded each cell, decode +5.0 % +8.0 % +7.5 % to +8.5 %" in text
-    assert f"{CELL} ▲ slower, and confirmed +8.0 % +7.5 % to +8.5 % a duel" in text
+    assert f"{CELL} ▲ slower +8.0 % +7.5 % to +8.5 % a duel" in text
     assert "other = the same" in text
     assert DUEL in text
     assert "Not qualified" == context.headline

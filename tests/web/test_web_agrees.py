@@ -149,8 +149,12 @@ def check(site: Site, run: Run) -> None:
     listed, rows = site.runs(RunQuery())
     mine = next(row for row in listed.more["runs"] if row["run"] == run.id)
     assert (data["verdict"], words) == (mine["verdict"], next(it for it in rows if it.head.id == run.id).words)
-    decision = site.decision(run.id, roles=("release",), may_write=False)
+    decision = site.decision(run.id, roles=("release",), may_write=False, proven=True)
     assert (found.conclusion.exit_code == 0) == decision.more["may_be_signed"]
+    for judgement in found.conclusion.judgements:
+        history = json.loads(parts_json("case", site.case(judgement.case_id, may_write=False)))["history"]
+        told = next(it for it in history if it["run"] == run.id)
+        assert (" ".join(WORDS[judgement.verdict]), words) == (told["verdict"], told["run_verdict"])
     assert f"qualify_qualified{{{LABELS}}} {float(found.conclusion.exit_code == 0)}" in exposition(site).decode()
 
 

@@ -11,11 +11,13 @@ from threading import Event
 from typing import Any
 
 import pytest
+from jinja2 import Environment
 from stored_runs import MATRIX, PASSED, WRONG, shipped_kernels, store_run, write_waivers
 
 from qualify.facts.overview import RunQuery
 from qualify.facts.people import AuditEntry, SignOff
-from qualify.report.sitepages.parts import parts_json
+from qualify.report.page import _environment
+from qualify.report.sitepages.parts import parts_json, render_parts
 from qualify.store import Store
 from qualify.web import verdicts
 from qualify.web.rendered import Packed, Rendered, pack
@@ -169,3 +171,12 @@ def test_lists_are_made_once_for_each_state_of_the_store(store, tmp_path, monkey
         worse = store_run(other, tmp_path / "m.yaml", lambda _: WRONG, age=timedelta(hours=1))
     assert worse.id == page()["states"][0]["run"]
     assert before + 1 == len(made)
+
+
+def test_the_first_answer_compiles_no_template(store, monkeypatch):
+    """The server does that before it answers: it takes longer than a list of runs."""
+    _environment.cache_clear()
+    site = Site(store, {})
+    site.prepare()
+    monkeypatch.setattr(Environment, "compile", lambda *_, **__: pytest.fail("a template was compiled"))
+    assert "Stored runs" in render_parts(site.runs(RunQuery())[0])

@@ -102,7 +102,7 @@ def test_a_duel(served):
     words = {cell["cell"]: (cell["verdict"], cell["change"], cell["interval"]) for cell in data["cells"]}
     assert ["▲ slower", "– no valid time", "? undecided", "▼ faster", "= the same"] == [it[0] for it in words.values()]
     assert ("▲ slower", "+8.0 %", "+7.5 % to +8.5 %") == next(iter(words.values()))
-    assert "1 of 5 cells, and new processes confirmed it" in page
+    assert "1 of 5 cells: B is slower, and new processes confirmed it" in page
     assert "2 groups of four blocks do not count" in page
     assert "Not every cell was decided" in page
     assert [served.runs[1]] == [run["run"] for run in data["runs"]]

@@ -142,41 +142,31 @@ def holds_table(rows: Sequence[HoldRow], caption: str) -> AnyTable:
 
 def hold_page(row: HoldRow, *, may_act: bool) -> PartsPage:
     """One hold, and what can be done about it."""
-    reason = FormField(name="reason", label="Reason", kind="textarea", longest=4000)
-    forms = (
-        ()
-        if row.hold.released_at or not may_act
-        else (
-            Form(
-                title="Acknowledge",
-                action=f"/holds/{row.hold.id}/acknowledge",
-                button="Acknowledge",
-                note="You look after it. The hold stays open.",
-                fields=(reason,),
-            ),
-            Form(
-                title="Release",
-                action=f"/holds/{row.hold.id}/release",
-                button="Release",
-                note="The hold ends without a pass. The next fire that does not pass opens a new hold.",
-                fields=(reason,),
-            ),
-        )
+    actions = PagePart(
+        key="actions",
+        heading="What people did",
+        count="" if row.actions else "nothing yet",
+        notes=tuple(f"{it.kind}: {_told(it)}" for it in row.actions),
+        forms=_hold_forms(row.hold.id) if may_act and not row.hold.released_at else (),
     )
     return PartsPage(
         title=f"Hold {row.hold.id}",
         here="/holds",
         twin=f"/holds/{row.hold.id}.json",
-        parts=(
-            PagePart(key="hold", heading="Hold", table=holds_table((row,), "This hold")),
-            PagePart(
-                key="actions",
-                heading="What people did",
-                count="" if row.actions else "nothing yet",
-                notes=tuple(f"{it.kind}: {_told(it)}" for it in row.actions),
-                forms=forms,
-            ),
-        ),
+        parts=(PagePart(key="hold", heading="Hold", table=holds_table((row,), "This hold")), actions),
+    )
+
+
+def _hold_forms(number: int) -> tuple[Form, ...]:
+    """What people can do about an open hold."""
+    reason = FormField(name="reason", label="Reason", kind="textarea", longest=4000)
+    told = {
+        "Acknowledge": "You look after it. The hold stays open.",
+        "Release": "The hold ends without a pass. The next fire that does not pass opens a new hold.",
+    }
+    return tuple(
+        Form(title=word, action=f"/holds/{number}/{word.lower()}", button=word, note=note, fields=(reason,))
+        for word, note in told.items()
     )
 
 

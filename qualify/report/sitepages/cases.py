@@ -10,6 +10,7 @@ from qualify.facts.outcome import evidence_of
 from qualify.facts.overview import CaseInRun
 from qualify.facts.people import Comment
 from qualify.facts.run import Judgement
+from qualify.judge.summary import Summary
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.history import Moment
 from qualify.report.drawings.history import history as draw_history
@@ -36,7 +37,9 @@ class CaseRow:
 
     found: CaseInRun
     judgement: Judgement | None
-    """without waivers; None where the matrix of the run cannot be read any more"""
+    """as the gate judges the case in that run; None where it cannot read the matrix or the waivers any more"""
+    summary: Summary | None
+    """of the run; None where it is being judged"""
 
     @property
     def latency_us(self) -> float | None:
@@ -63,6 +66,12 @@ COLUMNS: tuple[Column[CaseRow], ...] = (
         tone=lambda row: tone_of(row.judgement.verdict if row.judgement else None),
     ),
     Column(key="run", title="Run", cell=lambda row: row.found.head.id, code=True, page=_report),
+    Column(
+        key="run_verdict",
+        title="Whole run",
+        cell=lambda row: verdict_words(row.summary.shown if row.summary else None),
+        tone=lambda row: tone_of(row.summary.shown if row.summary else None),
+    ),
     Column(key="began", title="Began (UTC)", cell=lambda row: f"{row.found.head.started_at:%Y-%m-%d %H:%M}"),
     Column(key="matrix", title="Matrix", cell=lambda row: row.found.head.matrix),
     Column(key="device", title="Device", cell=lambda row: row.found.head.variant),
@@ -120,7 +129,6 @@ def case_page(case_id: str, rows: Sequence[CaseRow], comments: Sequence[Comment]
         PagePart(
             key="history",
             heading="History",
-            count="verdicts here are without waivers",
             drawings=_drawings(rows),
             table=history,
             links=(

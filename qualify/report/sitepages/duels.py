@@ -6,33 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from qualify.facts.duel import DUEL_VERDICTS, Duel, DuelCell, DuelVerdict, Ratio
 from qualify.facts.overview import DuelHead
-from qualify.facts.run import Verdict
 from qualify.facts.stack import Stack
 from qualify.report.columns import AnyTable, Column, Table
 from qualify.report.drawings.intervals import Interval, intervals
-from qualify.report.duel_text import WORDS as WAYS
-from qualify.report.duel_text import null_line, to_data
+from qualify.report.duel_text import MEANING, VERDICT_WORDS, WAY_WORDS, null_line, to_data
 from qualify.report.figures import counted
 from qualify.report.performance import interval_words
 from qualify.report.sitepages.parts import PageLink, PagePart, PartsPage, address, case_address
 from qualify.report.sitepages.runs import RunRow, runs_table
 
-WORDS: Mapping[DuelVerdict, tuple[str, Verdict]] = {
-    "SLOWER": ("▲ slower", "FAIL"),
-    "INCONCLUSIVE": ("– no valid time", "INCONCLUSIVE"),
-    "AMBIGUOUS": ("? undecided", "INCONCLUSIVE"),
-    "FASTER": ("▼ faster", "PASS"),
-    "SAME": ("= the same", "PASS"),
-}
-"""glyph and word for a verdict on B, and the verdict whose colour they have"""
-MEANING: Mapping[DuelVerdict, str] = {
-    "SLOWER": ", and new processes confirmed it",
-    "INCONCLUSIVE": ", each with its reason below",
-    "AMBIGUOUS": ": neither a change nor its absence is shown",
-    "FASTER": "",
-    "SAME": ": a change that counts is ruled out",
-}
-"""what is said of the cells of a verdict"""
 HOW = (
     "A and B took turns on one card, on the same inputs, in pairs of fresh processes. B is slower where the whole 95 % "
     "interval lies above the smallest change that counts, and new processes confirmed it."
@@ -48,17 +30,17 @@ def _said(head: DuelHead) -> str:
     found = worst(head.counts)
     if head.null:
         return "– a side against itself"
-    return WORDS[found][0] if found else "– no cell"
+    return VERDICT_WORDS[found][0] if found else "– no cell"
 
 
 def _tone(head: DuelHead) -> str:
     found = worst(head.counts)
-    return WORDS[found][1] if found and not head.null else "NOT_REQUIRED"
+    return VERDICT_WORDS[found][1] if found and not head.null else "NOT_REQUIRED"
 
 
 def _cells(counts: Mapping[DuelVerdict, int]) -> str:
     """How many cells are what, the worst first."""
-    return ", ".join(f"{counts[it]} {WORDS[it][0].partition(' ')[2]}" for it in DUEL_VERDICTS if counts.get(it))
+    return ", ".join(f"{counts[it]} {VERDICT_WORDS[it][0].partition(' ')[2]}" for it in DUEL_VERDICTS if counts.get(it))
 
 
 HEADS: tuple[Column[DuelHead], ...] = (
@@ -111,7 +93,10 @@ def _interval(cell: DuelCell) -> str:
 
 
 VERDICT: Column[DuelCell] = Column(
-    key="verdict", title="B is", cell=lambda cell: WORDS[cell.verdict][0], tone=lambda cell: WORDS[cell.verdict][1]
+    key="verdict",
+    title="B is",
+    cell=lambda cell: VERDICT_WORDS[cell.verdict][0],
+    tone=lambda cell: VERDICT_WORDS[cell.verdict][1],
 )
 TIMES: tuple[Column[DuelCell], ...] = (
     Column(key="phase", title="Phase", cell=lambda cell: cell.phase),
@@ -128,7 +113,7 @@ TIMES: tuple[Column[DuelCell], ...] = (
         number=True,
         cell=lambda cell: f"{100 * cell.ratio.detectable:.1f} %" if cell.ratio else "–",
     ),
-    Column(key="way", title="Timed as", cell=lambda cell: WAYS[cell.way] if cell.way else "not timed"),
+    Column(key="way", title="Timed as", cell=lambda cell: WAY_WORDS[cell.way] if cell.way else "not timed"),
     Column(key="thrown_away", title="Thrown away", number=True, cell=lambda cell: cell.thrown_away),
     Column(key="reason", title="Why it is undecided", sentence=True, cell=lambda cell: cell.reason),
 )
@@ -170,7 +155,7 @@ def _verdict(duel: Duel, *, sealed: bool) -> PagePart:
     """How many cells are what, in words."""
     counts = duel.counts()
     found = tuple(
-        (WORDS[it][0], f"{counts[it]} of {counted(len(duel.cells), 'cell')}{MEANING[it]}")
+        (VERDICT_WORDS[it][0], f"{counts[it]} of {counted(len(duel.cells), 'cell')}: {MEANING[it]}")
         for it in DUEL_VERDICTS
         if counts[it]
     )
@@ -209,7 +194,7 @@ def _cells_part(duel: Duel, linked: Collection[str]) -> PagePart:
 
 
 def _row_of(cell: DuelCell, ratio: Ratio) -> Interval:
-    words, verdict = WORDS[cell.verdict]
+    words, verdict = VERDICT_WORDS[cell.verdict]
     return Interval(
         name=cell.name,
         verdict=verdict,

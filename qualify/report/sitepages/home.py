@@ -114,35 +114,31 @@ def home_page(
 ) -> PartsPage:
     """What needs attention, how each matrix stands on each device model, and the newest duels."""
     items = (*_of_runs(states, now), *_of_service(service), *_of_waivers(states, now.date()))
-    attention: AnyTable = Table(
-        caption="What needs attention, the worst first", columns=ITEMS, rows=_worst_first(items)
-    )
-    standing: AnyTable = Table(
-        caption="The newest completed run of each matrix on each device model", columns=STATES, rows=tuple(states)
-    )
     late = sum(it.newest.summary is None for it in states)
+    told = f"{counted(late, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment."
     return PartsPage(
         title="What needs attention",
         summary=f"{counted(len(items), 'thing needs', 'things need')} attention; {counts['runs']:,} runs are stored.",
         here="/",
         twin="/home.json",
         csv="/home.csv",
-        notes=(f"{counted(late, 'verdict is', 'verdicts are')} being worked out; reload the page in a moment.",)
-        if late
-        else (),
-        parts=(
-            PagePart(
-                key="attention", heading="Now", count=str(len(items)), table=attention, empty="Nothing needs attention."
-            ),
-            PagePart(
-                key="states",
-                heading="How it stands",
-                table=standing,
-                empty="No completed run is stored here. Make one: qualify run MATRIX",
-            ),
-            *([newest_duels(duels)] if duels else []),
-        ),
+        notes=(told,) if late else (),
+        parts=(_attention(items), _standing(states), *([newest_duels(duels)] if duels else [])),
     )
+
+
+def _attention(items: Sequence[Item]) -> PagePart:
+    table: AnyTable = Table(caption="What needs attention, the worst first", columns=ITEMS, rows=_worst_first(items))
+    return PagePart(
+        key="attention", heading="Now", count=str(len(items)), table=table, empty="Nothing needs attention."
+    )
+
+
+def _standing(states: Sequence[State]) -> PagePart:
+    caption = "The newest completed run of each matrix on each device model"
+    table: AnyTable = Table(caption=caption, columns=STATES, rows=tuple(states))
+    empty = "No completed run is stored here. Make one: qualify run MATRIX"
+    return PagePart(key="states", heading="How it stands", table=table, empty=empty)
 
 
 def _worst_first(items: Sequence[Item]) -> tuple[Item, ...]:
@@ -181,48 +177,47 @@ def _of_runs(states: Sequence[State], now: datetime) -> list[Item]:
 
 
 def _of_service(service: ServiceState) -> list[Item]:
-    found = [
-        Item(
-            verdict="INCONCLUSIVE" if row.seen else "FAIL",
-            what="acknowledged hold" if row.seen else "hold",
-            subject=f"{row.hold.canary} on {row.hold.node}",
-            detail=row.hold.reason,
-            href=f"/holds/{row.hold.id}",
-        )
-        for row in service.holds
+    return [
+        *map(_of_hold, service.holds),
+        *map(_of_alert, service.dead),
+        *(_of_overdue(name, at) for name, at in service.overdue.items()),
+        *(_of_trouble(lease) for lease in service.leases if lease.trouble),
     ]
-    found += [
-        Item(
-            verdict="FAIL",
-            what="alert that nobody got",
-            subject=alert.canary,
-            detail=f"{alert.target}: {alert.last_error}",
-            href=address("canaries", alert.canary),
-        )
-        for alert in service.dead
-    ]
-    found += [
-        Item(
-            verdict="FAIL",
-            what="overdue canary",
-            subject=name,
-            detail=f"due since {at:%Y-%m-%d %H:%M} UTC",
-            href=address("canaries", name),
-        )
-        for name, at in service.overdue.items()
-    ]
-    found += [
-        Item(
-            verdict="INCONCLUSIVE",
-            what="trouble of the canary service",
-            subject=lease.holder,
-            detail=lease.trouble,
-            href="/canaries",
-        )
-        for lease in service.leases
-        if lease.trouble
-    ]
-    return found
+
+
+def _of_hold(row: HoldRow) -> Item:
+    return Item(
+        verdict="INCONCLUSIVE" if row.seen else "FAIL",
+        what="acknowledged hold" if row.seen else "hold",
+        subject=f"{row.hold.canary} on {row.hold.node or 'every node'}",
+        detail=row.hold.reason,
+        href=f"/holds/{row.hold.id}",
+    )
+
+
+def _of_alert(alert: Alert) -> Item:
+    return Item(
+        verdict="FAIL",
+        what="alert that nobody got",
+        subject=alert.canary,
+        detail=f"{alert.target}: {alert.last_error}",
+        href=address("canaries", alert.canary),
+    )
+
+
+def _of_overdue(name: str, at: datetime) -> Item:
+    due = f"due since {at:%Y-%m-%d %H:%M} UTC"
+    return Item(verdict="FAIL", what="overdue canary", subject=name, detail=due, href=address("canaries", name))
+
+
+def _of_trouble(lease: Lease) -> Item:
+    return Item(
+        verdict="INCONCLUSIVE",
+        what="trouble of the canary service",
+        subject=lease.holder,
+        detail=lease.trouble,
+        href="/canaries",
+    )
 
 
 def _of_waivers(states: Sequence[State], today: date) -> list[Item]:
