@@ -23,7 +23,10 @@ from qualify.facts.vote import Vote
 from qualify.fleet.drive import FleetOrder
 from qualify.fleet.engine import FleetEngine
 from qualify.fleet.lead import run_fleet
+from qualify.fleet.shared import NOTHING_LEFT
+from qualify.fleet.shares import cells_to_share
 from qualify.judge.fleet import coverage_of, exit_code_of
+from qualify.report.fleet_text import covered_words
 from qualify.store.leases import OF_FLEETS
 from qualify.store.store import Store
 
@@ -49,7 +52,7 @@ def cover(order: Order, fleet: ClusterOrder, store: Store, typed: Typed, say: Sa
     """
     name = fleet_id(order.fire)
     known = next((found for found in store.fleets.fleets(limit=None) if found.id == name), None)
-    if known is None or known.state != "ended":
+    if known is None or known.state != "ended" or (known.cells and store.fleets.whole(known) is None):
         _drive(order, fleet, store, say, name, again=known is not None)
     found, votes = coverage_of(store, name)
     return _seen(order, store, found, votes, typed)
@@ -66,6 +69,7 @@ def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str,
         kernel=order.kernel,
         level=order.level,
         device=fleet.device,
+        spread=fleet.spread,
         cards=tuple(str(Path(card).resolve()) for card in order.cards),
         deadline_s=fleet.deadline_s,
     )
@@ -77,6 +81,7 @@ def _drive(order: Order, fleet: ClusterOrder, store: Store, say: Say, name: str,
         again=name if again else "",
         id=name,
         dead=store.canaries.lease(f"{OF_FLEETS}{name}"),
+        cells=cells_to_share(loaded, plan),
     )
     with tempfile.TemporaryDirectory(prefix="fleet-", dir=folder) as spool:
         try:
@@ -101,7 +106,8 @@ def _seen(order: Order, store: Store, found: Coverage, votes: Sequence[Vote], ty
     """The verdict on the fleet, its advice and that of each node."""
     told = _StackAdvice(order, store, found, typed)
     verdict = VERDICTS[exit_code_of(found, votes)]
-    nodes = tuple(told.of_node(name) for name in dict.fromkeys(card.node for card in found.cards))
+    told_of = (card.node for card in found.cards if card.reason != NOTHING_LEFT)  # which says nothing of a node
+    nodes = tuple(told.of_node(name) for name in dict.fromkeys(told_of))
     given: list[Advice] = [counsel.advice for counsel in told.counsels.values()]
     if verdict != "PASS":
         given.append("hold")
@@ -122,15 +128,17 @@ def _seen(order: Order, store: Store, found: Coverage, votes: Sequence[Vote], ty
 
 
 class _StackAdvice:
-    """The advice on one run of each stack: on a failed one, where there is one."""
+    """The advice on one run of each stack, on a failed one, where there is one; on the whole where nodes share it."""
 
     def __init__(self, order: Order, store: Store, found: Coverage, typed: Typed) -> None:
         self._cards = found.cards
         covered = {card.run_id: card for card in found.cards if card.state == "COVERED" and card.run_id}
-        self._prints = store.fleets.fingerprints(sorted(covered))
+        whole = [found.whole] if found.whole else []
+        self._prints = store.fleets.fingerprints(sorted([*covered, *whole]))
         self.counsels: dict[str, Counsel] = {}
         self._variants: dict[str, str] = {}
-        for run_id in sorted(covered, key=lambda run: (covered[run].verdict != "FAIL", covered[run].verdict == "PASS")):
+        worst = sorted(covered, key=lambda run: (covered[run].verdict != "FAIL", covered[run].verdict == "PASS"))
+        for run_id in whole or worst:
             fingerprint = self._prints.get(run_id, "")
             if fingerprint not in self.counsels:
                 judged = judge_run(order, store, run_id)
@@ -177,13 +185,14 @@ def _why(card: FleetCard) -> str:
 
 def _share(found: Coverage) -> str:
     """How much is covered, and how much was to be."""
-    counts = found.counts
     asked = f"{found.fleet.least_coverage:.0%} asked for"
-    return f"{found.fleet.id}: {counts['COVERED']} of {len(found.cards)} cards covered ({found.share:.0%}, {asked})"
+    whole = f", which make up run {found.whole}" if found.whole else ""
+    return f"{found.fleet.id}: {covered_words(found)} covered ({found.share:.0%}, {asked}){whole}"
 
 
 def _uncovered(found: Coverage) -> list[str]:
     """The first cards that are not covered, or did not pass."""
     open_ = [card for card in found.cards if card.state != "COVERED" or card.verdict != "PASS"]
+    open_ = [card for card in open_ if card.reason != NOTHING_LEFT]
     more = [f"and {len(open_) - NAMED} more cards"] if len(open_) > NAMED else []
     return [*(f"{card.node}: {_why(card)}" for card in open_[:NAMED]), *more]

@@ -20,6 +20,7 @@ from qualify.facts.canary import Advice, NodeOutcome
 from qualify.facts.case import Level
 from qualify.facts.comparison import StackChange, Topic
 from qualify.facts.lines import decode_line
+from qualify.facts.placement import Spread
 from qualify.facts.run import Verdict
 
 
@@ -40,6 +41,7 @@ class ClusterOrder:
     engine: Literal["ray"]
     address: str
     device: str
+    spread: Spread
     coverage: float
     start_s: float
     deadline_s: float | None

@@ -49,6 +49,7 @@ def _fleet(plan: FleetPlan) -> ClusterOrder:
         engine=plan.engine,
         address=plan.address,
         device=plan.device,
+        spread=plan.spread,
         coverage=plan.coverage,
         start_s=float(seconds(plan.start)),
         deadline_s=float(seconds(plan.deadline)) if plan.deadline else None,

@@ -147,7 +147,7 @@ class DuelPlan(Card):
 
 
 class FleetPlan(Card):
-    """Fire on every card (GPU) of a cluster, whichever machines serve the canary. Each card runs all cases."""
+    """Fire on every card (GPU) of a cluster, whichever machines serve the canary."""
 
     engine: Literal["ray"] = "ray"
     """what places the tasks of the nodes"""
@@ -155,8 +155,11 @@ class FleetPlan(Card):
     """of the Ray cluster, as the leader reaches it"""
     device: Annotated[str, AfterValidator(_cards_of_nodes)] = ALL
     """the cards of every node: cuda:all; or cpu:N, N logical CPU devices, which prove nothing about a GPU"""
+    spread: Literal["repeat", "shard"] = "repeat"
+    """repeat: every card runs all cases; shard: the equal cards of all nodes share the production shapes"""
     coverage: Share = 1.0
-    """share of the cards to cover; below it there is no verdict, which is exit code 5 and an alert"""
+    """share of the cards to cover, with spread shard of the production shapes; below it there is no verdict, which is
+    exit code 5 and an alert"""
     start: Span = "10m"
     """a node that begins later is BUSY"""
     deadline: Span | None = None

@@ -33,7 +33,6 @@ from qualify.cli.terminal import emit, say
 from qualify.errors import QUALIFIED, UsageError
 
 if TYPE_CHECKING:
-    from qualify.cards.load import LoadedMatrix
     from qualify.facts.fleet import NodePlan
     from qualify.fleet.intake import Taken
     from qualify.seal.keys import PublicKey
@@ -216,6 +215,7 @@ def fleet(
     from qualify.fleet.drive import FleetOrder
     from qualify.fleet.inventory import kind_of
     from qualify.fleet.lead import run_fleet
+    from qualify.fleet.shares import cells_to_share
     from qualify.seal.keys import public_keys
 
     kind_of(device)
@@ -237,7 +237,7 @@ def fleet(
         least_coverage=coverage,
         start_s=start_s,
         again=again,
-        cells=_cells(loaded, tuple(cards or ()), plan) if spread == "shard" else (),
+        cells=cells_to_share(loaded, plan),
         keys=tuple(public_keys(signed_by)) if signed_by else (),
     )
     out.mkdir(parents=True, exist_ok=True)
@@ -245,19 +245,6 @@ def fleet(
         fleet_id = run_fleet(_engine(engine, address), order, store, Path(spool), log_of(quiet=quiet))
         code = _show(store, fleet_id, as_json=as_json)
     raise typer.Exit(code)
-
-
-def _cells(loaded: LoadedMatrix, cards: tuple[Path, ...], plan: NodePlan) -> tuple[str, ...]:
-    """What ``--select`` takes for each production shape that the nodes share."""
-    from qualify.cards.environments import in_environments
-    from qualify.cards.load import load_kernels
-    from qualify.fleet.shares import cells_of
-    from qualify.plan.plan import make_plan
-    from qualify.plan.selection import Selection
-
-    kernels = in_environments(load_kernels(cards), loaded.environments)
-    selection = Selection(select=plan.select or "", kernel=plan.kernel or "")
-    return cells_of(make_plan(loaded, kernels, selection=selection), selected=bool(plan.select))
 
 
 def _engine(name: str, address: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,10 @@ from qualify.facts.placement import Spread
 from qualify.facts.run import Verdict
 from qualify.facts.xid import Xid
 
+_SLOW = re.compile(
+    r"(?P<uuid>\S+) on (?P<node>.+) takes (?P<factor>[0-9]+\.[0-9]+) times the median of its equals over "
+    r"(?P<cases>[0-9]+) cases"
+)
 CardState = Literal["PLANNED", "COVERED", "BUSY", "LOST", "REFUSED", "MISSING", "BAD"]
 """::
 
@@ -185,6 +190,14 @@ class Slow:
         return (
             f"{self.uuid} on {self.node} takes {self.factor:.2f} times the median of its equals over {self.cases} cases"
         )
+
+    @classmethod
+    def read(cls, note: str) -> Slow | None:
+        """What such a sentence says, as a fleet keeps it among its notes; None where it is another sentence."""
+        found = _SLOW.fullmatch(note)
+        if found is None:
+            return None
+        return cls(uuid=found["uuid"], node=found["node"], factor=float(found["factor"]), cases=int(found["cases"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "canary": ("cards", "db"),
     "db": ("db",),
     "doctor": ("environment",),
+    "fleet": ("cards", "db"),
     "signoff": ("cards", "db", "waivers"),
     "duel": ("cards", "db", "environment"),
 }

@@ -29,7 +29,9 @@ from qualify.fleet.sealing import Ledger, worse
 from qualify.fleet.sharing import calls_of, first_of_each, shared
 from qualify.fleet.spread import Spread
 from qualify.fleet.writers import Beat, claimed
+from qualify.fleet.xid_notes import XidNotes
 from qualify.plan.code import CodeHere
+from qualify.run.machine.xids import XidWatch
 from qualify.run.process.compile_ahead import Compiling, compile_ahead
 from qualify.run.process.repeats import Task, tasks_to_resume
 from qualify.run.process.setup import Settings
@@ -135,7 +137,8 @@ def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *
     tasks = _go_on(request, store, run, ledger) if resume else _begin(request, store, run, ledger)
     if resume:
         store.resume(run.id, run.clock_skew_s)
-    filing = _Filing(store, run, show, request.plan.cases, ledger, owed=len(tasks))
+    xids = XidNotes(XidWatch()) if len(request.uuids) < 2 else None  # of several cards nobody knows who is at a case
+    filing = _Filing(store, run, show, request.plan.cases, ledger, owed=len(tasks), xids=xids)
     settings = _settings(request, run)
     compiling = compile_ahead(settings, (task.case for task in tasks))
     supervisor: Supervisor | Spread = Supervisor(settings, tasks)
@@ -155,12 +158,14 @@ def _execute(request: Request, store: Store, run: Run, show: Show, beat: Beat, *
                     settled_before(request, store, run, {"": event.stack, **event.environments})
                 )
                 reuse = False
+        filing.close()
         filing.file()
         ended = ledger.finish(filing.run, "completed")
     except BaseException as error:
         with _undisturbed():
             compiling.close()
             events.close()
+            filing.close()
             if not isinstance(error, LeaseLost):
                 filing.commit()
                 ended = ledger.finish(filing.run, "interrupted")
@@ -276,8 +281,20 @@ def _described(run: Run, started: Started) -> Run:
 class _Filing:
     """Takes events, commits records in groups, keeps count of what is committed."""
 
-    def __init__(self, store: Store, run: Run, show: Show, cases: Sequence[Case], ledger: Ledger, *, owed: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: Run,
+        show: Show,
+        cases: Sequence[Case],
+        ledger: Ledger,
+        *,
+        owed: int,
+        xids: XidNotes | None,
+    ) -> None:
         self.store = store
+        self.xids = xids
+        """what the driver reported; None where several cards share the run"""
         self.ledger = ledger
         self.run = run
         """with what the store has of its stacks and ceilings"""
@@ -313,6 +330,8 @@ class _Filing:
                 if event.environments:
                     self.store.set_environments(self.run.id, event.environments)
             case At():
+                if self.xids:
+                    self.xids.at(event.case_id)
                 self._report(event.case_id, event.stage)
             case Done():
                 self.waiting.append(replace(event, record=self._with_compilation(event.record)))
@@ -348,9 +367,19 @@ class _Filing:
         evidence = replace(outcome.evidence, first_call_us=max(ahead_us, outcome.evidence.first_call_us))
         return replace(record, outcome=replace(outcome, evidence=evidence))
 
+    def _with_xids(self, record: Record) -> Record:
+        """The record with what the driver reported during the case."""
+        return self.xids.noted(record, self.run.stack.device.uuid) if self.xids and self.run.stack else record
+
+    def close(self) -> None:
+        """Nothing more happens on the card."""
+        if self.xids:
+            self.xids.close()
+
     def commit(self) -> list[Done]:
         """Write what is waiting, in one transaction; returns it."""
         if self.waiting:
+            self.waiting = [replace(event, record=self._with_xids(event.record)) for event in self.waiting]
             records = [record for event in self.waiting for record in shared(event.record, self.calls)]
             self.ledger.add(records)
         written, self.waiting = self.waiting, []

@@ -9,8 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
+from pathlib import Path
 
-from qualify.plan.plan import Plan
+from qualify.cards.environments import in_environments
+from qualify.cards.load import LoadedMatrix, load_kernels
+from qualify.facts.fleet import NodePlan
+from qualify.plan.plan import Plan, make_plan
+from qualify.plan.selection import Selection
 
 PART = 2
 """a node takes at most one in so many of the shapes that would be its part of those that wait"""
@@ -33,6 +38,19 @@ def cells_of(plan: Plan, *, selected: bool) -> tuple[str, ...]:
         return tuple(f"{cell}/*" for cell in cells)
     # A word without a glob would match longer ids too.
     return tuple(" ".join(f"{case_id[:-1]}[{case_id[-1]}]" for case_id in ids) for ids in cells.values())
+
+
+def cells_to_share(loaded: LoadedMatrix, plan: NodePlan) -> tuple[str, ...]:
+    """What ``--select`` takes for each production shape that nodes share; none where every card runs all.
+
+    Raises:
+        NothingSelected: the plan selects no case.
+    """
+    if plan.spread != "shard":
+        return ()
+    kernels = in_environments(load_kernels(tuple(map(Path, plan.cards))), loaded.environments)
+    selection = Selection(select=plan.select or "", kernel=plan.kernel or "")
+    return cells_of(make_plan(loaded, kernels, selection=selection), selected=bool(plan.select))
 
 
 class Shapes:

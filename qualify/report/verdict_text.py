@@ -154,7 +154,7 @@ def slower_lines(slower: Slowdown) -> list[str]:
 def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     """What to do now, the first thing first; every command can be pasted as it stands."""
     run, verdict, typed = judged.run, judged.conclusion.verdict, judged.typed
-    again = typed.command("run", run.matrix_path, *judged.again)
+    again = _again(judged)
     if judged.conclusion.demonstration and verdict != "FAIL" and not found and run.state == "completed":
         there = typed.command("run", matrix_anywhere(run.matrix_path))
         return [f"decide nothing for a GPU by this; run it on the GPU host: {there}"]
@@ -182,6 +182,16 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
         todo.append("nothing failed, but not everything was decided: see what the inconclusive checks say below")
         todo.append("see what disturbs the machine: qualify doctor")
     return todo
+
+
+def _again(judged: Judged) -> str:
+    """The command that makes evidence which would count: where nodes shared the run, they do it again."""
+    run, typed = judged.run, judged.typed
+    if run.placement is None or not run.placement.is_whole:
+        return typed.command("run", run.matrix_path, *judged.again)
+    if judged.stale or judged.future:
+        return typed.command("fleet", run.matrix_path, "--spread", "shard", *level_words(run.level))
+    return typed.command("fleet", run.matrix_path, "--again", run.placement.fleet)
 
 
 def _promotion(judged: Judged) -> list[str]:

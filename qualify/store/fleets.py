@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Text, and_, func, insert, sele
 from qualify.errors import UsageError
 from qualify.facts import codec
 from qualify.facts.canary import Lease
-from qualify.facts.fleet import Fleet, FleetCard, FleetShare
+from qualify.facts.fleet import Fleet, FleetCard, FleetShare, Slow
 from qualify.facts.placement import Placement
 from qualify.facts.vote import Ballot
 from qualify.store import leases
@@ -107,11 +107,12 @@ class Fleets:
             ]
 
     def end(self, lease: Lease, fleet_id: str, notes: Sequence[str] = ()) -> None:
-        """Nothing more will be placed; new notes stand behind those of before."""
+        """Nothing more will be placed; new notes stand behind those of before, whose slow cards are looked at anew."""
         with self._leading(lease) as connection:
             before = connection.execute(select(fleets.c.notes).where(fleets.c.id == fleet_id)).scalar_one()
             values: dict[str, Any] = {"state": "ended", "finished_at": now_of(connection), "epoch": lease.epoch}
-            values["notes"] = list(dict.fromkeys([*before, *notes]))
+            kept = [note for note in before if Slow.read(note) is None]
+            values["notes"] = list(dict.fromkeys([*kept, *notes]))
             connection.execute(update(fleets).where(fleets.c.id == fleet_id).values(values))
 
     def fleet(self, fleet_id: str) -> Fleet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from qualify.facts.fleet import CARD_STATES, Coverage
+from qualify.facts.fleet import CARD_STATES, Coverage, Slow
 from qualify.judge.fleet import state_of
 from qualify.store.store import Store
 
@@ -47,9 +47,16 @@ def _cards(found: list[Coverage]) -> list[Metric]:
     labels = ["matrix", "node", "device"]
     covered = GaugeMetricFamily("qualify_fleet_card_covered", "1 where the card is covered.", labels=labels)
     passed = GaugeMetricFamily("qualify_fleet_card_qualified", "1 where its run qualified.", labels=labels)
+    slow = GaugeMetricFamily(
+        "qualify_fleet_card_slow_ratio",
+        "Time of a slow card over the median of the cards on its stack, when the fleet ended; no verdict.",
+        labels=labels,
+    )
     for one in found:
         for card in one.cards:
             place = [one.fleet.matrix, card.node, card.uuid]
             covered.add_metric(place, card.state == "COVERED")
             passed.add_metric(place, card.state == "COVERED" and card.verdict == "PASS")
-    return [covered, passed]
+        for noted in filter(None, map(Slow.read, one.fleet.notes)):
+            slow.add_metric([one.fleet.matrix, noted.node, noted.uuid], noted.factor)
+    return [covered, passed, slow]

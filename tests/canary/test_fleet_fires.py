@@ -108,6 +108,32 @@ def test_a_fleet_from_low_coverage_to_promote(sqlite_place: Place, cluster: Any)
         assert [] == store.canaries.holds("t-fleet")
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_nodes_share_a_fire(sqlite_place: Place, cluster: Any) -> None:
+    """The run of the whole is what the advice is about; a node that came too late is neither held nor released."""
+    place = sqlite_place
+    fleet = f"{{address: '{cluster.address}', device: 'cpu:1', spread: shard}}"
+    place.canary("shared", "correct", (8,), fleet=fleet)
+    card = place.cards / "t-shared.yaml"
+    card.write_text(card.read_text().replace("device: cpu\n", ""))
+    common = ("--cards", place.cards, "--db", place.address)
+    words = ("canary", "fire", "t-shared", *common, "--json")
+    first = call(*words, cwd=place.folder, env=environment(**QUICK), started=True)
+    assert ("PASS", "hold") == (first.data["verdict"], first.data["advice"]), first.data
+    with Store.open(place.address) as store:
+        fleets = store.fleets.fleets()
+        whole = store.fleets.whole(fleets[0])
+        assert ["COVERED", "REFUSED"] == sorted(it.state for it in store.fleets.cards(fleets[0].id))
+        (ran,) = [it.node for it in store.fleets.cards(fleets[0].id) if it.state == "COVERED"]
+        assert {"", ran} == {hold.node for hold in store.canaries.holds("t-shared")}
+    assert f"1 of 1 production shapes covered (100%, 100% asked for), which make up run {whole}" in str(first.data)
+    accept = ("baseline", "accept", whole, "--by", "me", "--reason", "first")
+    assert 0 == call(*accept, *common, cwd=place.folder).code
+    passed = call(*words, cwd=place.folder, env=environment(**QUICK), started=True)
+    assert (0, "PASS", "promote") == (passed.code, passed.data["verdict"], passed.data["advice"]), passed.data
+
+
 def test_each_node_has_its_hold(empty_sqlite: str) -> None:
     """A pass on one node releases its hold alone; a fire that never reached a node holds the whole fleet."""
     good, bad = (

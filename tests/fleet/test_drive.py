@@ -243,6 +243,12 @@ def test_a_slow_card_is_noted_when_the_fleet_ends(store: Store, runner: Any, tmp
         [line for line in coverage_lines(found, votes) if "takes" in line],
     )
     assert (note,) == fleets_page([found]).fleets[0].notes
+    assert Slow(uuid="CPU-n2-0", node="n2", factor=1.3, cases=4) == Slow.read(note)
+    assert Slow.read("a UUID that n1 and n2 claim") is None
+    lease = store.fleets.lead(fleet, "the next leader", 60)
+    assert lease is not None
+    store.fleets.end(lease, fleet, ["another note"])
+    assert ("another note",) == store.fleets.fleet(fleet).notes
 
 
 def test_an_interim_file_of_a_run_is_replaced_by_the_whole_one(store: Store, runner: Any, tmp_path: Path) -> None:

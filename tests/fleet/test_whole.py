@@ -89,6 +89,9 @@ def test_a_case_that_nobody_covered_is_no_verdict(tmp_path: Path) -> None:
     assert 5 == gate.code
     assert "no card of the fleet covered it: share" in reasons(gate)
     assert "LOST, the node died" in reasons(gate)
+    text = command(tmp_path, "gate").out
+    advice = f"make fresh evidence on that stack: qualify fleet {tmp_path}/serving.yaml --again {fleet} --db"
+    assert advice in text, text
     assert (
         "not everything was decided"
         in command(tmp_path, "baseline", "accept", "latest", "--by", "jane", "--reason", "no").err

@@ -124,6 +124,8 @@ def test_fleets(served):
     assert 'qualify_fleet_card_covered{device="GPU-1",matrix="serving",node="n1"} 1.0' in metrics
     assert 'qualify_fleet_cards{matrix="serving",state="LOST"} 1.0' in metrics
     assert 'qualify_fleet_card_qualified{device="GPU-2"' in metrics
+    assert 'qualify_fleet_card_slow_ratio{device="GPU-1",matrix="serving",node="n1"} 1.31' in metrics
+    assert 'qualify_fleet_card_slow_ratio{device="GPU-2"' not in metrics
 
 
 @pytest.mark.parametrize("path", PAGES)

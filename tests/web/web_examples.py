@@ -21,7 +21,7 @@ from stored_runs import CELL, MATRIX, OPEN, PASSED, WRONG, make_stack, store_run
 from qualify.facts.canary import Due, FireResult, Letter, own_lease
 from qualify.facts.comparison import StackChange
 from qualify.facts.duel import DuelVerdict
-from qualify.facts.fleet import Fleet, FleetCard
+from qualify.facts.fleet import Fleet, FleetCard, Slow
 from qualify.facts.run import Run
 from qualify.store import Store
 
@@ -157,7 +157,7 @@ def fill_fleet(store: Store, run_id: str) -> None:
     store.fleets.plan(lease, usual, cards)
     covered = replace(cards[0], state="COVERED", run_id=run_id, verdict="PASS")
     store.fleets.settle(lease, "f-1", [covered, replace(cards[1], state="LOST", reason=HOSTILE)])
-    store.fleets.end(lease, "f-1")
+    store.fleets.end(lease, "f-1", [str(Slow(uuid="GPU-1", node="n1", factor=1.31, cases=4))])
 
 
 def start(address: str, *options: object, folder: Path) -> subprocess.Popen[str]:
