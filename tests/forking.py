@@ -34,7 +34,6 @@ from typing import Any, NoReturn
 from qualify.cli.entry import main
 from qualify.run.host import serve
 from qualify.run.host.launch import BOOT
-from qualify.run.machine import software
 from qualify.run.process import child, memory, parent, worker
 from qualify.run.process.child import Program
 
@@ -49,7 +48,6 @@ ADOPTED_S = 30.0
 MODULES = ("qualify", "qualify.canary.child", "qualify.fleet.lane")
 """commands that commands start, or scripts"""
 Popen, start = subprocess.Popen, child._spawn
-told_at_start = software.started_with
 
 
 class Forked:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from qualify.cli.shared import (
     DEFAULT_DB,
     CardsOption,
+    CaseArgument,
     DbOption,
     EnvironmentOption,
     JsonOption,
+    RunWithCaseOption,
     emit_json,
     open_store,
     typed,
@@ -20,10 +18,8 @@ from qualify.cli.terminal import emit, say
 
 
 def profile(
-    case_id: Annotated[str, typer.Argument(metavar="CASE", help="Case id: model/phase/shape/dtype/mask/kernel.")],
-    run_id: Annotated[
-        str, typer.Option("--run", metavar="RUN", help="Run id, prefix or `latest`. Default: newest with the case.")
-    ] = "",
+    case_id: CaseArgument,
+    run_id: RunWithCaseOption = "",
     environment: EnvironmentOption = None,
     db: DbOption = "",
     cards: CardsOption = None,

@@ -9,10 +9,12 @@ import typer
 from qualify.cli.shared import (
     DEFAULT_DB,
     CardsOption,
+    CaseArgument,
     DbOption,
     EnvironmentOption,
     JsonOption,
     QuietOption,
+    RunWithCaseOption,
     emit_json,
     log_of,
     open_store,
@@ -22,10 +24,8 @@ from qualify.cli.terminal import emit
 
 
 def repro(
-    case_id: Annotated[str, typer.Argument(metavar="CASE", help="Case id: model/phase/shape/dtype/mask/kernel.")],
-    run_id: Annotated[
-        str, typer.Option("--run", metavar="RUN", help="Run id, prefix or `latest`. Default: newest with the case.")
-    ] = "",
+    case_id: CaseArgument,
+    run_id: RunWithCaseOption = "",
     shrink: Annotated[
         bool, typer.Option("--minimise", help="Shrink the workload while it fails in the same way (at most 60 trials).")
     ] = False,

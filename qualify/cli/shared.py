@@ -52,6 +52,10 @@ MatrixArgument = Annotated[
     ),
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of one, or `latest`.")]
+CaseArgument = Annotated[str, typer.Argument(metavar="CASE", help="Case id: model/phase/shape/dtype/mask/kernel.")]
+RunWithCaseOption = Annotated[
+    str, typer.Option("--run", metavar="RUN", help="Run id, prefix or `latest`. Default: newest with the case.")
+]
 SelectOption = Annotated[
     list[str] | None,
     typer.Option(

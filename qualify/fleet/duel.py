@@ -12,7 +12,7 @@ from qualify.errors import DeviceError
 from qualify.facts.duel import Duel, DuelTask, Way
 from qualify.facts.stack import Stack
 from qualify.fleet.open_cell import OpenCell
-from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone
+from qualify.run.process.child import JUDGE_S, Child, Gone
 from qualify.run.process.messages import (
     CardUnfit,
     CellFailed,
@@ -20,11 +20,11 @@ from qualify.run.process.messages import (
     ChunkDone,
     DuelRound,
     DuelSetup,
-    Ready,
     SidesDescribed,
     StageBegun,
     Unusable,
 )
+from qualify.run.process.setup import make_ready
 from qualify.statistics.verdicts import CellDecision, PairedCell, decide
 
 LEAST_PAIRS = 5
@@ -193,17 +193,8 @@ class Duelling:
 
     def _start(self) -> Child:
         self.child = child = Child(self.request.setup.hosts.memory_bytes)
-        child.send(self.request.setup, START_TIMEOUT_S)
-        while True:
-            match message := child.receive(START_TIMEOUT_S):
-                case None | StageBegun():
-                    pass
-                case Unusable():
-                    raise DeviceError(message.message)
-                case Ready():
-                    return child
-                case _:
-                    raise child.unexpected(message)
+        make_ready(child, self.request.setup)
+        return child
 
     def _family(self, way: Way | None) -> list[PairedCell]:
         """The cells that were timed in one way; None = each in the way that decides it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from qualify.errors import DeviceError
 from qualify.facts.case import Case
-from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone
-from qualify.run.process.messages import Ready, StageBegun, TrialEnded, TrialRequest, TrialSetup, Unusable
+from qualify.run.process.child import JUDGE_S, Child, Gone
+from qualify.run.process.messages import StageBegun, TrialEnded, TrialRequest, TrialSetup
+from qualify.run.process.setup import make_ready
 
 
 class Bench:
@@ -54,19 +55,10 @@ class Bench:
     def _start(self) -> Child:
         self.child = child = Child(self.memory_bytes)
         try:
-            child.send(self.setup, START_TIMEOUT_S)
-            while True:
-                match message := child.receive(START_TIMEOUT_S):
-                    case None | StageBegun():
-                        pass
-                    case Unusable():
-                        raise DeviceError(message.message)
-                    case Ready():
-                        return child
-                    case _:
-                        raise child.unexpected(message)
+            make_ready(child, self.setup)
         except Gone as gone:
             raise DeviceError(
                 f"the worker process could not start (at {child.stage or 'its start'}: {gone.error}). "
                 "`qualify doctor` checks the machine."
             ) from None
+        return child

@@ -12,6 +12,7 @@ from qualify.cards.load import LoadedKernel
 from qualify.errors import NoVerdict, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.checks import CHECK_VERSION
+from qualify.facts.comparison import Comparison
 from qualify.facts.run import Run
 from qualify.facts.typed import Typed
 from qualify.judge.beside import demand_of, stars_of
@@ -60,28 +61,42 @@ def compare_with(
     other = judge(
         store, run_id, kernels, now=now, waivers=waivers, waiver_policy=policy, keys=keys, like=judged.records
     )
-    comparison = compare(side_of(other), side_of(judged))
-    if other.run.matrix == judged.run.matrix:
-        then = demand_of(store, other)
-        then = replace(then, stars=baseline.waivers) if baseline else then
-        comparison = replace(comparison, weaker=asked_less(then, demand_of(store, judged)))
-    if baseline and baseline.name != name:
-        told = f"nobody accepted a baseline for {name}: this is the one without a name"
-        comparison = replace(comparison, caveats=(*comparison.caveats, told))
+    comparison = _comparison(store, judged, other, baseline)
+    unnamed = baseline is not None and baseline.name != name
+    told = [f"nobody accepted a baseline for {name}: this is the one without a name"] if unnamed else []
     conclusion, forbidden = forbid_drift(judged.conclusion, comparison, judged.matrix.policy.drift)
-    if other.future:
-        told = f"run {run_id} is dated in the future ({other.future:%Y-%m-%d %H:%M} UTC): it is not believed"
-        comparison = replace(comparison, caveats=(*comparison.caveats, told))
+    if doubts := _doubts(other):
         conclusion = without_verdict(conclusion)
-    if other.unsealed:
-        comparison = replace(comparison, caveats=(*comparison.caveats, other.notes[0]))
-        conclusion = without_verdict(conclusion)
+    comparison = replace(comparison, caveats=(*comparison.caveats, *told, *doubts))
     seen = Against(
         comparison=comparison, baseline=baseline, forbidden=forbidden, records=other.records, unsealed=other.unsealed
     )
     slower = slower_among(comparison.times, run=run_id, accepted_by=baseline.accepted_by if baseline else "")
     untimed = "" if same_card(comparison.before, comparison.after) else "the two runs are not of one card"
     return replace(judged, conclusion=conclusion, against=seen, slower=slower, untimed=untimed)
+
+
+def _comparison(store: Store, judged: Judged, other: Judged, baseline: Baseline | None) -> Comparison:
+    """What changed since the other run, and which requirements have become weaker, where both are of one matrix.
+
+    Args:
+        baseline: the acceptance of the other run, which says what was waived then; None where a run was named.
+    """
+    comparison = compare(side_of(other), side_of(judged))
+    if other.run.matrix != judged.run.matrix:
+        return comparison
+    then = demand_of(store, other)
+    then = replace(then, stars=baseline.waivers) if baseline else then
+    return replace(comparison, weaker=asked_less(then, demand_of(store, judged)))
+
+
+def _doubts(other: Judged) -> list[str]:
+    """Why a comparison with the run gives no verdict."""
+    found = []
+    if other.future:
+        dated = f"dated in the future ({other.future:%Y-%m-%d %H:%M} UTC)"
+        found.append(f"run {other.run.id} is {dated}: it is not believed")
+    return [*found, other.notes[0]] if other.unsealed else found
 
 
 def the_same_run(store: Store, run: Run, why: str, typed: Typed) -> UsageError:

@@ -25,19 +25,12 @@ from qualify.facts.environment import environment_of
 from qualify.facts.outcome import Measured, NotRun, Outcome, Refused, findings_of
 from qualify.facts.run import Record, Run
 from qualify.facts.stack import Stack
+from qualify.facts.terms import Terms
 from qualify.facts.typed import PLAIN, Typed, level_words
 from qualify.facts.waiver import Waiver
 from qualify.judge.code import changed_code, changed_environments, code_here, foreign_environments, ran_code
-from qualify.judge.judged import (
-    Judged,
-    again,
-    deleted_note,
-    fresh_words,
-    reused_note,
-    rules_of,
-    skewed_note,
-    unasserted_note,
-)
+from qualify.judge.judged import Judged, again, fresh_words, rules_of
+from qualify.judge.notes import deleted_note, reused_note, skewed_note, unasserted_note
 from qualify.judge.seals import Seals
 from qualify.judge.signoffs import signed_off
 from qualify.plan.code import CodeHere
@@ -113,33 +106,17 @@ def gather(
     """
     plan = make_plan(matrix, dict(kernels), typed=wanted.typed)
     kernels = in_environments(kernels, matrix.environments)
-    stored = [run for run in store.runs(plan.matrix, limit=LOOKED_AT) if run.stack is not None]
-    ahead = {run.id for run in stored if is_future(newest(run, ()), wanted.now)}
-    runs = [run for run in stored if run.id not in ahead]
-    if stored and not runs:
-        raise NoVerdict(
-            f"every run of {plan.matrix} in {store.where} is {_ahead(stored[0], wanted.now)} (run {stored[0].id})"
-        )
+    runs, ahead = _runs(store, plan.matrix, wanted.now)
     stack, others = _stack(store, matrix, runs, wanted)
     own = [run for run in runs if run.stack and run.stack.agrees_with(stack)]
     outdated = _outdated(plan, kernels, own, wanted)
     seals = Seals(store, wanted.keys)
     usable, unusable = _usable(matrix, runs, stack, wanted, outdated, seals)
-    rejects = [*(Reject(run=run, reason=_ahead(run, wanted.now)) for run in stored if run.id in ahead), *unusable]
+    rejects = [*ahead, *unusable]
     found, sources, by_case = _collect(seals, plan, usable, wanted, outdated)
     reasons = _reasons(store, plan, found, rejects)
     latest = sources[0] if sources else own[0]
-    judged_as = replace(
-        latest,
-        matrix_source=matrix.source,
-        matrix_hash=matrix.content_hash,
-        matrix_path=str(matrix.path),
-        traffic_source=matrix.traffic_source,
-        terms=terms_by_kernel(kernels, plan.kernels),
-        select="",
-        kernel="",
-        state="completed",
-    )
+    judged_as = _whole_run(latest, matrix, terms_by_kernel(kernels, plan.kernels))
     records = _records(plan, found, reasons)
     refuse_broad(waivers, matrix.card.policy.waivers, [record.case.id for record in records])
     conclusion = conclude(records, rules_of(judged_as, matrix.card, kernels, waivers, wanted.now))
@@ -164,6 +141,34 @@ def gather(
         again=again(latest, wanted.level, fresh=wanted.max_age < MAX_AGE),
         sources=by_case,
         typed=wanted.typed,
+    )
+
+
+def _runs(store: Store, matrix: str, now: datetime) -> tuple[list[Run], list[Reject]]:
+    """The newest runs of a matrix that say what they ran on, newest first; and those that are dated in the future.
+
+    Raises NoVerdict where all of them are.
+    """
+    stored = [run for run in store.runs(matrix, limit=LOOKED_AT) if run.stack is not None]
+    ahead = [Reject(run=run, reason=_ahead(run, now)) for run in stored if is_future(newest(run, ()), now)]
+    if stored and len(ahead) == len(stored):
+        raise NoVerdict(f"every run of {matrix} in {store.where} is {ahead[0]}")
+    future = {reject.run.id for reject in ahead}
+    return [run for run in stored if run.id not in future], ahead
+
+
+def _whole_run(latest: Run, matrix: LoadedMatrix, terms: Mapping[str, Terms]) -> Run:
+    """The newest run as one that ran the whole matrix as it is today."""
+    return replace(
+        latest,
+        matrix_source=matrix.source,
+        matrix_hash=matrix.content_hash,
+        matrix_path=str(matrix.path),
+        traffic_source=matrix.traffic_source,
+        terms=terms,
+        select="",
+        kernel="",
+        state="completed",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -16,11 +15,9 @@ from qualify.cards.waivers import beside, load_waivers, refuse_broad
 from qualify.facts.baseline import Baseline
 from qualify.facts.case import Level
 from qualify.facts.checks import CHECK_VERSION
-from qualify.facts.clock import CLOCK_SKEW, is_future, skew_note
+from qualify.facts.clock import is_future
 from qualify.facts.comparison import Change, Comparison, Slowdown, Topic
-from qualify.facts.deletion import deletion_words
 from qualify.facts.devices import HOST
-from qualify.facts.outcome import evidence_of
 from qualify.facts.people import SignedOff
 from qualify.facts.performance import Performance
 from qualify.facts.run import Conclusion, Record, Run, Verdict
@@ -30,6 +27,17 @@ from qualify.facts.waiver import Waiver
 from qualify.facts.weaker import Weaker
 from qualify.judge.code import changed_code, code_here, foreign_environments, ran_kernels
 from qualify.judge.fleet import whole_notes
+from qualify.judge.notes import (
+    ahead_note,
+    changed_note,
+    contradiction_note,
+    deleted_note,
+    narrowed_note,
+    outdated_note,
+    reused_note,
+    skewed_note,
+    unasserted_note,
+)
 from qualify.judge.seals import Seals
 from qualify.judge.signoffs import signed_off
 from qualify.plan.code import CodeHere
@@ -38,12 +46,9 @@ from qualify.seal.keys import PublicKey
 from qualify.store.store import Store
 from qualify.verdict.consistency import matrix_contradiction
 from qualify.verdict.gate import conclude, without_verdict
-from qualify.verdict.origin import newest, oldest, origin_of, origins_of
+from qualify.verdict.origin import newest, oldest, origins_of
 from qualify.verdict.policy import Rules
 from qualify.verdict.waivers import Waivers
-
-NAMED = 3
-"""runs that a note names"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,18 +160,10 @@ def judge(
     path, items, notes = waivers_of(card, run, waivers, allowed)
     refuse_broad(items, allowed, [record.case.id for record in records])
     conclusion = conclude(records, rules_of(run, card, kernels, items, now))
-    ran = sorted(ran_kernels(records))
-    if code is not None:
-        interpreters = {name: one.python for name, one in run.environments.items()}
-        cache = None if run.level == "full" else code.cache
-        code = replace(code, cache=cache, environments={**interpreters, **code.environments})
-    changed = changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
+    changed = _changed(run, records, kernels, code)
     outdated = code is not None and run.check_version != CHECK_VERSION
-    stale = bool(changed) or outdated or (max_age is not None and now - oldest(run, records) > max_age)
-    dated = newest(run, records)
-    future = dated if is_future(dated, now) else None
-    unsealed, edited = seals.why_not(run), matrix_contradiction(run)
-    if run.state != "completed" or stale or future or unsealed or edited:
+    doubts = _doubts(run, records, seals, stale=bool(changed) or outdated, now=now, max_age=max_age)
+    if run.state != "completed" or doubts.any():
         conclusion = without_verdict(conclusion)
     selected = conclusion.verdict if run.narrowed else None
     if run.narrowed and not part:
@@ -179,32 +176,75 @@ def judge(
         runs=(run.id, *sorted(origins_of(records), reverse=True)),
         notes=(
             *seals.note(run),
-            *([f"run {run.id} contradicts itself: {edited}"] if edited else []),
-            *_changed_note(changed),
+            *contradiction_note(run, doubts.edited),
+            *changed_note(changed),
             *notes,
-            *_ahead(future, now),
+            *ahead_note(doubts.future, now),
             *skewed_note([run]),
             *_origin_notes(store, run, records, typed),
             *unasserted_note(records),
-            *_narrowed(run, selected),
-            *_outdated(run),
+            *narrowed_note(run, selected),
+            *outdated_note(run),
             *deleted_note(store, run),
         ),
         waivers_path=path,
         matrix=card,
-        stale=stale,
-        future=future,
-        unsealed=unsealed,
+        stale=doubts.stale,
+        future=doubts.future,
+        unsealed=doubts.unsealed,
         part=selected,
         signoffs=signed_off(store, [run.id]),
-        again=again(run, run.level, fresh=stale or future is not None),
+        again=again(run, run.level, fresh=doubts.stale or doubts.future is not None),
         typed=replace(typed, environments=typed.environments or run.environment_words),
     )
 
 
-def _changed_note(changed: Mapping[str, str]) -> list[str]:
-    """Of which kernels the run says nothing any more."""
-    return [f"{name} must run again: {why}" for name, why in changed.items()]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Doubts:
+    """Why the evidence of a run is no verdict today, whatever it shows."""
+
+    stale: bool
+    """it is older than allowed, or other code or other checks are installed here"""
+    future: datetime | None
+    """its latest date where that lies in the future; else None"""
+    unsealed: str
+    """why none of the required keys has sealed it; empty where one has, or no key is required"""
+    edited: str
+    """how the run contradicts itself; empty where it does not"""
+
+    def any(self) -> bool:
+        """Whether there is a doubt."""
+        return self.stale or self.future is not None or bool(self.unsealed or self.edited)
+
+
+def _doubts(
+    run: Run, records: Sequence[Record], seals: Seals, *, stale: bool, now: datetime, max_age: timedelta | None
+) -> _Doubts:
+    """What speaks against the evidence of a run.
+
+    Args:
+        stale: other code or other checks are installed here.
+        max_age: older evidence is stale, too.
+    """
+    dated = newest(run, records)
+    return _Doubts(
+        stale=stale or (max_age is not None and now - oldest(run, records) > max_age),
+        future=dated if is_future(dated, now) else None,
+        unsealed=seals.why_not(run),
+        edited=matrix_contradiction(run),
+    )
+
+
+def _changed(
+    run: Run, records: Iterable[Record], kernels: Mapping[str, LoadedKernel], code: CodeHere | None
+) -> dict[str, str]:
+    """By kernel, why it must run again: other code is here now, or its environment was not described."""
+    ran = sorted(ran_kernels(records))
+    if code is not None:
+        interpreters = {name: one.python for name, one in run.environments.items()}
+        cache = None if run.level == "full" else code.cache
+        code = replace(code, cache=cache, environments={**interpreters, **code.environments})
+    return changed_code(run, code_here(code, ran, kernels)) | foreign_environments(run, {}, ran)
 
 
 def again(run: Run, level: Level, *, fresh: bool) -> tuple[str, ...]:
@@ -242,65 +282,8 @@ def fresh_words(run: Run, matrix: str) -> tuple[str, ...]:
     return (matrix, *again(run, run.level, fresh=True))
 
 
-def skewed_note(runs: Iterable[Run]) -> list[str]:
-    """Which of the runs were made on a machine whose clock was not the store's."""
-    return list(filter(None, (skew_note(run.id, run.clock_skew_s) for run in runs)))
-
-
 def _origin_notes(store: Store, run: Run, records: Sequence[Record], typed: Typed) -> list[str]:
     """Which other runs the evidence is from."""
     if run.placement and run.placement.is_whole:
         return whole_notes(store, run.placement, records)
     return reused_note(records, typed.command("run", *fresh_words(run, run.matrix_path)))
-
-
-def reused_note(records: Sequence[Record], command: str) -> list[str]:
-    """How many cases were taken over, from which runs, how old they are, and the command that runs everything."""
-    origins = origins_of(records)
-    if not origins:
-        return []
-    names = sorted(origins, reverse=True)
-    shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-    count, first = sum(origin_of(record.outcome) is not None for record in records), min(origins.values())
-    text = f"{count} of {len(records)} cases were not run again, but taken over from {shown}"
-    return [f"{text}, begun {first:%Y-%m-%d %H:%M} UTC at the earliest. To run everything: {command}"]
-
-
-def unasserted_note(records: Sequence[Record]) -> list[str]:
-    """The kernels whose card has patterns that match any kernel."""
-    witnesses = [(record.case.kernel, evidence_of(record.outcome)) for record in records]
-    counts = Counter(
-        name
-        for name, evidence in witnesses
-        if evidence and evidence.witness.state == "proven" and not evidence.witness.identity_asserted
-    )
-    told = ", ".join(f"{name} ({count} of the cases)" for name, count in sorted(counts.items()))
-    return [f"identity was not asserted for {told}: the card's patterns accept any kernel"] if told else []
-
-
-def _ahead(future: datetime | None, now: datetime) -> list[str]:
-    if future is None:
-        return []
-    dates = f"the evidence is dated {future:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M} UTC"
-    limit = f"more than {CLOCK_SKEW.seconds // 60} minutes ahead is not believed"
-    return [f"{dates}: the clock of that machine or of this one is wrong; {limit}"]
-
-
-def _narrowed(run: Run, selected: Verdict | None) -> list[str]:
-    options = [f"--{name} {value!r}" for name, value in (("select", run.select), ("kernel", run.kernel)) if value]
-    if not options:
-        return []
-    passed = "what it selected passed, and " if selected == "PASS" else ""
-    return [f"the run was narrowed by {' '.join(options)}: {passed}the rest of the matrix is not judged"]
-
-
-def deleted_note(store: Store, run: Run) -> list[str]:
-    """A note where somebody deleted a newer run of the matrix, whose verdict nobody can compute any more."""
-    found = store.newer_deletion(run.id)
-    return [f"a newer run is missing: {deletion_words(found)}"] if found else []
-
-
-def _outdated(run: Run) -> list[str]:
-    if run.check_version == CHECK_VERSION:
-        return []
-    return [f"the run was made with check version {run.check_version}, this qualify has {CHECK_VERSION}: run it again"]

@@ -58,6 +58,10 @@ def dtype_refusals(card: KernelCard, dtype: Dtype) -> list[str]:
 
 def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
     """Layout, page size, batch and lengths that the card does not claim."""
+    return [*_layout_refusals(card, shape), *_batch_refusals(card, shape), *_empty_refusals(card, shape)]
+
+
+def _layout_refusals(card: KernelCard, shape: Shape) -> list[str]:
     claims, name = card.claims, card.kernel
     reasons = []
     layout = "paged" if shape.page_size else "packed"
@@ -71,6 +75,12 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
             reasons.append(f"page_size={shape.page_size} > {page.max} ({name} claims ≤ {page.max})")
         if shape.page_size < page.min:
             reasons.append(f"page_size={shape.page_size} < {page.min} ({name} claims ≥ {page.min})")
+    return reasons
+
+
+def _batch_refusals(card: KernelCard, shape: Shape) -> list[str]:
+    claims, name = card.claims, card.kernel
+    reasons = []
     batch = len(shape.seqlens_q)
     if claims.batch and batch > claims.batch.max:
         reasons.append(f"batch={batch} > {claims.batch.max} ({name} claims ≤ {claims.batch.max})")
@@ -82,11 +92,16 @@ def shape_refusals(card: KernelCard, shape: Shape) -> list[str]:
         reasons.append(f"{counts[0]} to {counts[-1]} queries in one batch ({name} claims as many in every sequence)")
     if shape.spans and "spans" not in claims.masks:
         reasons.append(f"{len(shape.spans)} image spans ({name} does not claim spans)")
-    if "empty" not in claims.features and (0 in shape.seqlens_q or 0 in shape.seqlens_k):
-        reasons.append(f"an empty sequence ({name} does not claim empty)")
-    elif "empty_batch" not in claims.features and not (any(shape.seqlens_q) and any(shape.seqlens_k)):
-        reasons.append(f"no query or no key in the whole batch ({name} does not claim empty_batch)")
     return reasons
+
+
+def _empty_refusals(card: KernelCard, shape: Shape) -> list[str]:
+    features, name = card.claims.features, card.kernel
+    if "empty" not in features and (0 in shape.seqlens_q or 0 in shape.seqlens_k):
+        return [f"an empty sequence ({name} does not claim empty)"]
+    if "empty_batch" not in features and not (any(shape.seqlens_q) and any(shape.seqlens_k)):
+        return [f"no query or no key in the whole batch ({name} does not claim empty_batch)"]
+    return []
 
 
 def length_refusals(card: KernelCard, geometry: Geometry, shape: Shape) -> list[str]:

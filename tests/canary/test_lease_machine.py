@@ -19,7 +19,6 @@ from qualify.store import Store, canaries, fires, leases, outbox
 
 BEGIN = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
 TTL_S = 15.0
-PERIOD = timedelta(minutes=10)
 CRON = "*/10 * * * *"
 HOLDERS = ("a", "b", "c")
 

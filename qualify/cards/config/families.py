@@ -283,21 +283,10 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
     wrapper = next((wrapper for wrapper in WRAPPERS if kind in wrapper.model_types), None)
     if wrapper is None:
         return _read_family(keys, kind)
-    text, vision = keys.inner(wrapper.under), keys.inner("vision_config")
-    if text is None and wrapper.flat:
-        text = keys
-    if keys.problems:
-        return []
+    under, vision = keys.inner(wrapper.under), keys.inner("vision_config")
+    text, inner = _text_model(keys, under, wrapper, kind)
     if text is None:
-        keys.wrong(wrapper.under, f"is missing, and {kind} has the keys of its text model there")
         return []
-    inner = (text.text("model_type") if text is not keys else "") or wrapper.text
-    if keys.problems:
-        return []
-    if inner in wrapper.model_types and wrapper.text:  # Qwen names the wrapper inside as well
-        inner = wrapper.text
-    if wrapper.left_out:
-        text = replace(text, data={**CLASS_DEFAULTS.get(inner, {}), **text.data})
     if inner == "mllama_text_model":
         return [*read_mllama(text, vision), *read_tower(vision, "mllama_vision_model")]
     if wrapper.prefix:
@@ -313,6 +302,28 @@ def read_groups(keys: Keys) -> list[LayerGroup]:
         keys.asked.update(name for name in keys.data if name in text.data and keys.data[name] == text.data[name])
         refuse_leftovers(keys, kind)
     return [*groups, *read_tower(vision, kind)]
+
+
+def _text_model(keys: Keys, under: Keys | None, wrapper: Wrapper, kind: str) -> tuple[Keys | None, str]:
+    """The keys of a wrapper's text model, and its family; None where a key is wrong or missing.
+
+    Args:
+        under: what stands where the wrapper has its text model; None where nothing does.
+    """
+    text = keys if under is None and wrapper.flat else under
+    if keys.problems:
+        return None, ""
+    if text is None:
+        keys.wrong(wrapper.under, f"is missing, and {kind} has the keys of its text model there")
+        return None, ""
+    inner = (text.text("model_type") if text is not keys else "") or wrapper.text
+    if keys.problems:
+        return None, ""
+    if inner in wrapper.model_types and wrapper.text:  # Qwen names the wrapper inside as well
+        inner = wrapper.text
+    if wrapper.left_out:
+        text = replace(text, data={**CLASS_DEFAULTS.get(inner, {}), **text.data})
+    return text, inner
 
 
 def _of_prompts(keys: Keys) -> Keys:

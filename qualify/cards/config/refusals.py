@@ -207,6 +207,15 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
         kind: the family.
         groups: what was read; keys that count something of it and were not looked for must say the same.
     """
+    _refuse_unread(keys, kind, groups)
+    _refuse_miscounted(keys, kind, groups)
+    for name in PARTS:
+        if name not in keys.asked and _used(keys.data.get(name)):
+            keys.note("unread", name, "this part of the model has no layer group")
+
+
+def _refuse_unread(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
+    """An error for each key that changes attention and was not looked for."""
     off = tuple(prefix for switch, prefix in SWITCHES if keys.data.get(switch) is False)
     listed = any(name in keys.asked and _used(keys.data.get(name)) for name in LISTS)
     for name, value in keys.data.items():
@@ -221,6 +230,10 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
                 f"is {shown(value)} and changes {left.changes}, but {kind} is read without it. Set it to null if the "
                 "engine ignores it, or give the geometry in a matrix (docs/models.md)",
             )
+
+
+def _refuse_miscounted(keys: Keys, kind: str, groups: Sequence[LayerGroup]) -> None:
+    """An error for each key that counts something of the groups otherwise than they were read."""
     for what, names, count in COUNTS:
         found = sorted({each for group in groups for each in count(group)})
         for name in names:
@@ -228,6 +241,3 @@ def refuse_leftovers(keys: Keys, kind: str, groups: Sequence[LayerGroup] = ()) -
             if found and _used(value) and value not in found:
                 read = " and ".join(map(str, found))
                 keys.wrong(name, f"is {shown(value)}, but {kind} is read without it, with {read} {what}")
-    for name in PARTS:
-        if name not in keys.asked and _used(keys.data.get(name)):
-            keys.note("unread", name, "this part of the model has no layer group")

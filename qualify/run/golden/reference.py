@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -312,50 +312,88 @@ def _fill_block(
         real: (members * rows,) whether a row is no padding.
     """
     q = _queries(call, bucket, index.where(real, 0), k)
-    n, heads_kv, group, rows = q.shape[:4]
-    scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(n, heads_kv, group, rows, -1) * call.scale
+    rows = _Rows.of(q, real)
+    scores, seen = _scores(call, bucket, q, k)
+    lse, row_max = _normalisers(call, scores)
+    base = torch.where(lse == -math.inf, 0.0, lse)
+    p = torch.exp(scores - base.unsqueeze(-1)).flatten(2, 3)
+    out = torch.matmul(p, v)
+    result.out[place] = rows.of_vectors(out)
+    result.A[place] = rows.of_vectors(torch.matmul(p, v.abs()))
+    result.Q[place] = rows.of_vectors(torch.matmul(p.square(), v.square()))
+    if result.U is not None:
+        weights = seen.expand(*scores.shape[:3], -1, -1).flatten(2, 3).to(k.dtype)
+        result.U[place] = rows.of_vectors(torch.matmul(weights, v.abs()))
+    along = torch.matmul(out, v.transpose(-1, -2)).mul_(p).square_().sum(-1)
+    result.gain[place] = rows.of_numbers(along)
+    if result.S is not None and result.T is not None:
+        worst, power = _rounded_scores(p, scores.flatten(2, 3), out, v)
+        result.S[place], result.T[place] = rows.of_vectors(worst), rows.of_vectors(power)
+    result.lse[place] = rows.of_numbers(lse)
+    result.row_max[place] = rows.of_numbers(row_max)
+    bounds = (result.score_bound, result.product_bound, result.value_bound)
+    for bound, values in zip(bounds, _bounds(q, k, v, call.scale), strict=True):
+        bound[place] = rows.of_numbers(values)
+    result.keys[place] = rows.real(seen.sum(-1).expand(len(q), 1, 1, -1).reshape(-1))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rows:
+    """How what was computed of a block becomes rows of the result: query by query, all heads together, no padding."""
+
+    shape: tuple[int, int, int, int]
+    """members, heads_kv, group, rows of each member"""
+    kept: Tensor | None
+    """the rows that are no padding, by their number in the block; None = all"""
+
+    @classmethod
+    def of(cls, q: Tensor, real: Tensor) -> Self:
+        """The rows of queries (members, heads_kv, group, rows, head_dim).
+
+        Args:
+            real: (members * rows,) whether a row is no padding.
+        """
+        members, heads_kv, group, rows = q.shape[:4]
+        kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(q.device)
+        return cls(shape=(members, heads_kv, group, rows), kept=kept)
+
+    def of_vectors(self, values: Tensor) -> Tensor:
+        """(members, heads_kv, group * rows, dim) to (rows of the result, heads_q, dim)."""
+        ordered = values.view(*self.shape, -1).permute(0, 3, 1, 2, 4)
+        return self.real(ordered.flatten(2, 3).flatten(0, 1))
+
+    def of_numbers(self, values: Tensor) -> Tensor:
+        """(members, heads_kv, group * rows), or the two apart, to (rows of the result, heads_q)."""
+        ordered = values.view(self.shape).permute(0, 3, 1, 2)
+        return self.real(ordered.flatten(2, 3).flatten(0, 1))
+
+    def real(self, rows: Tensor) -> Tensor:
+        """Of (members * rows, …) those that are no padding."""
+        return rows if self.kept is None else rows[self.kept]
+
+
+def _scores(call: AttentionCall, bucket: _Bucket, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (members, heads_kv, group, rows, seqlen_k), -inf where a key is hidden, and which keys are seen.
+
+    Args:
+        q: (members, heads_kv, group, rows, head_dim).
+        k: (members, heads_kv, seqlen_k, head_dim).
+    """
+    scores = torch.matmul(q.flatten(2, 3), k.transpose(-1, -2)).view(*q.shape[:4], -1) * call.scale
     if call.softcap:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     seen = _seen(call, bucket)[:, None, None]
-    scores = scores.masked_fill(~seen, -math.inf)
-    row_max = scores.amax(-1)
-    lse = torch.logsumexp(scores, -1)
+    return scores.masked_fill(~seen, -math.inf), seen
+
+
+def _normalisers(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp and largest score of each row, (members, heads_kv, group, rows); a row without a key has -inf."""
+    row_max, lse = scores.amax(-1), torch.logsumexp(scores, -1)
     if call.sinks is not None:
-        sink = call.sinks.to(k.dtype).view(1, heads_kv, group, 1)
+        sink = call.sinks.to(scores.dtype).view(1, *scores.shape[1:3], 1)
         lse = torch.where(lse == -math.inf, lse, torch.logaddexp(lse, sink))
         row_max = torch.where(row_max == -math.inf, row_max, torch.maximum(row_max, sink))
-    base = torch.where(lse == -math.inf, 0.0, lse)
-    p = torch.exp(scores - base.unsqueeze(-1)).flatten(2, 3)
-    kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(k.device)
-
-    def flat(tensor: Tensor) -> Tensor:
-        """(n, heads_kv, group * rows or group, rows, …) to (n * rows, heads_q, …), without padded rows."""
-        tensor = tensor.view(n, heads_kv, group, rows, *tensor.shape[4:])
-        tensor = tensor.permute(0, 3, 1, 2, *range(4, tensor.dim())).flatten(2, 3).flatten(0, 1)
-        return tensor if kept is None else tensor[kept]
-
-    def weigh(weights: Tensor, values: Tensor) -> Tensor:
-        return flat(torch.matmul(weights, values).view(n, heads_kv, group, rows, -1))
-
-    out = torch.matmul(p, v)
-    result.out[place] = flat(out.view(n, heads_kv, group, rows, -1))
-    result.A[place] = weigh(p, v.abs())
-    result.Q[place] = weigh(p.square(), v.square())
-    if result.U is not None:
-        weights = seen.expand(n, heads_kv, group, -1, -1).flatten(2, 3).to(k.dtype)
-        result.U[place] = weigh(weights, v.abs())
-    along = torch.matmul(out, v.transpose(-1, -2)).mul_(p).square_().sum(-1)
-    result.gain[place] = flat(along.view(n, heads_kv, group, rows))
-    if result.S is not None and result.T is not None:
-        worst, power = _rounded_scores(p, scores.flatten(2, 3), out, v)
-        result.S[place], result.T[place] = (flat(part.view(n, heads_kv, group, rows, -1)) for part in (worst, power))
-    result.lse[place] = flat(lse)
-    result.row_max[place] = flat(row_max)
-    bounds = (result.score_bound, result.product_bound, result.value_bound)
-    for bound, values in zip(bounds, _bounds(q, k, v, call.scale), strict=True):
-        bound[place] = flat(values)
-    keys = seen.sum(-1).expand(n, 1, 1, -1).reshape(-1)
-    result.keys[place] = keys if kept is None else keys[kept]
+    return lse, row_max
 
 
 def _queries(call: AttentionCall, bucket: _Bucket, index: Tensor, k: Tensor) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from qualify.facts.identity import accepts_anything
-from qualify.facts.outcome import Finding, Launch, Role, Value, Witness
+from qualify.facts.outcome import Finding, Launch, Role, Value, Witness, WitnessState
 from qualify.run.measure.capacity import Need, too_little
 from qualify.run.measure.kernel_names import FUSED_OPERATORS, identify
 from qualify.run.measure.tracing import Trace
@@ -27,33 +26,43 @@ def decide(found: Trace, must_match: Sequence[str], may_match: Sequence[str], *,
     Args:
         need: what the traced call needs at least; without it only names are compared.
     """
-    expected = tuple(must_match)
     launches = tuple(_assign_role(launch, must_match, may_match) for launch in (found.calls[-1] if found.calls else ()))
-
-    def witness(state: Any, reason: str) -> Witness:
-        return Witness(state=state, reason=reason, expected=expected, launches=launches, calls=len(found.calls))
-
-    if found.defect:
-        return witness("unproven", found.defect)
     claimed = [launch for launch in launches if launch.role == "attention" and _matches(launch.name, must_match)]
+    state: WitnessState
+    if found.defect:
+        state, reason = "unproven", found.defect
+    elif other := _substitute(launches, claimed):
+        state, reason = "substituted", other
+    elif not claimed:
+        state, reason = "unproven", "no launched kernel matches the card and none is known as attention"
+    elif doubt := _doubt(found, launches, claimed, may_match, need):
+        state, reason = "unproven", doubt
+    else:
+        state, reason = "proven", _not_asserted(must_match, may_match)
+    return Witness(state=state, reason=reason, expected=tuple(must_match), launches=launches, calls=len(found.calls))
+
+
+def _substitute(launches: Sequence[Launch], claimed: Sequence[Launch]) -> str:
+    """Which attention ran in place of the card's; empty where none is known to have."""
     foreign = [launch for launch in launches if launch.role == "attention" and launch not in claimed]
-    unknown = [launch for launch in launches if launch.role == "unclassified"]
     if foreign:
         names = ", ".join(f"{launch.family or 'attention'} ({launch.name})" for launch in foreign)
-        return witness("substituted", f"another attention kernel ran: {names}")
-    if not claimed:
-        products = [launch.name for launch in launches if launch.role in {"gemm", "softmax"}]
-        if products and not unknown:
-            return witness("substituted", f"no attention kernel ran, the math path did: {', '.join(products[:4])}")
-        return witness("unproven", "no launched kernel matches the card and none is known as attention")
+        return f"another attention kernel ran: {names}"
+    products = [launch.name for launch in launches if launch.role in {"gemm", "softmax"}]
+    if claimed or not products or any(launch.role == "unclassified" for launch in launches):
+        return ""
+    return f"no attention kernel ran, the math path did: {', '.join(products[:4])}"
+
+
+def _doubt(
+    found: Trace, launches: Sequence[Launch], claimed: Sequence[Launch], may_match: Sequence[str], need: Need | None
+) -> str:
+    """Why launches of the card's name do not prove that they computed the call; empty where they do."""
     doubt = _hollow(found, claimed)
     if need is not None and not doubt:
         beside = [launch for launch in launches if launch.grid and _matches(launch.name, may_match)]
         doubt = too_little([*claimed, *(launch for launch in beside if launch not in claimed)], found.inputs, need)
-    doubt = doubt or _foreign_share(launches)
-    if doubt:
-        return witness("unproven", doubt)
-    return witness("proven", _not_asserted(must_match, may_match))
+    return doubt or _foreign_share(launches)
 
 
 def _not_asserted(must_match: Sequence[str], may_match: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What all worker processes of a run have in common, and the first message that each gets."""
+"""What all worker processes of a run have in common, the first message that each gets, and what it answers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qualify.cards.kernel import KernelCard
+from qualify.errors import DeviceError
 from qualify.facts.case import Level
 from qualify.facts.devices import DeviceKind, chosen_by
 from qualify.facts.stack import Ceilings
-from qualify.run.process.messages import CompileSetup, HostLimits, Reference, RunSetup
+from qualify.run.process.child import START_TIMEOUT_S, Child
+from qualify.run.process.messages import (
+    CompileSetup,
+    DuelSetup,
+    HostLimits,
+    Ready,
+    Reference,
+    RunSetup,
+    StageBegun,
+    TrialSetup,
+    Unusable,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,3 +92,23 @@ class Settings:
             memory_bytes=self.memory_bytes,
             environments=self.environments,
         )
+
+
+def make_ready(child: Child, setup: DuelSetup | TrialSetup) -> None:
+    """Tell a new worker what it is for, and wait until it is ready for work.
+
+    Raises:
+        DeviceError: it cannot use its device, or load its kernel.
+        Gone: it ended, hung or sent a wrong message.
+    """
+    child.send(setup, START_TIMEOUT_S)
+    while True:
+        match message := child.receive(START_TIMEOUT_S):
+            case None | StageBegun():
+                pass
+            case Unusable():
+                raise DeviceError(message.message)
+            case Ready():
+                return
+            case _:
+                raise child.unexpected(message)

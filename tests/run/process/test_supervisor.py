@@ -118,11 +118,6 @@ def test_a_judge_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.Monke
     assert [Measured, Measured] == [type(last[name]) for name in ("correct", "slow")]
 
 
-def children_of(pid: int) -> list[int]:
-    """The processes that a process has started and that run."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def test_no_work_needs_no_process(tmp_path: Path) -> None:
     """Without cases nothing is started."""
     settings, _ = make_settings(tmp_path, "correct")
