@@ -55,6 +55,7 @@ BROAD = {
     "run/process/worker.py",
     "run/execute.py",
     "run/host/serve.py",
+    "seal/keyless.py",
     "seal/keys.py",
 }
 """modules that may catch any exception: what a kernel, a card's entry, a third party or a key service raises, is an

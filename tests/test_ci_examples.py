@@ -14,6 +14,7 @@ import pytest
 from ci_examples import ROOT, Ended, Runner, action, make_runner, parsed, pipelines
 from cli_process import write_cards
 from junitparser import JUnitXml
+from sealing import new_pair
 
 SUBJECT = "image@sha256:" + "0" * 64
 OWN = re.compile(r"OWNER/")
@@ -151,7 +152,23 @@ def test_the_action_attests_a_failure(runner: Runner) -> None:
 def test_the_action_installs_its_own_files(runner: Runner) -> None:
     """Qualify is on no package index, so another project's package of its name is never installed."""
     runner.action(matrix="matrices/serving.yaml", install="true")
-    assert [f"install {ROOT}[run]"] == (runner.folder / "pip").read_text().splitlines()
+    runner.action(matrix="matrices/serving.yaml", install="true", signed_by="keys")
+    assert [f"install {ROOT}[run]", f"install {ROOT}[run,keyless]"] == (runner.folder / "pip").read_text().splitlines()
+
+
+def test_the_action_signs_and_requires_a_key(runner: Runner) -> None:
+    """The run is sealed and the statement signed by the key; evidence of another key is refused."""
+    keys = runner.workspace / "keys"
+    keys.mkdir()
+    ours, other = new_pair(keys, "ours"), new_pair(keys, "other")
+    asked = {"matrix": "matrices/serving.yaml", "signing_key": str(ours.private)}
+    (ended,) = runner.action(run="smoke", signed_by=str(ours.public), **asked)
+    assert (0, "PASS") == (ended.code, runner.outputs["verdict"]), ended.out + ended.err
+    envelope = json.loads((runner.workspace / runner.outputs["statement"]).read_text())
+    assert [ours.signing.public.id] == [one["keyid"] for one in envelope["signatures"]]
+    (refused,) = runner.action(signed_by=f"{other.public}\n", **asked)
+    assert (5, "INCONCLUSIVE") == (refused.code, runner.outputs["verdict"])
+    assert "none of the keys asked for" in refused.out
 
 
 def test_the_action_is_deaf_to_its_inputs(runner: Runner) -> None:

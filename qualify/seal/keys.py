@@ -1,13 +1,13 @@
 """Keys: a runner signs with one, a gate believes some.
 
-All cryptography is that of securesystemslib. A private key is a file, a key service that securesystemslib knows, a
-command, or an identity of an OIDC token. A public key is a PEM file; that of an identity is a JSON file.
+All cryptography is that of securesystemslib and sigstore. A private key is a file, a key service that securesystemslib
+knows, a command, or an identity of an OIDC token. A public key is a PEM file; that of an identity is a JSON file.
 """
 
 from __future__ import annotations
 
-import base64
 import json
+import logging
 import os
 import shlex
 import subprocess
@@ -16,26 +16,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qualify.errors import SigningFailed, UsageError
+from qualify.errors import QualifyError, SigningFailed, UsageError
+from qualify.seal.reasons import reason
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Key, Signature, Signer
 
 SIGNING_KEY = "QUALIFY_SIGNING_KEY"
 PUBLIC_KEY = "QUALIFY_SIGNING_PUBLIC_KEY"
+PIN_FILE = "QUALIFY_SIGNING_PIN_FILE"
+MODULE = "PYKCS11LIB"
+"""the variable by which securesystemslib finds the PKCS#11 module of a token"""
 COMMAND = "command"
 KEYLESS = "sigstore"
-SERVICES = ("awskms", "gcpkms", "azurekms", "hv", "hsm", COMMAND, KEYLESS)
+HSM = "hsm"
+SERVICES = ("awskms", "gcpkms", "azurekms", "hv", HSM, COMMAND, KEYLESS)
 """what may stand before the colon in QUALIFY_SIGNING_KEY; anything else is a file"""
 IDENTITY = {"identity", "issuer"}
 """the keys of a JSON file that stands for an identity"""
 SUFFIXES = (".pem", ".pub", ".json")
 """files of a folder that are keys"""
 COMMAND_TIMEOUT_S = 60.0
-NO_IDENTITY = (
-    "A CI job has an OIDC token where it may ask for one: on GitHub, `permissions: id-token: write`. "
-    "Elsewhere sign with a key file."
-)
+TRIAL = b"qualify asks whether this key signs"
+HINTS = {
+    "": "",
+    "awskms": "Check the key id, AWS_DEFAULT_REGION, the credentials, and that they may use kms:Sign.",
+    "gcpkms": "Check the resource name of the key version, and that this account may sign with it.",
+    "azurekms": "Check the name of the vault and of the key, and that this account may sign with it.",
+    "hv": "Check VAULT_ADDR, VAULT_TOKEN, the name of the transit key and its version.",
+    HSM: f"Check the key id, the label, and the PIN in {PIN_FILE}: pkcs11-tool --module ${MODULE} --list-objects. "
+    "Do not try on: a few wrong PINs lock a token.",
+    COMMAND: "Run the program by hand: bytes on stdin, the raw signature on stdout.",
+    KEYLESS: "Check the identity, and that Fulcio and Rekor of the Sigstore instance answer.",
+}
+"""what to look at where a key gives no signature, by what stands before the colon"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,27 +71,47 @@ class SigningKey:
 
     public: PublicKey
     signer: Signer
+    service: str = ""
+    """one of SERVICES; empty = a file"""
 
     def sign(self, content: bytes) -> Signature:
         """The signature of some bytes, checked with the public key. Raises SigningFailed where there is none."""
+        what = f"{SIGNING_KEY}={self.service}:…" if self.service else SIGNING_KEY
         try:
             signature = self.signer.sign(content)
-            signature.keyid, signature.signature = self.public.id, in_hex(signature.signature)
-            self.public.key.verify_signature(signature, content)
+        except QualifyError:
+            raise
         except Exception as error:  # every key service raises errors of its own
             raise SigningFailed(
-                f"{SIGNING_KEY}: the key {self.public.id[:12]} gives no signature that its public key accepts "
-                f"({_one_line(error)}). Check that the key service answers and that both keys are one pair."
+                f"{what} gives no signature ({reason(error)}). {HINTS[self.service]}".strip()
+            ) from error
+        signature.keyid = self.public.id
+        try:
+            self.public.key.verify_signature(signature, content)
+        except QualifyError:
+            raise
+        except Exception as error:  # a service may give bytes that no library reads
+            raise SigningFailed(
+                f"{what} gives a signature that {self.public.shown} does not accept ({reason(error)}). "
+                f"{PUBLIC_KEY} must name the public key of the same pair, or the identity that signs."
             ) from error
         return signature
 
 
 def signing_key() -> SigningKey | None:
-    """The key that QUALIFY_SIGNING_KEY names; None where it names none.
+    """The key that QUALIFY_SIGNING_KEY names, after it has signed on trial; None where it names none.
 
     Raises:
         UsageError: it names no key that can be used, or the library is not installed.
+        SigningFailed: it does not sign, so that nobody measures for hours what cannot be sealed.
     """
+    found = _named_key()
+    if found is not None:
+        found.sign(TRIAL)
+    return found
+
+
+def _named_key() -> SigningKey | None:
     named = os.environ.get(SIGNING_KEY, "")
     if not named:
         return None
@@ -87,20 +121,12 @@ def signing_key() -> SigningKey | None:
         return _from_file(Path(named))
     public = _public_key_named(scheme)
     signer = _command(rest, public) if scheme == COMMAND else _from_service(named, public)
-    return SigningKey(public=public, signer=signer)
-
-
-def in_hex(signature: str) -> str:
-    """A signature as envelopes take it: Sigstore's are in base64."""
-    try:
-        return bytes.fromhex(signature).hex()
-    except ValueError:
-        return base64.b64decode(signature, validate=True).hex()
+    return SigningKey(public=public, signer=signer, service=scheme)
 
 
 def needed_signing_key() -> SigningKey:
     """The same key, where a command needs one. Raises UsageError where QUALIFY_SIGNING_KEY names none."""
-    found = signing_key()
+    found = _named_key()
     if found is None:
         raise UsageError(f"{SIGNING_KEY} names no key. Give the path of a private key in PEM: {SIGNING_KEY}=FILE")
     return found
@@ -124,10 +150,14 @@ def _from_file(path: Path) -> SigningKey:
     try:
         signer = CryptoSigner(load_pem_private_key(path.read_bytes(), None))
     except OSError as error:
-        raise UsageError(f"{SIGNING_KEY}={path}: the key cannot be read ({error.strerror or error})") from error
+        known = ", ".join(f"{name}:" for name in SERVICES)
+        raise UsageError(
+            f"{SIGNING_KEY}={path}: the key cannot be read ({error.strerror or error}). It is a file, or begins with "
+            f"one of {known}"
+        ) from error
     except (ValueError, TypeError) as error:
         raise UsageError(
-            f"{SIGNING_KEY}={path}: it is no private key without a passphrase in PEM ({_one_line(error)}). "
+            f"{SIGNING_KEY}={path}: it is no private key without a passphrase in PEM ({reason(error)}). "
             "Make one: openssl genpkey -algorithm ed25519 -out FILE"
         ) from error
     return with_public(signer, str(path))
@@ -145,26 +175,66 @@ def _public_key_named(scheme: str) -> PublicKey:
     if not named:
         what = 'a JSON file {"identity": …, "issuer": …}' if scheme == KEYLESS else "the PEM file of its public key"
         raise UsageError(f"{SIGNING_KEY}={scheme}:… needs {PUBLIC_KEY}: {what}")
-    return _read_public(Path(named))
+    found = _read_public(Path(named))
+    if found.text.startswith("{") != (scheme == KEYLESS):
+        what = "an identity in JSON" if scheme == KEYLESS else "a public key in PEM"
+        raise UsageError(f"{PUBLIC_KEY}={named}: {SIGNING_KEY}={scheme}:… needs {what}, and this is none")
+    return found
 
 
 def _from_service(uri: str, public: PublicKey) -> Signer:
     from securesystemslib.exceptions import UnsupportedLibraryError
-    from securesystemslib.signer import SIGNER_FOR_URI_SCHEME, Signer, SigstoreSigner
+    from securesystemslib.signer import Signer
 
-    SIGNER_FOR_URI_SCHEME.setdefault(KEYLESS, SigstoreSigner)
     scheme = uri.partition(":")[0]
+    if scheme == KEYLESS:
+        from qualify.seal.keyless import KeylessSigner
+
+        file = uri.partition(":")[2]
+        return KeylessSigner(public.key, Path(file) if file else None)
+    secrets = _pin if scheme == HSM else None
+    if scheme == HSM:
+        _check_token()
+    # It logs what it raises: once is enough.
+    logging.getLogger("securesystemslib").setLevel(logging.CRITICAL)
     try:
-        return Signer.from_priv_key_uri(uri, public.key)
+        return Signer.from_priv_key_uri(uri, public.key, secrets)
     except UnsupportedLibraryError as error:
         extra = "vault" if scheme == "hv" else scheme
         raise UsageError(
             f"{SIGNING_KEY}={scheme}:… needs a library that is not here ({error}): "
             f"pip install 'securesystemslib[{extra}]'"
         ) from error
+    except KeyError as error:  # of the table of what a service can do
+        raise UsageError(
+            f"{SIGNING_KEY}={scheme}:… signs with no key of the kind {error}, which is that of {public.shown}. "
+            "Make one that it knows: ECDSA on P-256."
+        ) from error
     except Exception as error:  # every key service raises errors of its own
-        hint = NO_IDENTITY if scheme == KEYLESS else "Check the address, and what this machine may do there."
-        raise UsageError(f"{SIGNING_KEY}={scheme}:… names no key to sign with ({_one_line(error)}). {hint}") from error
+        raise UsageError(
+            f"{SIGNING_KEY}={scheme}:… names no key to sign with ({reason(error)}). {HINTS[scheme]}"
+        ) from error
+
+
+def _check_token() -> None:
+    """Raises UsageError where nothing leads to the token, or to its PIN."""
+    if not Path(os.environ.get(MODULE, "")).is_file():
+        raise UsageError(
+            f"{SIGNING_KEY}={HSM}:… needs {MODULE}: the path of the token's PKCS#11 module, for example "
+            "/usr/lib/softhsm/libsofthsm2.so"
+        )
+    _pin("pin")
+
+
+def _pin(_: str) -> str:
+    """The PIN of the token, as securesystemslib asks for it."""
+    named = os.environ.get(PIN_FILE, "")
+    if not named:
+        raise UsageError(f"{SIGNING_KEY}={HSM}:… needs {PIN_FILE}: a file with the PIN of the token, and nothing else")
+    try:
+        return Path(named).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"{PIN_FILE}={named}: the PIN cannot be read ({error.strerror or error})") from error
 
 
 def _command(line: str, public: PublicKey) -> Signer:
@@ -240,7 +310,7 @@ def public_key(text: str, shown: str) -> PublicKey:
         key = SSlibKey.from_crypto(load_pem_public_key(text.encode()))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
-            f"{shown}: it is no public key in PEM ({_one_line(error)}). Make it from the private one: "
+            f"{shown}: it is no public key in PEM ({reason(error)}). Make it from the private one: "
             "openssl pkey -in KEY -pubout -out FILE"
         ) from error
     return _public(key, _pem(key), shown)
@@ -248,7 +318,7 @@ def public_key(text: str, shown: str) -> PublicKey:
 
 def _identity(text: str, shown: str) -> PublicKey:
     """Who an OIDC provider says that the signer is."""
-    from securesystemslib.signer import SigstoreSigner
+    from qualify.seal.keyless import certified_identity
 
     try:
         data = json.loads(text)
@@ -256,7 +326,7 @@ def _identity(text: str, shown: str) -> PublicKey:
         raise UsageError(f"{shown}: it is no JSON ({error})") from error
     if set(data) != IDENTITY or not all(isinstance(value, str) for value in data.values()):
         raise UsageError(f'{shown}: an identity is {{"identity": TEXT, "issuer": URL}}, and nothing else')
-    _, key = SigstoreSigner.import_(data["identity"], data["issuer"])
+    key = certified_identity(data["identity"], data["issuer"])
     return _public(key, json.dumps(data, sort_keys=True), shown)
 
 
@@ -270,7 +340,3 @@ def _pem(key: Any) -> str:
 
     encoded: bytes = key._crypto_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return encoded.decode()
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qualify import __version__
 from qualify.errors import UsageError
@@ -20,6 +20,10 @@ from qualify.facts.seal import Seal
 from qualify.seal.form import FORM
 from qualify.seal.keys import PublicKey, SigningKey, check_installed, public_key
 from qualify.seal.parts import Difference, FieldDigests, differences, digest_of, parts_from, parts_of
+from qualify.seal.reasons import reason
+
+if TYPE_CHECKING:
+    from securesystemslib.dsse import Envelope
 
 PAYLOAD = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -138,7 +142,7 @@ class _Unsealed(Exception):
 def _opened(envelope: Mapping[str, Any], trusted: Sequence[PublicKey]) -> tuple[dict[str, Any], PublicKey]:
     """The statement of an envelope and the key that signed it; without trusted keys the envelope's own key counts."""
     from securesystemslib.dsse import Envelope
-    from securesystemslib.exceptions import Error, VerificationError
+    from securesystemslib.exceptions import Error
 
     try:
         # The library changes what it reads.
@@ -149,16 +153,27 @@ def _opened(envelope: Mapping[str, Any], trusted: Sequence[PublicKey]) -> tuple[
     if found.payload_type != PAYLOAD or statement.get("predicateType") != PREDICATE:
         raise _Unsealed(f"its seal is none ({found.payload_type}, {statement.get('predicateType')})")
     keys = list(trusted) or [public_key(statement["predicate"]["public_key"], "the key in the seal")]
-    signers = ", ".join(name[:12] for name in found.signatures) or "nobody"
-    try:
-        accepted = found.verify([key.key for key in keys], 1)
-    except VerificationError as error:
-        if {key.id for key in keys} & set(found.signatures):
-            raise _Unsealed(
-                f"the signature of its seal does not hold: the seal was changed, or it cannot be checked here ({error})"
-            ) from error
-        raise _Unsealed(f"it is sealed by {signers}, and that is none of the keys asked for") from error
-    return statement, next(key for key in keys if key.id in accepted)
+    return statement, _signer(found, keys, statement["predicate"]["public_key"])
+
+
+def _signer(envelope: Envelope, keys: Sequence[PublicKey], claimed: str) -> PublicKey:
+    """The first of the keys whose signature holds. ``claimed`` is the key that the seal states of itself."""
+    from securesystemslib.exceptions import UnverifiedSignatureError
+
+    present = [key for key in keys if key.id in envelope.signatures]
+    why = ""
+    for key in present:
+        try:
+            key.key.verify_signature(envelope.signatures[key.id], envelope.pae())
+        except UnverifiedSignatureError as error:
+            why = reason(error)
+        else:
+            return key
+    if present:
+        raise _Unsealed(f"the signature of its seal does not hold: the seal was changed, or it is no seal ({why})")
+    signers = ", ".join(name[:12] for name in envelope.signatures) or "nobody"
+    names = f" (it says: {claimed})" if claimed.startswith("{") else ""
+    raise _Unsealed(f"it is sealed by {signers}{names}, and that is none of the keys asked for")
 
 
 def _payload(envelope: Mapping[str, Any]) -> bytes:

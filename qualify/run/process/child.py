@@ -38,9 +38,22 @@ WITHHELD = {
     "QUALIFY_SIGNING_KEY",
     "QUALIFY_SIGNING_PUBLIC_KEY",
     "QUALIFY_TOKEN_FILE",
+    "QUALIFY_SIGNING_PIN_FILE",
+    "ACTIONS_ID_TOKEN_REQUEST_TOKEN",
+    "ACTIONS_ID_TOKEN_REQUEST_URL",
+    "SIGSTORE_ID_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_CLIENT_CERTIFICATE_PATH",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "VAULT_TOKEN",
 }
-"""environment variables that may hold the store's password, or lead to it or to the key; what a kernel prints is stored
-"""
+"""environment variables that may hold the store's password, lead to it, or let their holder sign; what a kernel prints
+is stored"""
 POLL_S = 0.25
 POLL_MS = 250
 START_TIMEOUT_S = 300.0

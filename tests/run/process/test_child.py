@@ -349,3 +349,15 @@ def test_a_busy_parent_is_not_filled(start: Start) -> None:
         child.receive(30)
     assert len(child.buffer) <= 1 << 16
     child.kill()
+
+
+@pytest.mark.parametrize(
+    "name", ["QUALIFY_SIGNING_PIN_FILE", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "SIGSTORE_ID_TOKEN", "AWS_SECRET_ACCESS_KEY"]
+)
+def test_a_child_cannot_sign(name: str, start: Start, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What leads to the signing key, or makes a token that signs, is not in its environment; the rest is."""
+    monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("HF_TOKEN", "for models")
+    start(f"note(sorted(os.environ.keys() & {{'HF_TOKEN', {name!r}}})); ready(); time.sleep(60)")
+    assert "['HF_TOKEN']\n" == notes.read_text()
+    notes.write_text("")
