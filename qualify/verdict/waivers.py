@@ -109,7 +109,7 @@ def _judge(record: Record, judgement: Judgement, causes: frozenset[str], own: Se
         for use in own:
             use.passing.append(judgement.case_id)
     touching = [use for use in own if causes & set(use.waiver.checks)]
-    if not causes or not touching:
+    if not touching:
         return judgement
     force = [use for use in touching if use.why_not is None]
     covered = frozenset(check for use in force for check in use.waiver.checks)

@@ -171,6 +171,14 @@ def test_another_grid_names_other_registers_too() -> None:
     assert () == compared(launched(HOPPER), launched(replace(HOPPER, registers=None, shared_bytes=None))).kernels
 
 
+def test_registers_that_a_trace_does_not_tell_are_unknown() -> None:
+    """The shared memory beside them is still compared."""
+    told = replace(HOPPER, registers=None, shared_bytes=0)
+    (change,) = compared(launched(told), launched(replace(told, shared_bytes=1024))).kernels
+    assert ("unknown registers, 0 bytes shared",) == change.before
+    assert "same name, other shared memory: 0 → 1024 bytes a block" == change.detail
+
+
 def test_of_several_kernels_the_one_is_named_whose_registers_changed() -> None:
     """By its name, because there are two."""
     other = replace(AMPERE, registers=64)
@@ -302,7 +310,20 @@ def timed(latency_us: float, **changes: Any) -> Measured:
         (timed(100.0), timed(110.0, cold=False), "insufficient data", "+10.0 %: one was measured with a cold cache"),
         (timed(100.0), timed(110.0, samples_us=(110.0,)), "insufficient data", "+10.0 %: too few samples"),
         (timed(100.0), timed(103.0, samples_us=(90.0, 100.0, 103.0, 130.0)), "insufficient data", "+3.0 %: the middle"),
+        (
+            timed(100.0, samples_us=(97.0, 97.0, 103.0, 103.0)),
+            timed(106.0, samples_us=(103.0, 103.0, 109.0, 109.0)),
+            "insufficient data",
+            "+6.0 %: the middle",
+        ),
+        (
+            timed(106.0, samples_us=(103.0, 103.0, 109.0, 109.0)),
+            timed(100.0, samples_us=(97.0, 97.0, 103.0, 103.0)),
+            "insufficient data",
+            "-5.7 %: the middle",
+        ),
         (timed(8.0), timed(9.0), "insufficient data", "+12.5 %: shorter than 10 µs"),
+        (timed(9.0), timed(19.0), "suspicious", "+111.1 %: slower"),
         (timed(0.5), timed(0.8), "insufficient data", "+60.0 %: shorter than 10 µs"),
         (timed(10.0), timed(11.0), "suspicious", "+10.0 %: slower"),
         (timed(50.0), timed(51.25), "suspicious", "+2.5 %: slower"),

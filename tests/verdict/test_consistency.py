@@ -19,6 +19,7 @@ from builders import (
     make_witness,
 )
 
+from qualify.facts.accuracy import E_LIMIT, R_LIMIT
 from qualify.facts.outcome import Crashed, Evidence, Finding, Measured, Substituted
 from qualify.verdict.consistency import contradictions
 from qualify.verdict.gate import conclude
@@ -70,6 +71,29 @@ def _timing(**changes: Any) -> Callable[[Evidence], Evidence]:
 
 def _lse(**changes: Any) -> Callable[[Evidence], Evidence]:
     return lambda it: replace(it, findings=(*it.findings[:-1], replace(LSE, values={**LSE.values, **changes})))
+
+
+def test_a_number_at_its_limit_contradicts_no_pass() -> None:
+    """The limit belongs to what is allowed."""
+    assert ("PASS", 0, "") == verdict(_both(E=E_LIMIT, R=R_LIMIT, G_limit=R_LIMIT)(EVIDENCE))
+
+
+def test_a_finding_without_numbers_hides_no_contradiction() -> None:
+    """Of the same check and the same inputs: the one with numbers is still compared with the statistics."""
+    empty = [
+        Finding(check=check, verdict="pass", detail="", values={"inputs": "normal"}) for check in ("budget", "lse")
+    ]
+    more = replace(EVIDENCE, findings=(*EVIDENCE.findings, *empty))
+    assert ("PASS", 0, "") == verdict(more)
+    assert ("INCONCLUSIVE", 5) == verdict(_statistics(E=0.1)(more))[:2]
+
+
+def test_every_statistic_without_a_finding_is_told() -> None:
+    """Not the first one alone."""
+    none = replace(EVIDENCE, findings=EVIDENCE.findings[:1])
+    assert ["normal", "peaked"] == [
+        text.partition("statistics of ")[2].partition(" ")[0] for text in contradictions(Measured(evidence=none))
+    ]
 
 
 EDITS: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {

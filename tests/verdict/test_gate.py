@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
@@ -11,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualify.errors import NO_VERDICT, NOT_QUALIFIED, QUALIFIED
+from qualify.facts.comparison import Slowdown
 from qualify.facts.outcome import OUTCOMES, Crashed, Measured, NotRun, Outcome, Refused, Substituted, TimedOut
-from qualify.facts.run import VERDICTS, Conclusion, Record
-from qualify.verdict.gate import conclude
+from qualify.facts.performance import BudgetUse, Performance
+from qualify.facts.run import VERDICTS, Conclusion, Record, Verdict
+from qualify.facts.weaker import Less, Weaker
+from qualify.verdict.gate import EXIT_CODES, conclude, forbid_regression, forbid_slower, forbid_weaker
 from qualify.verdict.policy import Rules
 
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
 CELLS = ("small.tp1/prefill/b1.q70.k70/bf16/causal", "small.tp1/decode/b1.q1.k70/bf16/causal")
 EXAMPLES: dict[str, Outcome] = {
     "pass": Measured(evidence=make_evidence()),
@@ -140,3 +145,86 @@ def test_counts_add_up_and_the_exit_code_fits(drawn: list[tuple[str, int]], part
     assert expected == found.exit_code
     assert found.exit_code != QUALIFIED or "PASS" in {each.verdict for each in found.judgements}
     assert all(each.reasons for each in found.judgements if each.verdict != "PASS")
+
+
+GPU_ALONE = Refused(by="plan", reasons=("device=cpu (the kernel runs on cuda)",))
+
+
+@pytest.mark.parametrize(
+    ("kernels", "told", "records", "expected"),
+    [
+        (["under-test"], True, [record("pass")], ("INCONCLUSIVE", 5, True)),
+        (["under-test"], False, [record("pass"), make_record(GPU_ALONE, "second")], ("INCONCLUSIVE", 5, True)),
+        (["under-test"], False, [record("pass"), record("refused", "second")], ("PASS", 0, False)),
+        (["under-test"], True, [record("fail")], ("FAIL", 1, True)),
+        (["*"], True, [record("pass")], ("PASS", 0, True)),
+    ],
+    ids=["told", "a refusal tells", "another refusal", "failed", "whatever the machine has"],
+)
+def test_a_demonstration_qualifies_no_matrix_that_names_kernels_for_gpus(
+    kernels: list[str], told: bool, records: list[Record], expected: tuple[str, int, bool]
+) -> None:
+    """A pass on a CPU is no verdict about them, and a failure stays one."""
+    matrix = make_matrix(kernels=kernels).card
+    found = conclude(records, Rules(matrix=matrix, patterns={}, partial=False, demonstration=told))
+    assert expected == (found.verdict, found.exit_code, found.demonstration)
+
+
+def beside(kinds: tuple[Any, ...], *, forbidden: bool = True) -> Weaker:
+    """Requirements of those kinds that became weaker than the baseline's."""
+    changes = tuple(Less(kind=kind, what="x", then="1", now="2") for kind in kinds)
+    return Weaker(run="r", accepted_by="jane", accepted_at=NOW, changes=changes, forbidden=forbidden)
+
+
+@pytest.mark.parametrize(
+    ("weaker", "of_a_pass", "of_a_failure"),
+    [
+        (beside(()), "PASS", "FAIL"),
+        (beside(("level",)), "INCONCLUSIVE", "FAIL"),
+        (beside(("policy",)), "FAIL", "FAIL"),
+        (beside(("level", "cases")), "FAIL", "FAIL"),
+        (beside(("policy", "level"), forbidden=False), "PASS", "FAIL"),
+    ],
+)
+def test_weaker_requirements(weaker: Weaker, of_a_pass: Verdict, of_a_failure: Verdict) -> None:
+    """A lower level alone is no verdict, everything else is not qualified, unless the policy allows it."""
+    for name, expected in (("pass", of_a_pass), ("fail", of_a_failure)):
+        found = forbid_weaker(gate(record(name)), weaker)
+        assert (expected, EXIT_CODES[expected]) == (found.verdict, found.exit_code)
+
+
+SLOWER = Slowdown(run="r", accepted_by="", cases=())
+
+
+@pytest.mark.parametrize(
+    ("slower", "untimed", "of_a_pass"),
+    [(None, "", "PASS"), (None, "two cards", "INCONCLUSIVE"), (SLOWER, "", "FAIL"), (SLOWER, "two cards", "FAIL")],
+)
+def test_slower_cases(slower: Slowdown | None, untimed: str, of_a_pass: Verdict) -> None:
+    """They fail; times that cannot be compared are no verdict, and a failure stays one."""
+    found = forbid_slower(gate(record("pass")), slower, untimed)
+    assert (of_a_pass, EXIT_CODES[of_a_pass]) == (found.verdict, found.exit_code)
+    assert "FAIL" == forbid_slower(gate(record("fail")), slower, untimed).verdict
+
+
+@pytest.mark.parametrize(
+    ("budgets", "required", "of_a_pass"),
+    [
+        ((), False, "PASS"),
+        ((), True, "INCONCLUSIVE"),
+        (("PASS",), False, "PASS"),
+        (("PASS", "INCONCLUSIVE"), False, "INCONCLUSIVE"),
+        (("INCONCLUSIVE", "FAIL"), False, "FAIL"),
+    ],
+)
+def test_budgets_of_time(budgets: tuple[Any, ...], required: bool, of_a_pass: Verdict) -> None:
+    """The worst of them decides about a pass; no evidence is no verdict where it is required."""
+    times: dict[str, Any] = {"accepted": "duel", "duel": "", "at": None, "against": "", "stack_a": "", "cells": ()}
+    uses = tuple(
+        BudgetUse(phase="", of="p50", allowed=0.05, verdict=it, change=0.0, low=0.0, high=0.0, evidence=(), cells=())
+        for it in budgets
+    )
+    performance = Performance(**times, budgets=uses, why_not="" if budgets else "no duel", required=required)
+    found = forbid_regression(gate(record("pass")), performance)
+    assert (of_a_pass, EXIT_CODES[of_a_pass]) == (found.verdict, found.exit_code)
+    assert "FAIL" == forbid_regression(gate(record("fail")), performance).verdict

@@ -1,0 +1,113 @@
+"""Budgets of time: intervals at their limits, what the traffic weighs, and which kernel serves a shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from qualify.cards.policy import TimeBudget
+from qualify.facts.performance import BudgetUse, CellChange
+from qualify.verdict.performance import use_budgets
+
+SHAPE = "m/decode/b1.q1.k{}/bf16/causal"
+GONE: dict[str, Any] = {"verdict": "INCONCLUSIVE", "change": None, "low": None, "high": None, "before_us": None}
+
+
+def changed(low: float, high: float, size: int = 8, kernel: str = "x", **more: Any) -> CellChange:
+    """A cell that took 100 µs before, slower by something in that interval."""
+    usual: dict[str, Any] = {
+        "cell": f"{SHAPE.format(size)}/{kernel}",
+        "phase": "decode",
+        "verdict": "SLOWER",
+        "evidence": "duel",
+        "basis": "a duel",
+        "change": (low + high) / 2,
+        "low": low,
+        "high": high,
+        "before_us": 100.0,
+        "reason": "",
+    }
+    return CellChange(**usual | more)
+
+
+def use(*cells: CellChange, of: Any = "cell", phase: Any = None, percent: float = 5.0, **weights: float) -> BudgetUse:
+    """What becomes of one budget; ``k8=2.0`` weighs the shape of 8 keys."""
+    weighed = {("decode", f"b1.q1.{name}"): weight for name, weight in weights.items()}
+    (found,) = use_budgets(cells, [TimeBudget(of=of, phase=phase, percent=percent)], weighed)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cell", "verdict"),
+    [
+        (changed(0.04, 0.05), "PASS"),
+        (changed(0.04, 0.051), "INCONCLUSIVE"),
+        (changed(0.05, 0.06), "INCONCLUSIVE"),
+        (changed(0.051, 0.06), "FAIL"),
+        (changed(0.051, 0.06, verdict="AMBIGUOUS"), "INCONCLUSIVE"),
+        (changed(0.04, 0.05, verdict="AMBIGUOUS"), "PASS"),
+        (replace(changed(0.0, 0.0), low=None), "INCONCLUSIVE"),
+        (replace(changed(0.0, 0.0), high=None), "INCONCLUSIVE"),
+    ],
+)
+def test_an_interval_beside_its_budget(cell: CellChange, verdict: str) -> None:
+    """Within it with its limit, or wholly beyond it and shown to be slower; everything else is open."""
+    assert verdict == use(cell).verdict
+
+
+def test_the_worst_cell_decides() -> None:
+    """One failure beside what is open is a failure; shown are the cells without a time, then those that grew most."""
+    cells = changed(0.0, 0.01), changed(0.1, 0.2, 9), changed(0.04, 0.3, 10), replace(changed(0.0, 0.0, 11), **GONE)
+    found = use(*cells)
+    assert ("FAIL", 0.04, 0.3) == (found.verdict, found.low, found.high)
+    assert [11, 10, 9] == [int(cell.cell.split("/")[2].rpartition("k")[2]) for cell in found.cells]
+    assert "INCONCLUSIVE" == use(cells[0], cells[3]).verdict
+    assert "INCONCLUSIVE" == use().verdict
+
+
+def test_a_budget_of_a_phase_sees_that_phase_alone() -> None:
+    """Prefill became slower, decode did not."""
+    slower = changed(0.1, 0.2, phase="prefill", cell="m/prefill/b1.q8.k8/bf16/causal/x")
+    assert ["PASS", "FAIL", "FAIL"] == [
+        use(changed(0.0, 0.01), slower, phase=phase).verdict for phase in ("decode", "prefill", None)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("weights", "verdict"),
+    [
+        ({}, "INCONCLUSIVE"),
+        ({"k8": 1.0, "k9": 1.0}, "INCONCLUSIVE"),
+        ({"k8": 1.0}, "PASS"),
+        ({"k7": 1.0}, "INCONCLUSIVE"),
+    ],
+    ids=["all alike", "both", "only the timed one", "neither"],
+)
+def test_a_shape_without_a_time_is_open_where_the_traffic_has_it(weights: dict[str, float], verdict: str) -> None:
+    """And traffic of which no shape was timed proves nothing."""
+    found = use(changed(0.0, 0.01), replace(changed(0.0, 0.0, 9), **GONE), of="mean", **weights)
+    assert verdict == found.verdict
+
+
+def test_a_slowdown_that_is_not_shown_does_not_raise_the_lower_end() -> None:
+    """The traffic fails by cells that are known to be slower."""
+    sure, unsure = changed(0.2, 0.3), changed(0.2, 0.3, 9, verdict="AMBIGUOUS")
+    assert "FAIL" == use(sure, changed(0.0, 0.0, 9), of="mean").verdict
+    assert "INCONCLUSIVE" == use(unsure, changed(0.0, 0.0), of="mean").verdict
+
+
+@pytest.mark.parametrize(("of", "verdict"), [("p50", "PASS"), ("p95", "PASS"), ("p99", "FAIL"), ("mean", "FAIL")])
+def test_quantiles_weigh_calls(of: str, verdict: str) -> None:
+    """Of 100 calls 95 are short and stay so, and five long ones take twice as long."""
+    slow = changed(1.0, 1.0, 9, before_us=1000.0)
+    assert verdict == use(changed(0.0, 0.0), slow, of=of, k8=95.0, k9=5.0).verdict
+
+
+def test_the_fastest_kernel_before_serves_a_shape() -> None:
+    """Another kernel's slowdown is not the traffic's; a kernel without a time serves none."""
+    fast, slow = changed(0.0, 0.0, kernel="fast", before_us=10.0), changed(0.5, 0.6, kernel="slow")
+    gone = replace(changed(0.0, 0.0, kernel="gone"), **GONE)
+    for cells in ((slow, gone, fast), (fast, slow, gone), (gone, fast, slow)):
+        assert "PASS" == use(*cells, of="p50").verdict

@@ -1,0 +1,38 @@
+"""Which outcome a later run may take over instead of measuring it again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import make_evidence, make_finding, make_witness
+
+from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted
+from qualify.verdict.origin import is_settled, weaker
+
+PASSED = make_evidence()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "settled"),
+    [
+        (Measured(evidence=PASSED), True),
+        (Measured(evidence=make_evidence(make_finding(), make_finding("note"))), True),
+        (Measured(evidence=make_evidence(make_finding(), make_finding("inconclusive"))), False),
+        (Measured(evidence=make_evidence(make_finding(), make_finding("fail"))), False),
+        (Measured(evidence=make_evidence(witness=make_witness("unproven"))), False),
+        (Measured(evidence=replace(PASSED, attempt=2)), False),
+        (Substituted(evidence=PASSED), False),
+        (Crashed(stage="call", error="SIGSEGV", log="", attempt=1), False),
+    ],
+)
+def test_only_a_proven_pass_of_the_first_attempt_is_settled(outcome: Outcome, settled: bool) -> None:
+    """Everything else might end otherwise, so it is measured again."""
+    assert settled == is_settled(outcome)
+
+
+def test_smoke_asks_less_than_full() -> None:
+    """And a level no less than itself."""
+    assert [True, False, False, False] == [
+        weaker(level, wanted) for level in ("smoke", "full") for wanted in ("full", "smoke")
+    ]
