@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from qualify.cards.environments import in_environments
 from qualify.cards.load import LoadedKernel, LoadedMatrix
@@ -16,18 +14,16 @@ from qualify.cards.model import LayerGroup
 from qualify.cards.problems import meant
 from qualify.cards.waivers import refuse_broad
 from qualify.errors import CardError, NothingSelected, UsageError
-from qualify.facts.case import INCIDENTS, Case, Phase, Workload
-from qualify.facts.dtypes import Dtype
-from qualify.facts.environment import AT, kernel_in
+from qualify.facts.case import Case, Phase
+from qualify.facts.environment import AT
 from qualify.facts.typed import PLAIN, Typed
-from qualify.plan.geometry import PROMPT, Geometry, expand_geometries
-from qualify.plan.host import Host, machine_refusals
-from qualify.plan.interpreter import Interpreter, find_interpreters
-from qualify.plan.refusals import dtype_refusals, geometry_refusals, length_refusals, shape_refusals
+from qualify.plan.cases import CaseRefusals, expand_cases
+from qualify.plan.geometry import PROMPT
+from qualify.plan.host import Host
+from qualify.plan.interpreter import find_interpreters
 from qualify.plan.selection import Selection, matched_words, selected_by
 from qualify.plan.selectors import nearest, unmatched
-from qualify.plan.shapes import Shape, against, bucket_shapes, count_sequences, count_shapes, expand_shapes, with_images
-from qualify.plan.workloads import descaled, geometry_of, shape_of
+from qualify.plan.shapes import count_sequences, count_shapes
 
 LIMIT_SEQUENCES = 4_000_000
 """of all shapes of a matrix: the largest batch that a kernel here claims has 65535"""
@@ -101,7 +97,7 @@ def make_plan(
     ids: list[str] = []
     kept: list[str] = []
     interpreters = {} if host is None else find_interpreters(_used(chosen, matrix))
-    for case, reasons in _expand(matrix, _Refusals(chosen, host, interpreters)):
+    for case, reasons in expand_cases(matrix, CaseRefusals(chosen, host, interpreters)):
         ids.append(case.id)
         if any(match(case.id) for match in excluded):
             continue
@@ -187,7 +183,7 @@ def _refuse_sequences(matrix: LoadedMatrix) -> None:
     of_phases = count_sequences(card.phases) if card.phases else 0
     of_traffic = sum(bucket.batch for bucket in (matrix.traffic.buckets if matrix.traffic else ()))
     of_incidents = sum(len(call.seqlens_q) * call.batch for each in card.incidents for call in each.calls)
-    # Layers with shapes of their own (_own_shapes) have each shape once more.
+    # Layers with shapes of their own (qualify.plan.cases) have each shape once more.
     own = sum(
         len(entry.tensor_parallel)
         for entry in card.models
@@ -211,173 +207,7 @@ def _shapes_of(group: LayerGroup, shapes: Mapping[Phase, int]) -> int:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Cell:
-    """One call of the plan: everything of a case but its kernel."""
-
-    id: str
-    geometry: Geometry
-    shape: Shape
-    lengths: str
-    dtype: Dtype
-    line: int
-    kernels: tuple[str, ...]
-
-
-def _product(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
-    """The production shapes: models x phases x shapes x dtypes x masks."""
-    card, names = matrix.card, tuple(kernels)
-    shapes = _shapes(matrix)
-    common = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in shapes]
-    for geometry in expand_geometries(card, matrix.models):
-        own = common
-        if geometry.cross_keys or geometry.image_tokens:
-            own = [(shape, matrix.line(shape.where), _lengths(shape)) for shape in _own_shapes(geometry, shapes)]
-        for shape, line, lengths in own:
-            if not geometry.has(shape.phase):
-                continue
-            for dtype in card.dtypes:
-                yield _Cell(
-                    id=f"{geometry.model}/{shape.phase}/{shape.label}/{dtype}/{geometry.label}",
-                    geometry=geometry,
-                    shape=shape,
-                    lengths=lengths,
-                    dtype=dtype,
-                    line=line,
-                    kernels=names,
-                )
-
-
-def _shapes(matrix: LoadedMatrix) -> list[Shape]:
-    """The shapes of the phases, then those that only the traffic has."""
-    shapes = list(expand_shapes(matrix.card.phases)) if matrix.card.phases else []
-    known = {(shape.phase, shape.label) for shape in shapes}
-    buckets = bucket_shapes(matrix.traffic) if matrix.traffic else []
-    return shapes + [shape for shape in buckets if (shape.phase, shape.label) not in known]
-
-
-def _own_shapes(geometry: Geometry, shapes: list[Shape]) -> list[Shape]:
-    """The shapes of cross-attention, each once whatever the contexts, or of prompts that hold an image."""
-    if geometry.image_tokens:
-        return [found for shape in shapes if (found := with_images(shape, geometry.image_tokens))]
-    crossing = (against(shape, geometry.cross_keys) for shape in shapes)
-    return list({(shape.phase, shape.label): shape for shape in crossing}.values())
-
-
-def _incidents(matrix: LoadedMatrix, kernels: Iterable[str]) -> Iterator[_Cell]:
-    """The calls of the incidents, each for the kernels that it names."""
-    names = list(kernels)
-    for number, incident in enumerate(matrix.card.incidents):
-        globs = incident.kernels
-        chosen = tuple(name for name in names if any(fnmatch.fnmatchcase(kernel_in(name), glob) for glob in globs))
-        for index, call in enumerate(incident.calls):
-            geometry = geometry_of(call)
-            shape = shape_of(*call.lengths, call.page_size, where=("incidents", number, "calls", index))
-            for dtype in incident.dtypes:
-                yield _Cell(
-                    id=f"{INCIDENTS}/{incident.incident}/{shape.label}/{dtype}/{geometry.label}",
-                    geometry=geometry,
-                    shape=shape,
-                    lengths=_lengths(shape),
-                    dtype=dtype,
-                    line=matrix.line(shape.where),
-                    kernels=chosen,
-                )
-
-
 def _used(kernels: Mapping[str, LoadedKernel], matrix: LoadedMatrix) -> dict[str, str]:
     """The interpreters of the environments that kernels run in."""
     names = dict.fromkeys(kernel.card.environment for kernel in kernels.values() if kernel.card.environment)
     return {name: matrix.environments[name] for name in names}
-
-
-def _expand(matrix: LoadedMatrix, refusals: _Refusals) -> Iterator[tuple[Case, tuple[str, ...]]]:
-    """Every case with its reasons for refusal; claims are looked up once per axis, not once per case."""
-    ignore = matrix.card.policy.claims == "ignore"
-    kernels = refusals.kernels
-    cells = list(chain(_product(matrix, kernels), _incidents(matrix, kernels)))  # kept: refusals go by identity
-    for cell in cells:
-        geometry, shape, call = cell.geometry, cell.shape, cell.geometry.canonical
-        workload = _workload(geometry, shape, cell.dtype)
-        for name in cell.kernels:
-            claims = refusals.claims(name, geometry, shape, cell.dtype)
-            always = (*geometry.refusals, *refusals.machine[name])
-            content = f"{call}|{cell.lengths}|{cell.dtype}|{kernels[name].content_hash}"
-            case = Case(
-                id=f"{cell.id}/{name}",
-                model=geometry.model,
-                phase=shape.phase,
-                shape=shape.label,
-                dtype=cell.dtype,
-                mask=geometry.label,
-                kernel=name,
-                layers=geometry.layers,
-                line=cell.line,
-                content_hash=hashlib.sha256(content.encode()).hexdigest(),
-                unclaimed=claims if ignore and not always else (),
-                workload=descaled(workload, kernels[name].card),
-            )
-            yield case, always if ignore else (*always, *claims)
-
-
-class _Refusals:
-    """Reasons by kernel, each found once for each value of the axis that it depends on."""
-
-    def __init__(
-        self, kernels: dict[str, LoadedKernel], host: Host | None, interpreters: Mapping[str, Interpreter]
-    ) -> None:
-        self.kernels = kernels
-        self.cards = {name: kernel.card for name, kernel in kernels.items()}
-        self.machine = {
-            name: () if host is None else tuple(machine_refusals(card, host, interpreters))
-            for name, card in self.cards.items()
-        }
-        self.parts: dict[tuple[str, object], list[str]] = {}
-
-    def claims(self, name: str, geometry: Geometry, shape: Shape, dtype: Dtype) -> tuple[str, ...]:
-        """What the card does not claim about the case."""
-        card = self.cards[name]
-        parts = self.parts
-        if (name, id(geometry)) not in parts:
-            parts[name, id(geometry)] = geometry_refusals(card, geometry)
-        if (name, id(shape)) not in parts:
-            parts[name, id(shape)] = shape_refusals(card, shape)
-        if (name, dtype) not in parts:
-            parts[name, dtype] = dtype_refusals(card, dtype)
-        reasons = (*parts[name, id(geometry)], *parts[name, id(shape)], *parts[name, dtype])
-        claims = card.claims
-        if claims.alignment == "bottom_right" and claims.longer_queries is None and claims.elements is None:
-            return reasons
-        return (*reasons, *length_refusals(card, geometry, shape))
-
-
-def _lengths(shape: Shape) -> str:
-    """Lengths for the content hash; runs of equal pairs are counted, so a large batch stays short."""
-    pairs = list(zip(shape.seqlens_q, shape.seqlens_k, strict=True))
-    runs: list[tuple[tuple[int, int], int]] = []
-    for pair in pairs:
-        if runs and runs[-1][0] == pair:
-            runs[-1] = (pair, runs[-1][1] + 1)
-        else:
-            runs.append((pair, 1))
-    images = f"s{shape.spans}" if shape.spans else ""
-    return f"{runs}p{shape.page_size}{images}"
-
-
-def _workload(geometry: Geometry, shape: Shape, dtype: Dtype) -> Workload:
-    return Workload(
-        heads_q=geometry.heads_q,
-        heads_kv=geometry.heads_kv,
-        head_dim=geometry.head_dim,
-        head_dim_v=geometry.head_dim_v,
-        dtype=dtype,
-        mask=geometry.mask,
-        softcap=geometry.softcap,
-        sinks=geometry.sinks,
-        scale=geometry.scale,
-        seqlens_q=shape.seqlens_q,
-        seqlens_k=shape.seqlens_k,
-        page_size=shape.page_size,
-        spans=shape.spans,
-        latent=geometry.latent,
-    )

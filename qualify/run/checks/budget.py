@@ -22,7 +22,8 @@ from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Shipped, Subject, lse_apart
 from qualify.run.golden.accuracy import Errors, declared_class, judge, rows_within
-from qualify.run.golden.reference import SAMPLE_ROWS, Golden
+from qualify.run.golden.reference import Golden
+from qualify.run.golden.rows import SAMPLE_ROWS
 from qualify.run.inputs.tensors import INPUT_KINDS, InputKind
 
 LseBase = Literal["e", "2", ""]

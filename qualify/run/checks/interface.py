@@ -22,7 +22,8 @@ from qualify.facts.dtypes import FORMATS
 from qualify.facts.outcome import Finding, Statistics, Value
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.rows import rows_of
-from qualify.run.golden.reference import ROW_LIMIT, Golden, GoldenOf, golden
+from qualify.run.golden.reference import Golden, GoldenOf, golden
+from qualify.run.golden.rows import ROW_LIMIT
 from qualify.run.host.interface import Kernel
 from qualify.run.inputs.tensors import InputKind, Inputs, make_inputs
 from qualify.run.machine.device import Processor, processor_of

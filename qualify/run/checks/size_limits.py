@@ -38,7 +38,6 @@ from qualify.masks import Mask
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
 from qualify.run.checks.degenerate import Lengths
-from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import (
     Shipped,
     Subject,
@@ -50,6 +49,7 @@ from qualify.run.checks.interface import (
     passed,
     unsteady,
 )
+from qualify.run.checks.other_workloads import shortened
 from qualify.run.checks.repeat import differs_alone
 
 REACHES = (31, 32)

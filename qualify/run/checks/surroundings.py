@@ -28,8 +28,8 @@ from qualify.facts.devices import HOST
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal
 from qualify.run.checks.budget import beyond_budget
-from qualify.run.checks.history import shortened
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
+from qualify.run.checks.other_workloads import shortened
 from qualify.run.checks.size_limits import layout_of
 from qualify.run.host.interface import CallPlace
 

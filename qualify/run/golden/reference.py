@@ -8,29 +8,23 @@ under a memory budget. Beside the output it returns what the error budget needs 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from qualify.facts.devices import Scale
 from qualify.run.adapters.interface import AttentionCall
+from qualify.run.golden.rows import ROW_LIMIT, BlockRows, RowBucket, make_buckets
 from qualify.run.machine.device import processor_of
 
 BLOCK_BYTES: dict[Scale, int] = {"small": 64 << 20, "large": 1 << 30}
 """size of one block of scores"""
 CACHES = 4
 """such blocks that the keys and values of the sequences of a block may fill"""
-ROW_LIMIT = 4096
-"""query rows of a sequence that are all compared, unless a caller asks for fewer; of longer ones a stratified sample"""
-SAMPLE_ROWS = 1024
-"""size of that sample"""
-PADDED = 512
-"""queries and keys of a sequence at most that is computed together with others of like lengths"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,74 +90,6 @@ def exact_matmul() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def select_rows(seqlen_q: int, limit: int = ROW_LIMIT, sample: int = SAMPLE_ROWS) -> list[int]:
-    """All rows up to the limit; of a longer sequence the first and last tile, tile edges, and random ones."""
-    if seqlen_q <= limit:
-        return list(range(seqlen_q))
-    chosen = set(range(128)) | set(range(seqlen_q - 128, seqlen_q))
-    edges = torch.arange(128, seqlen_q - 128, 128)
-    step = max(1, len(edges) * 2 // (sample // 2))
-    for edge in edges[::step].tolist():
-        chosen |= {edge - 1, edge}
-    generator = torch.Generator().manual_seed(seqlen_q)
-    order = torch.randint(seqlen_q, (4 * sample,), generator=generator).tolist()
-    for row in order:
-        if len(chosen) >= sample:
-            break
-        chosen.add(row)
-    return sorted(chosen)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Bucket:
-    """Sequences of like lengths, computed together: the shorter ones are padded to the longest."""
-
-    members: list[int]
-    lengths_q: Tensor
-    """(members,) int64, on the host"""
-    lengths_k: Tensor
-    """(members,) int64, on the host"""
-    rows: Tensor
-    """(r,) selected rows within a sequence, on the host; a shorter sequence has the first of them"""
-
-    @property
-    def seqlen_k(self) -> int:
-        """Keys of the longest."""
-        return int(self.lengths_k.max())
-
-    @property
-    def even(self) -> bool:
-        """Whether nothing is padded."""
-        return all(bool((lengths == lengths[0]).all()) for lengths in (self.lengths_q, self.lengths_k))
-
-    def part(self, members: slice, rows: slice) -> _Bucket:
-        """Some of its members and rows."""
-        lengths = {"lengths_q": self.lengths_q[members], "lengths_k": self.lengths_k[members]}
-        return replace(self, members=self.members[members], rows=self.rows[rows], **lengths)
-
-
-def _buckets(bounds_q: Tensor, bounds_k: Tensor, row_limit: int) -> list[_Bucket]:
-    """All sequences that have queries. Lengths are alike that are equal, or short and between the same powers of 2."""
-    groups: dict[tuple[object, object], list[int]] = defaultdict(list)
-    lengths_q, lengths_k = bounds_q.diff(), bounds_k.diff()
-    short = min(PADDED, row_limit)
-    for index, queries, keys in zip(range(len(lengths_q)), lengths_q.tolist(), lengths_k.tolist(), strict=True):
-        if not queries:
-            continue
-        alike = queries <= short and 0 < keys <= PADDED
-        key = (f"2^{(queries - 1).bit_length()}", f"2^{(keys - 1).bit_length()}") if alike else (queries, keys)
-        groups[key].append(index)
-    return [
-        _Bucket(
-            members=members,
-            lengths_q=lengths_q[members],
-            lengths_k=lengths_k[members],
-            rows=torch.tensor(select_rows(int(lengths_q[members].max()), row_limit)),
-        )
-        for members in groups.values()
-    ]
-
-
 def key_bounds(call: AttentionCall) -> Tensor:
     """(batch + 1,) int64 cumulative key lengths on the host, packed or paged."""
     if call.cu_seqlens_k is not None:
@@ -190,7 +116,7 @@ def golden(
     """
     device = call.q.device
     bounds_q, bounds_k = call.cu_seqlens_q.cpu().long(), key_bounds(call)
-    buckets = _buckets(bounds_q, bounds_k, row_limit)
+    buckets = make_buckets(bounds_q, bounds_k, row_limit)
     count = sum(int((bucket.rows < bucket.lengths_q[:, None]).sum()) for bucket in buckets)
     heads_q, dim_v = call.q.shape[1], call.v.shape[-1]
 
@@ -225,7 +151,7 @@ def _fill_bucket(
     result: Golden,
     at: int,
     call: AttentionCall,
-    bucket: _Bucket,
+    bucket: RowBucket,
     bounds_q: Tensor,
     bounds_k: Tensor,
     dtype: torch.dtype,
@@ -255,7 +181,7 @@ def _fill_bucket(
     return at
 
 
-def _keys_values(call: AttentionCall, bucket: _Bucket, bounds_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _keys_values(call: AttentionCall, bucket: RowBucket, bounds_k: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Keys and values of a bucket's sequences: (members, heads_kv, seqlen_k, dim), dequantised, the last repeated."""
     members, device = bucket.members, call.k.device
     offsets = torch.arange(bucket.seqlen_k, device=device).minimum(bucket.lengths_k.to(device)[:, None] - 1)
@@ -274,7 +200,7 @@ def _keys_values(call: AttentionCall, bucket: _Bucket, bounds_k: Tensor, dtype: 
     return k, v
 
 
-def _seen(call: AttentionCall, bucket: _Bucket) -> Tensor:
+def _seen(call: AttentionCall, bucket: RowBucket) -> Tensor:
     """Visibility of keys: (1 or members, rows, seqlen_k) bool."""
     device, even = call.q.device, bucket.even
     i = bucket.rows.to(device).view(1, -1, 1)
@@ -299,7 +225,7 @@ def _fill_block(
     result: Golden,
     place: slice,
     call: AttentionCall,
-    bucket: _Bucket,
+    bucket: RowBucket,
     index: Tensor,
     real: Tensor,
     k: Tensor,
@@ -312,7 +238,7 @@ def _fill_block(
         real: (members * rows,) whether a row is no padding.
     """
     q = _queries(call, bucket, index.where(real, 0), k)
-    rows = _Rows.of(q, real)
+    rows = BlockRows.of(q, real)
     scores, seen = _scores(call, bucket, q, k)
     lse, row_max = _normalisers(call, scores)
     base = torch.where(lse == -math.inf, 0.0, lse)
@@ -337,42 +263,7 @@ def _fill_block(
     result.keys[place] = rows.real(seen.sum(-1).expand(len(q), 1, 1, -1).reshape(-1))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Rows:
-    """How what was computed of a block becomes rows of the result: query by query, all heads together, no padding."""
-
-    shape: tuple[int, int, int, int]
-    """members, heads_kv, group, rows of each member"""
-    kept: Tensor | None
-    """the rows that are no padding, by their number in the block; None = all"""
-
-    @classmethod
-    def of(cls, q: Tensor, real: Tensor) -> Self:
-        """The rows of queries (members, heads_kv, group, rows, head_dim).
-
-        Args:
-            real: (members * rows,) whether a row is no padding.
-        """
-        members, heads_kv, group, rows = q.shape[:4]
-        kept = None if bool(real.all()) else real.nonzero().squeeze(-1).to(q.device)
-        return cls(shape=(members, heads_kv, group, rows), kept=kept)
-
-    def of_vectors(self, values: Tensor) -> Tensor:
-        """(members, heads_kv, group * rows, dim) to (rows of the result, heads_q, dim)."""
-        ordered = values.view(*self.shape, -1).permute(0, 3, 1, 2, 4)
-        return self.real(ordered.flatten(2, 3).flatten(0, 1))
-
-    def of_numbers(self, values: Tensor) -> Tensor:
-        """(members, heads_kv, group * rows), or the two apart, to (rows of the result, heads_q)."""
-        ordered = values.view(self.shape).permute(0, 3, 1, 2)
-        return self.real(ordered.flatten(2, 3).flatten(0, 1))
-
-    def real(self, rows: Tensor) -> Tensor:
-        """Of (members * rows, …) those that are no padding."""
-        return rows if self.kept is None else rows[self.kept]
-
-
-def _scores(call: AttentionCall, bucket: _Bucket, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def _scores(call: AttentionCall, bucket: RowBucket, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Scores (members, heads_kv, group, rows, seqlen_k), -inf where a key is hidden, and which keys are seen.
 
     Args:
@@ -396,7 +287,7 @@ def _normalisers(call: AttentionCall, scores: Tensor) -> tuple[Tensor, Tensor]:
     return lse, row_max
 
 
-def _queries(call: AttentionCall, bucket: _Bucket, index: Tensor, k: Tensor) -> Tensor:
+def _queries(call: AttentionCall, bucket: RowBucket, index: Tensor, k: Tensor) -> Tensor:
     """A bucket's queries, descaled, in the precision of its keys: (members, heads_kv, group, rows, head_dim)."""
     n, heads_kv = k.shape[:2]
     q = call.q[index.to(k.device)].to(k.dtype).view(n, len(bucket.rows), heads_kv, -1, call.q.shape[-1])

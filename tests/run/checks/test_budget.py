@@ -19,7 +19,8 @@ from qualify.run.adapters.interface import AttentionCall, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
 from qualify.run.checks.budget import FEW_ROWS, KINDS, Budget, keeps
 from qualify.run.checks.interface import Subject
-from qualify.run.golden.reference import SAMPLE_ROWS, Golden, select_rows
+from qualify.run.golden.reference import Golden
+from qualify.run.golden.rows import SAMPLE_ROWS, select_rows
 from qualify.selftest.correct import VARIANTS
 
 EMPTY: dict[str, Any] = {"seqlens_q": (9, 3), "seqlens_k": (4, 3)}

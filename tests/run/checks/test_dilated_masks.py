@@ -14,8 +14,9 @@ from torch import Tensor
 from qualify.facts.case import Workload
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.history import History, differing
+from qualify.run.checks.history import History
 from qualify.run.checks.needle import choose_targets
+from qualify.run.checks.other_workloads import differing
 from qualify.run.checks.parameters import make_probe
 from qualify.run.checks.poison import unseen_keys
 from qualify.run.checks.rows import rows_of

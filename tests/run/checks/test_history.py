@@ -15,7 +15,8 @@ from torch import Tensor
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, LibraryRefusal, Prepared
 from qualify.run.adapters.tiled_torch import TiledTorch
-from qualify.run.checks.history import History, shortened
+from qualify.run.checks.history import History
+from qualify.run.checks.other_workloads import shortened
 
 
 class Sticky(TiledTorch):

@@ -19,7 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.budget import Budget
 from qualify.run.golden import reference
-from qualify.run.golden.reference import ROW_LIMIT, SAMPLE_ROWS, Golden, golden, select_rows
+from qualify.run.golden.reference import Golden, golden
+from qualify.run.golden.rows import ROW_LIMIT, SAMPLE_ROWS, select_rows
 from qualify.run.inputs.tensors import INPUT_KINDS
 
 AWKWARD: dict[str, Any] = {"seqlens_q": (1, 0, 5, 7, 3), "seqlens_k": (9, 3, 5, 4, 0), "head_dim": 8, "scale": 0.4}
