@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from enum import Enum
@@ -15,7 +16,7 @@ from qualify.cli import completion
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 from qualify.facts.devices import DeviceKind
-from qualify.text import without_password
+from qualify.text import unsaid, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -141,11 +142,12 @@ def talk_of(*, quiet: bool, verbose: bool) -> Talk:
 
 def log_of(*, quiet: bool) -> Callable[[str], None]:
     """What takes the lines of a command's log: stderr, or nothing with ``--quiet``."""
-    return _unsaid if quiet else say
+    return unsaid if quiet else say
 
 
-def _unsaid(_: str) -> None:
-    """A line that nobody wants to read."""
+def detail_of(talk: Talk) -> Callable[[str], None]:
+    """What takes the lines that only ``--verbose`` shows."""
+    return say if talk == "verbose" else unsaid
 
 
 def given(option: str, value: str | None) -> str:
@@ -166,6 +168,11 @@ def emit_json(kind: str, data: dict[str, Any]) -> None:
     from qualify.facts import codec
 
     emit(codec.to_pieces({"schema": f"qualify.{kind}/1", **data}), plain=True)
+
+
+def emit_line(kind: str, data: dict[str, Any]) -> None:
+    """The same on one line: who starts a service reads it while the service goes on."""
+    emit(json.dumps({"schema": f"qualify.{kind}/1", **data}), plain=True)
 
 
 def reading_only() -> None:

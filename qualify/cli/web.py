@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from qualify.cli.access import AccessOption
-from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption, typed
+from qualify.cli.shared import DEFAULT_DB, CardsOption, DbOption, emit_line, typed
 from qualify.cli.terminal import emit, say
-from qualify.errors import QualifyError
 
 
 def web(
@@ -40,30 +36,16 @@ def web(
     from qualify.web.server import Address, bind, on_loopback, serve, url_of
     from qualify.web.site import Site
 
-    with _told(as_json=as_json):
-        card = load_access(access) if access else None
-        login = card is not None and card.needs_login
-        address = Address(host=host, port=port, exposed=expose, names=tuple(name or ()), login=login)
-        kernels = load_kernels(tuple(cards or ()))
-        with bind(address) as listening, Store.open(db or DEFAULT_DB, create=False, migrate=False) as store:
-            url, local = url_of(listening), on_loopback(address)
-            started = {"address": url, "access": "login" if login else "open", "exposed": not local}
-            emit(_line({**started, "store": store.where}) if as_json else url, plain=as_json)
-            people = Access(card, access, loopback=local)
-            serve(Site(store, kernels, typed(cards=cards)), listening, address, people, say)
-
-
-@contextmanager
-def _told(*, as_json: bool) -> Iterator[None]:
-    """Says on stdout why the site cannot start or go on, where a program reads it; stderr has the same in words."""
-    try:
-        yield
-    except QualifyError as error:
+    card = load_access(access) if access else None
+    login = card is not None and card.needs_login
+    address = Address(host=host, port=port, exposed=expose, names=tuple(name or ()), login=login)
+    kernels = load_kernels(tuple(cards or ()))
+    with bind(address) as listening, Store.open(db or DEFAULT_DB, create=False, migrate=False) as store:
+        url, local = url_of(listening), on_loopback(address)
         if as_json:
-            emit(_line({"error": str(error), "exit_code": error.exit_code}), plain=True)
-        raise
-
-
-def _line(data: dict[str, Any]) -> str:
-    """One line: who starts a site reads it while the site goes on."""
-    return json.dumps({"schema": "qualify.web/1", **data}, ensure_ascii=False)
+            started = {"address": url, "access": "login" if login else "open", "exposed": not local}
+            emit_line("web", {**started, "store": store.where})
+        else:
+            emit(url)
+        people = Access(card, access, loopback=local)
+        serve(Site(store, kernels, typed(cards=cards)), listening, address, people, say)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from qualify.errors import DeviceError
 from qualify.facts.case import Case
+from qualify.facts.stages import doing
 from qualify.run.process.child import JUDGE_S, START_TIMEOUT_S, Child, Gone
 from qualify.run.process.messages import Ready, StageBegun, TrialEnded, TrialRequest, TrialSetup, Unusable
+from qualify.text import unsaid
 
 
 class Bench:
     """One worker at a time, replaced whenever a trial has ended it or may have broken it."""
 
-    def __init__(self, setup: TrialSetup) -> None:
+    def __init__(self, setup: TrialSetup, detail: Callable[[str], None] = unsaid) -> None:
         """Nothing is started yet.
 
         Args:
             setup: first message to each worker.
+            detail: takes a line for every stage that a worker begins.
         """
         self.setup = setup
+        self.detail = detail
         self.timeout_s = setup.hosts.timeout_s + setup.hosts.compile_timeout_s + JUDGE_S
         self.memory_bytes = setup.hosts.memory_bytes
         self.child: Child | None = None
@@ -40,8 +46,10 @@ class Bench:
             child.send(asked, self.timeout_s)
             while True:
                 match message := child.receive(self.timeout_s):
-                    case None | StageBegun():
+                    case None:
                         pass
+                    case StageBegun():
+                        self.detail(doing(message.stage))
                     case TrialEnded():
                         return message
                     case _:
@@ -57,8 +65,10 @@ class Bench:
             child.send(self.setup, START_TIMEOUT_S)
             while True:
                 match message := child.receive(START_TIMEOUT_S):
-                    case None | StageBegun():
+                    case None:
                         pass
+                    case StageBegun():
+                        self.detail(doing(message.stage))
                     case Unusable():
                         raise DeviceError(message.message)
                     case Ready():

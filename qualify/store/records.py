@@ -115,7 +115,7 @@ class _Reader:
         self._opened.close()
 
     def rows(self, wanted: Select[Any]) -> Iterator[Any]:
-        """The rows, of which only a portion is in memory at a time."""
+        """The rows. Only a portion of them is in memory at a time."""
         result = self._connection.execute(wanted, execution_options={"yield_per": _PORTION})
         self._opened.callback(result.close)
         return chain.from_iterable(result.partitions())
