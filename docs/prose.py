@@ -1,6 +1,7 @@
 """Checks the prose of the documents: ``python docs/prose.py`` names each bad sentence.
 
-A sentence has at most ``LONGEST`` words, and none of the phrases of ``PHRASES``, which made readers read twice.
+A sentence has at most ``LONGEST`` words, and none of the phrases of ``PHRASES``, which made readers read twice. A
+paragraph has at most ``LARGEST`` words: people skip walls of text.
 Tables, code, quotations and generated parts are left out.
 """
 
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LONGEST = 40
+LONGEST = 36
 """words of a sentence; the aim is 25"""
+LARGEST = 130
+"""words of a paragraph or a list item"""
 PHRASES = {
     r"\bof which\b": "say which one, in a sentence of its own",
     r"\bwhat (?:\w+ )?(?:is|are|was|were|need be) asked\b": "say what is checked",
@@ -28,7 +31,9 @@ PHRASES = {
 GENERATED = re.compile(r"<!-- generated:.*?<!-- end -->", re.DOTALL)
 FENCE = re.compile(r"^[ ]*(?:<!-- file: \S+ -->\n)?```.*?^[ ]*```$", re.MULTILINE | re.DOTALL)
 BREAK = re.compile(r"^\s*(?:[-*>|#]|\d+\. |    |$|<!--|\||!)")
-END = re.compile(r"(?<=[.!?:;])[\"')*]*\s+(?=[\"'(*`\[]*[A-Z0-9`\[])")
+END = re.compile(r"(?<=[.!?])[\"')*]*\s+|(?<=[:;])[\"')*]*\s+(?=[\"'(*`\[]*[A-Z0-9`\[])")
+"""a full stop ends a sentence whatever follows it: some begin with the name of a thing in small letters"""
+WORD = re.compile(r"[\w'’-]+")
 
 
 def pages() -> list[Path]:
@@ -58,9 +63,12 @@ def sentences(paragraph: str) -> list[str]:
 def wrong(text: str) -> Iterator[str]:
     """What is wrong with a paragraph."""
     for sentence in sentences(text):
-        count = len(re.findall(r"[\w'’-]+", sentence))
+        count = len(WORD.findall(sentence))
         if count > LONGEST:
             yield f"{count} words, at most {LONGEST}: {sentence[:100]}…"
+    words = sum(len(WORD.findall(sentence)) for sentence in sentences(text))
+    if words > LARGEST:
+        yield f"a paragraph of {words} words, at most {LARGEST}: {text[:100]}…"
     for phrase, advice in PHRASES.items():
         if found := re.search(phrase, re.sub(r"`[^`]*`", "X", text)):
             yield f"“{found[0]}”: {advice}"

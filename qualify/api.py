@@ -4,9 +4,9 @@ Everything here is stable: names and parameters may be added, and none is remove
 major version. Import nothing else of qualify.
 
 * A kernel as a function (``adapter: call`` on its card) takes one :class:`AttentionCall`.
-* An adapter is what an :class:`AdapterFactory` makes; a distribution offers the factory in the entry-point group
-  :data:`ADAPTER_ENTRY_POINTS`, under the name that cards say as ``adapter``. Its attribute ``declared_options``, a
-  tuple of :class:`Option`, has the options of cards checked.
+* An adapter is what an :class:`AdapterFactory` makes. A distribution offers the factory in the entry-point group
+  :data:`ADAPTER_ENTRY_POINTS`, under the name that cards say as ``adapter``. Its attribute ``declared_options`` is a
+  tuple of :class:`Option`: qualify checks the options of cards against it.
 * A :class:`Check` asks a :class:`Subject` one question and answers with a :class:`Finding` or more.
 
 Importing it needs torch; ``import qualify`` alone does not.

@@ -47,6 +47,19 @@ SHAPES: Mapping[str, Any] = {
 """phases of a matrix that is small and still has odd lengths, unequal ones and more keys than queries"""
 PAGED = ("chunked", "decode")
 """phases in which keys may lie in pages"""
+ARGUMENTS = (
+    ("models[0].geometry.groups[0].heads_", "heads"),
+    ("models[0].geometry.groups[0].head_dim", "head_dim"),
+    ("models[0].geometry.groups[0].softcap", "softcap"),
+    ("claims.head_dim", "head_dim"),
+    ("claims.dtypes", "dtypes"),
+    ("claims.features", "features"),
+    ("claims.deterministic", "deterministic"),
+    ("witness.must_match", "must_match"),
+    ("policy.timeout_s", "timeout_s"),
+    ("policy.compile_timeout_s", "timeout_s"),
+)
+"""keys of the card and the matrix that begin so, and the argument that they come from; others have the same name"""
 SHOWN = 5
 """failures that the message has; the report has all"""
 REASONS = 3
@@ -109,7 +122,7 @@ def qualify_kernel(
         phases: the key ``phases`` of a matrix; None = four small ones.
         deterministic: equal inputs give equal bits.
         accuracy: accuracy class of each dtype, as on a card; None = the usual one of the dtype.
-        must_match: regular expressions of which one must be found in the name of the launched kernel.
+        must_match: regular expressions; one of them must be found in the name of the launched kernel.
         device: ``auto``, ``cpu`` or ``cuda``.
         level: ``smoke``, or ``full`` for more inputs and checks.
         timeout_s: limit of each stage of a case.
@@ -119,11 +132,12 @@ def qualify_kernel(
         qualify.errors.QualifyError: an argument is wrong, or the device cannot be used.
     """
     __tracebackhide__ = True
+    from qualify.errors import CardError, UsageError
     from qualify.fleet.probe import find_host
 
+    _check_choices(device=device, level=level, layouts=layouts, heads=heads)
     module, root = _place_of(function)
     name = re.sub(r"[^a-z0-9.-]+", "-", function.__name__.lower()).strip("-.") or "kernel"
-    folder = Path(tempfile.mkdtemp(prefix=f"qualify-{name}-"))
     card = _card(
         kernel=name,
         entry=f"{module}:{function.__qualname__}",
@@ -133,10 +147,38 @@ def qualify_kernel(
         must_match=must_match,
     )
     matrix = _matrix(name, head_dim, heads, softcap, "sinks" in features, dtypes, masks, layouts, phases, timeout_s)
+    folder = Path(tempfile.mkdtemp(prefix=f"qualify-{name}-"))
     (folder / f"{name}.yaml").write_text(json.dumps(card))
     (folder / "matrix.yaml").write_text(json.dumps(matrix))
-    judged, typed = _run(folder, root, device, level)
+    try:
+        judged, typed = _run(folder, root, device, level)
+    except CardError as error:
+        shutil.rmtree(folder)
+        raise UsageError("\n".join(dict.fromkeys(_as_argument(message) for _, message in error.problems))) from None
     return _concluded(name, judged, typed, folder)
+
+
+def _check_choices(*, device: str, level: str, layouts: Sequence[str], heads: tuple[int, int]) -> None:
+    """Raise UsageError for an argument that no card would refuse, or only under another name."""
+    from qualify.cards.problems import meant
+    from qualify.errors import UsageError
+
+    choices = [("device", device, ("auto", "cpu", "cuda")), ("level", level, ("smoke", "full"))]
+    choices += [("layouts", layout, ("packed", "paged")) for layout in layouts]
+    for name, value, known in choices:
+        if value not in known:
+            hint = meant(str(value), known)
+            raise UsageError(f"{name}: must be one of {', '.join(known)}, but is {value!r}{hint}")
+    if not isinstance(heads, Sequence) or len(heads) != 2:
+        raise UsageError(f"heads: must be query heads and KV heads, such as (4, 2), but is {heads!r}")
+
+
+def _as_argument(message: str) -> str:
+    """What is wrong with a key of the card or the matrix, as a problem of the argument that it came from."""
+    key, colon, rest = message.partition(": ")
+    place, argument = next((pair for pair in ARGUMENTS if key.startswith(pair[0])), (key, key))
+    entry = key.removeprefix(place)
+    return f"{argument}{entry if entry.startswith('[') else ''}{colon}{rest}"
 
 
 def _place_of(function: Callable[..., Any]) -> tuple[str, Path | None]:

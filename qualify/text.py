@@ -22,12 +22,16 @@ SECRET_PARAMETER = re.compile(r"(?<=[?&])((?i:[^=&\s]*(?:pass|pwd|secret|token)[
 
 
 Document = str | Iterator[str]
-"""a whole text, or the pieces of a long one, each of which is read once"""
+"""a whole text, or the pieces of a long one; each piece is read once"""
 
 
 def pieces_of(document: Document) -> Iterable[str]:
     """The pieces of a document; a whole text is one."""
     return (document,) if isinstance(document, str) else document
+
+
+def unsaid(_: str) -> None:
+    """A line of a log that nobody wants to read."""
 
 
 def visible(text: str) -> str:

@@ -269,20 +269,20 @@ def test_a_full_stdout_is_exit_4(tmp_path: Path) -> None:
 
 
 def test_an_encoding_that_lacks_characters_is_no_error(tmp_path: Path) -> None:
-    """A terminal that only knows ASCII gets escapes."""
+    """A terminal that only knows ASCII gets other signs."""
     card = write_cards(tmp_path / "cards", "correct") / "correct.yaml"
     card.write_text(card.read_text().replace("max: 64", "max: 16"))
     write_matrix(tmp_path / "m.yaml", "correct")
     env = environment(PYTHONIOENCODING="ascii")
     ended = call("plan", "m.yaml", "--cards", "cards", cwd=tmp_path, env=env)
     assert 3 == ended.code
-    assert "head_dim=32 > 16 (correct claims \\u2264 16)" in ended.out
+    assert "head_dim=32 > 16 (correct claims <= 16)" in ended.out
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     """The command line imports neither torch nor the database nor the card models before a command asks for them."""
     heavy = ("torch", "sqlalchemy", "alembic", "pydantic", "ruamel", "jinja2", "numpy")
-    code = f"import sys, json, qualify.cli; print(json.dumps(sorted(set({heavy!r}) & set(sys.modules))))"
+    code = f"import sys, json, qualify.cli.entry; print(json.dumps(sorted(set({heavy!r}) & set(sys.modules))))"
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True
     )

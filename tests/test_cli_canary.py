@@ -118,15 +118,19 @@ def test_a_service_tells_machines_that_it_serves(place: Path) -> None:
     [
         (("missing",), 2, "no canary is called 'missing'"),
         (("--poll", "60"), 2, "--poll 60: give a number and its unit"),
+        (("--pol", "60s"), 2, "No such option: --pol"),
+        (("--log", "xml"), 2, "'xml' is not one of 'text', 'json'"),
+        (("--db",), 2, "Try: qualify canary serve --help"),
         (("--db", "postgresql://me:secret@localhost:1/x"), 4, "cannot be reached"),
     ],
 )
 def test_what_ends_a_service_is_told_to_machines(place: Path, words: tuple[str, ...], code: int, expected: str) -> None:
     """The object has the message, without a password, and the exit code of the process."""
-    ended = call("canary", "serve", *words, "--cards", "cards", "--json", cwd=place)
+    ended = call("canary", "serve", "--cards", "cards", "--json", *words, cwd=place)
     assert (code, "qualify.error/1", code) == (ended.code, ended.data["schema"], ended.data["exit_code"])
     assert expected in ended.data["error"]
-    assert "secret" not in ended.out + ended.err
+    assert "secret" not in ended.out
+    assert "" == ended.err
 
 
 def test_a_broken_card_ends_every_command(place: Path, tmp_path: Path) -> None:

@@ -57,7 +57,9 @@ def test_every_page_is_in_the_navigation() -> None:
     ("text", "said"),
     [
         ("The gate fails.", []),
-        (f"{'word ' * 41}end.", ["42 words, at most 40"]),
+        (f"{'word ' * 36}end.", ["37 words, at most 36"]),
+        (f"{'word ' * 30}end. x is {'word ' * 30}end.", []),
+        (f"{'word ' * 29}end. " * 5, ["a paragraph of 150 words, at most 130"]),
         (f"{'word ' * 30}end. {'Word ' * 30}end.", []),
         ("It has ten rows, of which two fail.", ["“of which”"]),
         ("`of which` is a phrase.", []),

@@ -8,7 +8,7 @@ import sys
 import pytest
 from cli_process import ROOT, environment
 
-from qualify.errors import CardError, UsageError
+from qualify.errors import UsageError
 from qualify.testing import qualify_kernel
 
 
@@ -35,9 +35,37 @@ def test_a_wrong_claim_is_refused_before_a_process_starts() -> None:
     """A mask that is mistyped, a dtype that nobody has, a feature that no card knows."""
     with pytest.raises(UsageError, match="must be labels of masks with their size, like full, causal, window4096"):
         qualify_kernel(attend, masks=["causl"])
-    for wrong in ({"dtypes": ["bf17"]}, {"features": ["gqaa"]}, {"accuracy": {"bf16": "exact"}}):
-        with pytest.raises(CardError):
-            qualify_kernel(attend, device="cpu", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"dtypes": ["bf17"]},
+            "dtypes[0]: must be one of bf16, fp16, fp32, fp8_e4m3, bf16_kv_fp8_e4m3, fp16_kv_fp8_e4m3",
+        ),
+        ({"features": ["gqaa"]}, "features[0]: must be one of gqa, softcap, "),
+        ({"accuracy": {"bf16": "exact"}}, "accuracy.bf16: must be one of fp32, fp16, "),
+        ({"heads": (3, 2)}, "heads: is 2 and does not divide heads_q = 3"),
+        ({"heads": 4}, "heads: must be query heads and KV heads, such as (4, 2), but is 4"),
+        ({"head_dim": 0}, "head_dim: must be at least 1, but is 0"),
+        ({"softcap": -1.0}, "softcap: must be at least 0, but is -1.0"),
+        ({"layouts": ["pagd"]}, "layouts: must be one of packed, paged, but is 'pagd'; perhaps you meant paged"),
+        ({"must_match": ["("]}, "must_match[0]: must be a regular expression"),
+        ({"timeout_s": -1}, "timeout_s: must be more than 0, but is -1"),
+        ({"phases": {"prefil": {}}}, "phases.prefil: unknown key; perhaps you meant prefill"),
+        ({"level": "deep"}, "level: must be one of smoke, full, but is 'deep'"),
+        ({"device": "gpu"}, "device: must be one of auto, cpu, cuda, but is 'gpu'"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named_as_it_was_given(wrong, said, tmp_path, monkeypatch) -> None:
+    """No file that the author never wrote is named, and none is left behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        qualify_kernel(attend, **({"device": "cpu"} | wrong))
+    assert str(caught.value).startswith(said)
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_importing_it_takes_no_torch() -> None:

@@ -141,8 +141,9 @@ class LookResult:
 def as_seen(ran: Stack, seen: Stack) -> Stack:
     """The stack of a run in the form of a look, so that both can be compared.
 
-    A run and a look do not know the same. What the run could not know comes from the look: the machine's other cards,
-    libraries that the run had not mapped or that belong to no distribution, and which cards the process may see.
+    A run and a look do not know the same. The look knows the machine's other cards, and which cards the process may
+    see. It also knows libraries that the run had not mapped, or that belong to no distribution. These come from the
+    look.
     """
     theirs, mine = _parts(ran), _parts(seen)
     components: list[Component] = []

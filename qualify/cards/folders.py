@@ -101,6 +101,8 @@ def _why_left_out(path: Path, cards: tuple[Path, ...]) -> str:
     homes = [key for key, folder, inside in PLACES if path.parent in [p / inside for p in assets.extra(folder, cards)]]
     if any(key in keys for key in homes):
         return ""
+    if kind := next(((key, "/".join(filter(None, way))) for key, *way in PLACES if key in keys), None):
+        return f"it is a {kind[0]}, and its place is the folder {kind[1]}"
     near = next((hint for key in keys for hint in [meant(key, homes)] if hint), "")
     has = f"the keys {', '.join(keys[:5])}" if keys else "no key"
     return f"here a card has the key {' or '.join(homes)} at its top level, and this has {has}{near}"

@@ -11,6 +11,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from qualify.cards.words import (
+    CAPABILITY,
+    ENTRY,
     NAME_SCHEMA,
     AccuracyClass,
     Card,
@@ -72,7 +74,7 @@ def _as_word(value: object) -> object:
 
 Regex = Annotated[Text, AfterValidator(_regex)]
 Scalar = Annotated[str | int | float | bool, BeforeValidator(_scalar)]
-Capability = Annotated[str, Field(pattern=r"^[0-9]+\.[0-9]$")]
+Capability = Annotated[str, Field(pattern=CAPABILITY)]
 EmptyOut = Annotated[
     Literal["0", "nan", "any"],
     BeforeValidator(_as_word, json_schema_input_type=Literal[0, "0", "nan", "any"]),
@@ -165,8 +167,8 @@ class Claims(Card):
     head_dim: HeadDimClaim
     """range of head_dim"""
     head_dim_v: Literal["same", "any", "latent"] = "same"
-    """same: value vectors are as long as key vectors; any: they need not be; latent: they are the first elements of one
-    KV head's keys, stored once, and no other call is served"""
+    """same: value vectors are as long as key vectors. any: they need not be. latent: values are the first elements of
+    one KV head's keys, stored once; no other call is served"""
     layouts: Some[Layout]
     """packed, paged or both"""
     page_size: PageSizeClaim | None = None
@@ -280,7 +282,7 @@ class KernelCard(Card):
     """PEP 508 requirements; any one of them carries the kernel; may be left out with adapter: call"""
     adapter: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
     """name of an adapter module, or call together with entry"""
-    entry: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")] | None = None
+    entry: Annotated[str, Field(pattern=ENTRY)] | None = None
     """only with adapter: call: package.module:function that takes one AttentionCall"""
     options: Mapping[str, Scalar] = Field(default_factory=dict)
     """settings that the adapter understands"""

@@ -100,8 +100,8 @@ def _layer_problems(groups: tuple[LayerGroup, ...], without: tuple[int, ...], la
     """Why the groups do not give each layer its attention.
 
     In each phase a layer attends at most once to its own sequence and at most once to another one. The layers of the
-    main stack are 0 to ``layers`` - 1, those of another stack 0 to the highest that is named; none is left out except
-    those ``without`` attention.
+    main stack are 0 to ``layers`` - 1, those of another stack 0 to the highest that is named. Every layer is in a
+    group, except those ``without`` attention.
     """
     problems: list[tuple[Where, str]] = []
     owner: dict[tuple[str, bool, str, int], int] = {}

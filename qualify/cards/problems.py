@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from qualify.cards.source import Source, dotted
-from qualify.cards.words import Misfit, Where, descriptions
+from qualify.cards.words import CAPABILITY, ENTRY, NAME, Misfit, Where, descriptions
 from qualify.errors import CardError, Place
 
 C = TypeVar("C", bound=BaseModel)
@@ -25,7 +25,6 @@ RULES = (
     ("too_short", "hold at least {min_length} value"),
     ("string_too_short", "not be empty"),
     ("string_too_long", "have at most {max_length} characters"),
-    ("string_pattern_mismatch", "match {pattern}"),
     ("int_type", "be a whole number"),
     ("int_from_float", "be a whole number"),
     ("float_type", "be a number"),
@@ -36,6 +35,12 @@ RULES = (
     ("mapping_type", "be a mapping of keys and values"),
 )
 """What a value must do, by pydantic's error type; the rest keeps pydantic's own sentence."""
+PATTERNS = (
+    (NAME, "write small letters, digits, . and -, such as my-kernel"),
+    (ENTRY, "write MODULE:FUNCTION, such as mypackage.attention:attend"),
+    (CAPABILITY, "write both numbers in quotes, such as '9.0'"),
+)
+"""What to write where a value must match a pattern."""
 
 
 def validate(source: Source, kind: type[C]) -> C:
@@ -137,9 +142,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def meant(given: str, known: Iterable[str]) -> str:
-    """``; perhaps you meant X`` for the nearest known word; empty where none is near."""
-    near = difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=0.7)
-    return f"; perhaps you meant {near[0]}" if near else ""
+    """``; perhaps you meant X`` for the nearest known word, in any case of letters; empty where none is near."""
+    words = {word.lower(): word for word in known}
+    near = difflib.get_close_matches(given.lower(), list(words), n=1, cutoff=0.7)
+    return f"; perhaps you meant {words[near[0]]}" if near else ""
 
 
 def shown(value: object) -> str:
@@ -159,6 +165,9 @@ def sentence(kind: str, context: Mapping[str, Any], message: str, value: object)
     if kind == "literal_error":
         allowed = re.findall(r"'([^']*)'", context["expected"])
         return f"must be one of {', '.join(allowed)}, but is {shown(value)}{meant(str(value), allowed)}"
+    if kind == "string_pattern_mismatch":
+        words = dict(PATTERNS).get(context["pattern"])
+        return f"must match {context['pattern']}, but is {shown(value)}{f'; {words}' if words else ''}"
     rule = dict(RULES).get(kind)
     expected = f"must {rule.format(**context)}" if rule else f"{message[:1].lower()}{message[1:]}"
     return f"{expected}, but is {shown(value)}{_hint(kind, value)}"

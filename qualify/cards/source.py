@@ -7,6 +7,7 @@ the same events give its places, but it must pass the JSON parser too.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -130,7 +131,7 @@ def _bytes(path: Path) -> bytes:
             path, "is a folder; give a file" if path.is_dir() else f"is not a regular file ({error.kind}); give a file"
         )
     except FileNotFoundError:
-        fail(path, "no such file; check the path, which counts from the working directory")
+        fail(path, f"no such file{_near(path)}; check the path, which counts from the working directory")
     except PermissionError:
         fail(path, "no permission to read it; see its owner and mode with ls -l")
     except OSError as error:
@@ -140,6 +141,15 @@ def _bytes(path: Path) -> bytes:
     if len(content) > LIMIT_BYTES:
         fail(path, f"is larger than {LIMIT_BYTES} bytes; a card is not that large, so this is probably another file")
     return content
+
+
+def _near(path: Path) -> str:
+    """The file of nearly that name in the same folder, as the end of a sentence."""
+    try:
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.iterdir()], n=1, cutoff=0.7)
+    except OSError:
+        return ""
+    return f"; perhaps you meant {path.parent / near[0]}" if near else ""
 
 
 def text_of(path: Path) -> str:

@@ -26,6 +26,10 @@ Where = tuple[str | int, ...]
 
 INT32_MAX = 2**31 - 1
 NAME = r"^[a-z0-9][a-z0-9.-]*$"
+ENTRY = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+"""a function in a module"""
+CAPABILITY = r"^[0-9]+\.[0-9]$"
+"""a GPU's compute capability"""
 LONGEST_NAME = 100
 NAME_SCHEMA: dict[str, JsonValue] = {"pattern": NAME, "maxLength": LONGEST_NAME}
 """what a schema says of a name in a file"""

@@ -10,6 +10,16 @@ Everything heavy is imported inside the command that needs it, so ``qualify --he
     shared                                       options, and printing, that several of them have
 """
 
-from qualify.cli.entry import main
+from __future__ import annotations
 
-__all__ = ["main"]
+import sys
+
+
+def main() -> None:
+    """Entry point of ``qualify``. Ctrl-C ends it with a message also while Python still imports it."""
+    try:
+        from qualify.cli import entry
+    except KeyboardInterrupt:
+        print("qualify: interrupted", file=sys.stderr)
+        sys.exit(130)
+    entry.main()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,12 +17,12 @@ from qualify.cli.shared import (
     JsonOption,
     OutOption,
     emit_json,
+    emit_line,
     open_store,
     typed,
 )
 from qualify.cli.terminal import emit, say
-from qualify.errors import INFRASTRUCTURE, INTERRUPTED, QUALIFIED, InfrastructureError, QualifyError, UsageError
-from qualify.text import without_password
+from qualify.errors import INFRASTRUCTURE, INTERRUPTED, QUALIFIED, InfrastructureError, UsageError
 
 if TYPE_CHECKING:
     from qualify.canary.options import Options
@@ -254,28 +252,15 @@ def canary_serve(
     """Serve canaries until it is stopped: lead, or follow and take over. SIGTERM ends it with exit code 0."""
     from dataclasses import replace
 
-    with _errors_as_json(as_json):
-        options = replace(
-            _serving(db, node, lease, out),
-            lease_s=_span("--lease-time", lease_time),
-            poll_s=_span("--poll", poll),
-            programs=tuple(map(str, allow_program or ())),
-        )
-        form = LogForm.json if as_json else log
-        ended_by = _serve(options, tuple(cards or ()), tuple(names or ()), form, as_json=as_json)
-    raise typer.Exit(INTERRUPTED if ended_by == signal.SIGINT else QUALIFIED)
-
-
-@contextmanager
-def _errors_as_json(asked: bool) -> Iterator[None]:
-    """An error that ends a service becomes an object on stdout, where that was asked for."""
-    try:
-        yield
-    except QualifyError as error:
-        if not asked:
-            raise
-        emit_json("error", {"error": without_password(str(error)), "exit_code": error.exit_code})
-        raise typer.Exit(error.exit_code) from None
+    options = replace(
+        _serving(db, node, lease, out),
+        lease_s=_span("--lease-time", lease_time),
+        poll_s=_span("--poll", poll),
+        programs=tuple(map(str, allow_program or ())),
+    )
+    form = LogForm.json if as_json else log
+    ended_by = _serve(options, tuple(cards or ()), tuple(names or ()), form, as_json=as_json)
+    sys.exit(INTERRUPTED if ended_by == signal.SIGINT else QUALIFIED)
 
 
 def _serve(options: Options, cards: tuple[Path, ...], names: tuple[str, ...], log: LogForm, *, as_json: bool) -> int:
@@ -293,7 +278,7 @@ def _serve(options: Options, cards: tuple[Path, ...], names: tuple[str, ...], lo
         told = service_log(say, log.value, node=options.node, lease=options.lease)
         service = Service(store, keeping, deck, options, told)
         if as_json:
-            emit(json.dumps({"schema": "qualify.serve/1", **serving_data(options, deck)}), plain=True)  # one line
+            emit_line("serve", serving_data(options, deck))
 
         def stop(number: int, _: object) -> None:
             ended_by.append(number)

@@ -22,6 +22,7 @@ from qualify.cli.shared import (
     Talk,
     VerboseOption,
     emit_json,
+    given,
     open_store,
     talk_of,
     typed,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 PLACE = Path(".qualify") / "checks"
 """where the matrix of a check lies unless --save names another place"""
+DTYPE: Dtype = "bf16"
+"""of queries, keys and values, unless --dtype names another one"""
 
 ModelArgument = Annotated[
     str,
@@ -89,7 +92,7 @@ def check(
     model: ModelArgument,
     engine: EngineOption = None,
     backend: BackendOption = "",
-    dtype: Annotated[Dtype, typer.Option(help="Element type of queries, keys and values.")] = "bf16",
+    dtype: Annotated[Dtype, typer.Option(help="Element type of queries, keys and values.")] = DTYPE,
     tensor_parallel: Annotated[
         int | None, typer.Option("--tensor-parallel", min=1, metavar="N", help="GPUs that share the heads.")
     ] = None,
@@ -144,7 +147,7 @@ def _planned(wanted: CheckAsked) -> tuple[FoundModel, Host, list[Chosen], Path]:
 
     if wanted.backend and not wanted.engine:
         raise UsageError(f"--backend {wanted.backend} needs --engine: transformers, vllm or sglang")
-    found, host = find_model(wanted.model, wanted.cards), find_host(wanted.device)
+    found, host = find_model(given("MODEL", wanted.model), wanted.cards), find_host(wanted.device)
     if wanted.talk != "quiet":
         say(f"model: {found.origin}")
         for note in found.findings:
@@ -181,20 +184,48 @@ def _of_engine(wanted: CheckAsked, found: FoundModel, host: Host) -> list[Chosen
     if wanted.backend and engine.backend(wanted.backend) is None:
         raise UsageError(
             f"--backend {wanted.backend}: is not in the table of {engine.title} {engine.version}"
-            f"{meant(wanted.backend, known)}. It has {', '.join(known)}."
+            f"{meant(wanted.backend, known)}. It has {', '.join(known)}. Without --backend qualify compares all that "
+            f"{engine.title} takes for this model."
         )
     all_ = [choose(engine, each, found.card, wanted.dtype, host) for each in engine.backends]
     if not wanted.backend:
         if not any(each.cards for each in all_):
-            raise DeviceError(f"{engine.title}: no backend can be checked on {host}: {_told(all_)}")
+            why = f"{_told(all_)}. {_elsewhere(wanted, host)}".rstrip()
+            raise DeviceError(f"{engine.title}: no backend can be checked on {host}: {why}")
         return all_
     own = next(each for each in all_ if each.backend.name.lower() == wanted.backend.lower())
     if own.refused:
-        taken = ", ".join(each.backend.name for each in all_ if each.cards)
-        hint = f"It would take {taken}." if taken else "No other backend can be checked here either."
         told = f"{engine.title} {engine.version} with {own.backend.name}, {found.card.model} on {host}"
-        raise UsageError(f"{told}: {'; '.join(own.refused)}. {hint}")
+        raise UsageError(f"{told}: {'; '.join(own.refused)}. {_instead(wanted, own, all_, host)}".rstrip())
     return [own]
+
+
+def _instead(wanted: CheckAsked, own: Chosen, all_: Sequence[Chosen], host: Host) -> str:
+    """What can be checked in place of a backend that is refused."""
+    if taken := ", ".join(each.backend.name for each in all_ if each.cards):
+        return f"It would take {taken}."
+    if not own.backend.served:
+        return f"Without --backend qualify compares all that {own.engine.title} takes for this model."
+    return f"No other backend can be checked here either. {_elsewhere(wanted, host)}"
+
+
+def _elsewhere(wanted: CheckAsked, host: Host) -> str:
+    """The command for a GPU host, where this machine has no GPU."""
+    from qualify.facts.devices import HOST
+
+    return f"On the GPU host: {_again(wanted)}" if host.kind == HOST else ""
+
+
+def _again(wanted: CheckAsked) -> str:
+    """The command that checks the same on another machine."""
+    options = {
+        "--engine": wanted.engine,
+        "--backend": wanted.backend,
+        "--dtype": wanted.dtype if wanted.dtype != DTYPE else "",
+        "--tensor-parallel": wanted.parallel,
+    }
+    words = [word for option, value in options.items() if value for word in (option, str(value))]
+    return wanted.typed.command("check", wanted.model, *words)
 
 
 def _told(chosen: Sequence[Chosen]) -> str:
@@ -282,9 +313,7 @@ def _todo(
         if each.failed
     ][:1]
     if answer.demonstration:
-        asked = ["--engine", wanted.engine, *(["--backend", wanted.backend] if wanted.backend else [])]
-        there = typed_.command("check", wanted.model, *(map(str, asked) if wanted.engine else []))
-        return [*todo, f"decide nothing for a GPU by this; on the GPU host: {there}"]
+        return [*todo, f"decide nothing for a GPU by this; on the GPU host: {_again(wanted)}"]
     waiting = [name for name in answer.unused if not kernels[name].card.environment]
     if waiting and answer.unused[waiting[0]].startswith("not installed"):
         todo.append(f"to compare more kernels: {waiting[0]} is {answer.unused[waiting[0]]}")

@@ -23,6 +23,7 @@ from qualify.cli.shared import (
     SelectOption,
     SignedByOption,
     Talk,
+    detail_of,
     emit_json,
     joined,
     log_of,
@@ -52,15 +53,17 @@ def node(
         str, typer.Option(metavar="NAME", help="What the engine calls this machine, in place of its host name.")
     ] = "",
     quiet: QuietOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every case that begins.")] = False,
     _as_json: AlwaysJsonOption = False,
 ) -> None:
     """Run a plan on the cards of this machine. Prints the node's verdict as JSON; the runs lie in DIR as files."""
     from qualify.facts import codec
     from qualify.fleet.node import run_node
 
+    talk = talk_of(quiet=quiet, verbose=verbose)
     order = _plan_of(plan)
     order = replace(order, select=joined(select) if select else order.select, node=name or order.node)
-    found = run_node(order, out, log_of(quiet=quiet))
+    found = run_node(order, out, log_of(quiet=quiet), detail_of(talk))
     emit_json("node", codec.to_data(found) | {"folder": str(out)})
     raise typer.Exit(found.exit_code)
 
@@ -202,6 +205,9 @@ def fleet(
     out: OutOption = Path("out"),
     cards: CardsOption = None,
     quiet: QuietOption = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="A line for every node that begins, and for every file of it.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a matrix on every card of a cluster, and say which cards are covered and which disagree about bits.
@@ -218,6 +224,7 @@ def fleet(
     from qualify.fleet.shares import cells_to_share
     from qualify.seal.keys import public_keys
 
+    talk = talk_of(quiet=quiet, verbose=verbose)
     kind_of(device)
     loaded = load_matrix(matrix, tuple(cards or ()), {})
     plan = NodePlan(
@@ -242,7 +249,8 @@ def fleet(
     )
     out.mkdir(parents=True, exist_ok=True)
     with open_store(db, create=True) as store, tempfile.TemporaryDirectory(prefix="fleet-", dir=out) as spool:
-        fleet_id = run_fleet(_engine(engine, address), order, store, Path(spool), log_of(quiet=quiet))
+        log = log_of(quiet=quiet)
+        fleet_id = run_fleet(_engine(engine, address), order, store, Path(spool), log, detail_of(talk))
         code = _show(store, fleet_id, as_json=as_json)
     raise typer.Exit(code)
 

@@ -15,9 +15,11 @@ from qualify.cli.shared import (
     JsonOption,
     QuietOption,
     RunWithCaseOption,
+    detail_of,
     emit_json,
     log_of,
     open_store,
+    talk_of,
     typed,
 )
 from qualify.cli.terminal import emit
@@ -33,6 +35,7 @@ def repro(
     db: DbOption = "",
     cards: CardsOption = None,
     quiet: QuietOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line for every step of each attempt.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print a standalone Python script that repeats a failed case and exits 1 while it fails."""
@@ -41,11 +44,12 @@ def repro(
     from qualify.facts import codec
     from qualify.fleet.repro import find_wanted, reproduce
 
+    talk = talk_of(quiet=quiet, verbose=verbose)
     kernels = load_kernels(tuple(cards or ()))
     with open_store(db, create=False) as store:
         given = typed(cards=cards, db=db or DEFAULT_DB)
         wanted = find_wanted(store, case_id, run_id, kernels, given, parse_environments(environment or ()))
-    made = reproduce(wanted, shrink=shrink, say=log_of(quiet=quiet))
+    made = reproduce(wanted, shrink=shrink, say=log_of(quiet=quiet), detail=detail_of(talk))
     if as_json:
         emit_json("repro", codec.to_data(made))
     else:

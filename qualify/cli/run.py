@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ from qualify.cli.shared import (
     SelectOption,
     Talk,
     VerboseOption,
+    detail_of,
     emit_json,
     fail,
     given,
@@ -48,12 +50,13 @@ from qualify.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from qualify.cards.load import LoadedKernel
     from qualify.facts.run import Run
     from qualify.facts.typed import Typed
     from qualify.fleet.request import Request
+    from qualify.plan.plan import Plan
     from qualify.store.store import Store
 
 
@@ -261,6 +264,9 @@ def plan(
     environment: EnvironmentOption = None,
     cards: CardsOption = None,
     quiet: QuietOption = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="A line for every kernel: its cases, and why others are refused.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List every case id and every refusal with its reasons, without a device."""
@@ -270,6 +276,7 @@ def plan(
     from qualify.plan.plan import make_plan
     from qualify.plan.selection import Selection
 
+    talk = talk_of(quiet=quiet, verbose=verbose)
     extra = tuple(cards or ())
     loaded, kernels = load_matrix(matrix, extra, parse_environments(environment or ())), load_kernels(extra)
     selection = Selection(select=joined(select) or "", kernel=kernel or "")
@@ -290,9 +297,24 @@ def plan(
         log = log_of(quiet=quiet)
         if made.matched:
             log(made.matched)
+        for line in _kernel_lines(made):
+            detail_of(talk)(line)
         log(f"{made.matrix}: {counts['cases']} cases{calls}, {counts['refused']} refused")
     if not made.cases:
         raise NothingSelected(
             f"nothing of {made.matrix} can run{' on this machine' if here else ''}, all {len(made.refused)} cases are "
             f"refused: {made.why_refused()}"
         )
+
+
+def _kernel_lines(made: Plan) -> Iterator[str]:
+    """A line for every kernel of the plan: how many cases it has, and why its others are refused."""
+    from qualify.report.figures import counted
+
+    cases = Counter(case.kernel for case in made.cases)
+    refused: dict[str, set[str]] = defaultdict(set)
+    for case, _ in made.refused:
+        refused[case.kernel].add(case.id)
+    for kernel in sorted({*cases, *refused}):
+        why = f", {len(refused[kernel])} refused: {made.why_refused(refused[kernel])}" if kernel in refused else ""
+        yield f"{kernel}: {counted(cases[kernel], 'case')}{why}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import json
 import os
 import pwd
 import sys
@@ -17,7 +18,7 @@ from qualify.cli import completion
 from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 from qualify.facts.devices import DeviceKind
-from qualify.text import without_password
+from qualify.text import unsaid, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -150,11 +151,12 @@ def talk_of(*, quiet: bool, verbose: bool) -> Talk:
 
 def log_of(*, quiet: bool) -> Callable[[str], None]:
     """What takes the lines of a command's log: stderr, or nothing with ``--quiet``."""
-    return _unsaid if quiet else say
+    return unsaid if quiet else say
 
 
-def _unsaid(_: str) -> None:
-    """A line that nobody wants to read."""
+def detail_of(talk: Talk) -> Callable[[str], None]:
+    """What takes the lines that only ``--verbose`` shows."""
+    return say if talk == "verbose" else unsaid
 
 
 def given(option: str, value: str | None) -> str:
@@ -183,6 +185,11 @@ def emit_json(kind: str, data: dict[str, Any]) -> None:
     from qualify.facts import codec
 
     emit(codec.to_pieces({"schema": f"qualify.{kind}/1", **data}), plain=True)
+
+
+def emit_line(kind: str, data: dict[str, Any]) -> None:
+    """The same on one line: who starts a service reads it while the service goes on."""
+    emit(json.dumps({"schema": f"qualify.{kind}/1", **data}), plain=True)
 
 
 def reading_only() -> None:

@@ -23,6 +23,12 @@ COLOURS = (
 """how the lines begin that have a colour on a terminal, and which"""
 
 
+SIGNS = str.maketrans(
+    {"µ": "u", "×": "x", "…": "...", "–": "-", "−": "-", "±": "+-", "“": '"', "”": '"', "≤": "<=", "≥": ">=", "≠": "!="}
+)
+"""what stands for a character on a terminal of another encoding than UTF-8"""
+
+
 def open_streams() -> None:
     """See that descriptors 0, 1 and 2 are open: a pipe or database that took the number of one would be written to."""
     for number in range(3):
@@ -68,10 +74,20 @@ def _write(stream: TextIO | None, text: Document, *, plain: bool = False) -> Non
     encoding = stream.encoding or "utf-8"
     painting = not plain and _coloured(stream)
     for piece in pieces_of(text):
-        shown = visible(piece).encode(encoding, "backslashreplace").decode(encoding)
+        shown = _encodable(visible(piece), encoding, plain=plain)
         stream.write(painted(shown) if painting else shown)
     stream.write("\n")
     stream.flush()
+
+
+def _encodable(text: str, encoding: str, *, plain: bool) -> str:
+    """The text as the encoding can show it: for people other signs in place of ours, and escapes for the rest."""
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        shown = text if plain else text.translate(SIGNS)
+        return shown.encode(encoding, "backslashreplace").decode(encoding)
+    return text
 
 
 def _coloured(stream: TextIO) -> bool:

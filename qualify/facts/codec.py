@@ -49,8 +49,8 @@ def from_data(kind: Any, data: object) -> Any:
 def to_json(data: Any) -> str:
     """Strict JSON of dictionaries, lists, strings and numbers, as :func:`strict` makes them.
 
-    Every item of a list at the top has a line of its own, which is easy to search and to compare; to indent the rest
-    too would leave it to Python code, and take longer than all else.
+    Every item of a list at the top has a line of its own, which is easy to search and to compare. The rest is not
+    indented: Python code would have to do that, and it would take longer than all else.
     """
     return "".join(to_pieces(data))
 

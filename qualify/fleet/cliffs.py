@@ -1,9 +1,9 @@
 """Finds the exact shapes at which a kernel library launches something else.
 
-Along one axis at a time the launched attention kernels are traced at the ends and at the powers of two between them;
-where two neighbours differ, the distance between them is halved until they stand next to each other. What differs
-only between two traced values that agree is not found, but an axis of few values is traced whole, unless the library
-compiles for each. Values that the card does not claim are left out beforehand.
+One axis at a time is varied. The launched attention kernels are traced at its ends and at the powers of two between
+them. Where two neighbours differ, the distance between them is halved until they stand next to each other. A difference
+that begins and ends between two traced values that agree is not found. An axis of few values is traced whole, unless
+the library compiles for each. Values that the card does not claim are left out beforehand.
 """
 
 from __future__ import annotations

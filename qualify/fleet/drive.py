@@ -83,10 +83,18 @@ class Drive:
     """A fleet that is under way."""
 
     def __init__(
-        self, engine: FleetEngine, order: FleetOrder, store: Store, spool: Path, say: Say, lease: Lease, fleet_id: str
+        self,
+        engine: FleetEngine,
+        order: FleetOrder,
+        store: Store,
+        spool: Path,
+        say: Say,
+        lease: Lease,
+        fleet_id: str,
+        detail: Say,
     ) -> None:
         self._engine, self._order, self._store, self._spool, self._say = engine, order, store, spool, say
-        self._lease, self._fleet_id = lease, fleet_id
+        self._lease, self._fleet_id, self._detail = lease, fleet_id, detail
         self._nodes: dict[str, PlacedNode] = {}
         self._beat = time.monotonic()
         self._intake = Intake(store, order.keys)
@@ -185,6 +193,7 @@ class Drive:
         match heard:
             case NodeBegun():
                 node.begun = time.monotonic()
+                self._detail(f"{heard.node}: it has begun")
             case NodeFile():
                 self._keep(node, heard)
             case NodeDone():
@@ -202,6 +211,7 @@ class Drive:
             return
         path.write_bytes(heard.content)
         node.files[run] = path
+        self._detail(f"{heard.node}: run {run} came, {len(heard.content)} bytes")
 
     def _give_up(self) -> None:
         """Nodes that are busy or late."""

@@ -58,7 +58,7 @@ class LaneBegun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaneAt:
-    """Its only card begins a case."""
+    """One of its cards begins a case."""
 
     case: str
     since_s: float
@@ -106,14 +106,14 @@ class _Said:
 
 
 class _Places:
-    """Tells the parent at which case the card is."""
+    """Tells the parent at which case the lane is."""
 
     def __init__(self, said: _Said) -> None:
         self._said = said
         self._case = ""
 
     def __call__(self, step: Progress) -> None:
-        if step.case_id != self._case:
+        if step.case_id and step.case_id != self._case:
             self._case = step.case_id
             self._said.send(LaneAt(case=step.case_id, since_s=time.monotonic()))
 
@@ -188,7 +188,7 @@ def _run(order: LaneOrder, store: Store, said: _Said) -> LaneFinished:
     interim = _Interim(store, run.id, folder, plan.interim_s)
     interim.start()
     try:
-        execute(request, store, run, _Places(said) if len(order.uuids) == 1 else lambda _: None)
+        execute(request, store, run, _Places(said))
     finally:
         interim.stop()
         with suppress(StoreError):

@@ -15,13 +15,16 @@ from qualify.fleet.engine import FleetEngine
 from qualify.fleet.inventory import node_name
 from qualify.fleet.shared import SharedDrive
 from qualify.store.store import Store
+from qualify.text import unsaid
 
 
-def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path, say: Say) -> str:
+def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path, say: Say, detail: Say = unsaid) -> str:
     """Cover the fleet's cards; returns its id.
 
     Args:
         spool: folder for files that come from nodes, until they are in the store.
+        say: takes a line for the log.
+        detail: takes a line for every node that begins, and for every file of it.
 
     Raises:
         LeaseLost: another process leads the fleet now. Its tasks were ended, and nothing more was written.
@@ -42,7 +45,7 @@ def run_fleet(engine: FleetEngine, order: FleetOrder, store: Store, spool: Path,
             f"{drive.LEASE_S:g} s."
         )
     kind = SharedDrive if spread == "shard" else Drive
-    leading = kind(engine, order, store, spool, say, lease, fleet_id)
+    leading = kind(engine, order, store, spool, say, lease, fleet_id, detail)
     try:
         leading.place(leading.expect_again() if order.again else leading.expect())
         leading.listen()

@@ -1,9 +1,9 @@
 """Shrinks a failing workload while it keeps failing: delta debugging over what a workload consists of.
 
-Each dimension is tried in turn, from the largest step to the smallest: sequences of the batch, keys and queries of each
-sequence, heads, head groups, pages, and the features that may have nothing to do with it. A candidate that still
-fails in the same way becomes the workload; when no candidate does, it is as small as this search can make it.
-Nothing is random, so the same failure gives the same script.
+Each dimension is tried in turn, from the largest step to the smallest. The dimensions are sequences of the batch, keys
+and queries of each sequence, heads, head groups, pages, and features that may have nothing to do with it. A candidate
+that still fails in the same way becomes the workload; when no candidate does, it is as small as this search can make
+it. Nothing is random, so the same failure gives the same script.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from qualify.fleet.lane import ANSWERS, LaneAt, LaneBegun, LaneFinished, LaneOrd
 from qualify.run.machine.xids import XidWatch, at_case, of_cards
 from qualify.store import transfer
 from qualify.store.store import Store
+from qualify.text import unsaid
 from qualify.verdict.vote import unsteady_kernels, vote
 
 GRACE_S = 20.0
@@ -55,15 +56,18 @@ class _Lane:
     """what it said, or was done to it, where it did not finish"""
     cases: list[tuple[float, str]] = field(default_factory=list)
     """when each case began, by the monotonic clock; only of a lane with one card"""
+    told: set[str] = field(default_factory=set)
+    """cases that the log has named"""
     stopped_at: float | None = None
     buffer: bytearray = field(default_factory=bytearray)
 
 
-def run_node(plan: NodePlan, folder: Path, say: Say) -> NodeVerdict:
+def run_node(plan: NodePlan, folder: Path, say: Say, detail: Say = unsaid) -> NodeVerdict:
     """Run the plan; every run lies in ``folder`` as a file, sealed where this process has a signing key.
 
     Args:
         say: takes a line for the log.
+        detail: takes a line for every case that begins.
 
     Raises:
         UsageError: the plan names another kind of device.
@@ -78,7 +82,7 @@ def run_node(plan: NodePlan, folder: Path, say: Say) -> NodeVerdict:
     folder.mkdir(parents=True, exist_ok=True)
     # Should this process be killed, the stores of its lanes stay in there.
     stores = Path(tempfile.mkdtemp(prefix=".lanes-", dir=folder))
-    lanes, xids = _run_lanes(plan, free, folder, stores, say)
+    lanes, xids = _run_lanes(plan, free, folder, stores, say, detail)
     for lane in lanes:
         own = of_cards((at_case(xid, lane.cases) for xid in xids), [card.uuid for card in lane.cards])
         told |= {result.uuid: with_xids(result, own[result.uuid]) for result in _results(lane, folder)}
@@ -108,7 +112,7 @@ def _concluded(plan: NodePlan, cards: tuple[CardResult, ...], votes: Sequence[Vo
 
 
 def _run_lanes(
-    plan: NodePlan, free: Sequence[ListedCard], folder: Path, stores: Path, say: Say
+    plan: NodePlan, free: Sequence[ListedCard], folder: Path, stores: Path, say: Say, detail: Say
 ) -> tuple[list[_Lane], tuple[Xid, ...]]:
     """The lanes, all ended; and what the driver reported meanwhile."""
     lanes: list[_Lane] = []
@@ -120,7 +124,7 @@ def _run_lanes(
         for number, cards in enumerate(_shares(plan, free)):
             lanes.append(_start(plan, cards, folder, stores / f"{number}.db"))
             say(f"{plan.node}: {plan.matrix} on {', '.join(card.uuid for card in cards)}")
-        _watch(plan, lanes, watch, say)
+        _watch(plan, lanes, watch, say, detail)
     return lanes, watch.found
 
 
@@ -197,7 +201,7 @@ def _signal(lane: _Lane, number: int) -> None:
         lane.process.send_signal(number)
 
 
-def _watch(plan: NodePlan, lanes: Sequence[_Lane], xids: XidWatch, say: Say) -> None:
+def _watch(plan: NodePlan, lanes: Sequence[_Lane], xids: XidWatch, say: Say, detail: Say) -> None:
     """Hear all lanes until the last has ended, by itself, by the deadline, or because its card failed."""
     until = None if plan.deadline_s is None else time.monotonic() + plan.deadline_s
     with selectors.DefaultSelector() as selector:
@@ -206,7 +210,7 @@ def _watch(plan: NodePlan, lanes: Sequence[_Lane], xids: XidWatch, say: Say) -> 
             selector.register(lane.process.stdout, selectors.EVENT_READ, lane)
         while selector.get_map():
             for key, _ in selector.select(0.25):
-                if not _hear(key.data, say):
+                if not _hear(key.data, say, detail):
                     selector.unregister(key.fileobj)
             _hurry(plan, [key.data for key in selector.get_map().values()], until, xids.found)
     for lane in lanes:
@@ -235,7 +239,7 @@ def _hurry(plan: NodePlan, lanes: Sequence[_Lane], until: float | None, xids: Se
             _signal(lane, signal.SIGKILL)
 
 
-def _hear(lane: _Lane, say: Say) -> bool:
+def _hear(lane: _Lane, say: Say, detail: Say) -> bool:
     """Take what a lane says; False where it has said everything."""
     assert lane.process.stdout is not None
     data = os.read(lane.process.stdout.fileno(), 1 << 16)
@@ -252,7 +256,11 @@ def _hear(lane: _Lane, say: Say) -> bool:
             case LaneBegun():
                 lane.begun = answer
             case LaneAt():
-                lane.cases.append((answer.since_s, answer.case))
+                if len(lane.cards) == 1:
+                    lane.cases.append((answer.since_s, answer.case))
+                if answer.case not in lane.told:
+                    lane.told.add(answer.case)
+                    detail(f"{', '.join(card.uuid for card in lane.cards)}: {answer.case}")
             case LaneFinished():
                 lane.finished = answer
             case LaneStopped():

@@ -32,6 +32,7 @@ from qualify.run.process.messages import HostLimits, TrialEnded, TrialSetup
 from qualify.run.repro import rerun
 from qualify.run.repro.export import Exporter, call_of
 from qualify.store.store import Store
+from qualify.text import unsaid
 
 MEMORY_SHARE = 0.85
 """share of the machine's free memory that a worker may take"""
@@ -163,8 +164,13 @@ def _failure(outcome: Outcome) -> tuple[str, str, str]:
     return failed.check, failed.check, failed.detail
 
 
-def reproduce(wanted: Wanted, *, shrink: bool, say: Say) -> Repro:
+def reproduce(wanted: Wanted, *, shrink: bool, say: Say, detail: Say = unsaid) -> Repro:
     """Repeat the case in a worker, make it smaller if asked, and write the script.
+
+    Args:
+        shrink: look for the smallest workload that fails in the same way.
+        say: takes a line for the log.
+        detail: takes a line for every stage of every attempt.
 
     Raises:
         DeviceError: the device that the run used is not here, or the kernel's library cannot be loaded.
@@ -172,7 +178,7 @@ def reproduce(wanted: Wanted, *, shrink: bool, say: Say) -> Repro:
     find_host(wanted.run.device)
     if not wanted.detail:
         say(f"{wanted.case.id} passed in run {wanted.run.id}: the script shows one of its values beside the exact one")
-    with closing(_bench(wanted)) as bench:
+    with closing(_bench(wanted, detail)) as bench:
         first = _attempt(bench, wanted, wanted.case, _text(wanted, None))
         say(f"repeated alone: {first.ended} ({first.detail[:300]})")
         case, last, shrunk = wanted.case, first, None
@@ -183,7 +189,7 @@ def reproduce(wanted: Wanted, *, shrink: bool, say: Say) -> Repro:
     return _written(wanted, last, shrunk, say)
 
 
-def _bench(wanted: Wanted) -> Bench:
+def _bench(wanted: Wanted, detail: Say) -> Bench:
     setup = TrialSetup(
         device=wanted.run.device,
         level=wanted.run.level,
@@ -197,7 +203,7 @@ def _bench(wanted: Wanted) -> Bench:
             environments={wanted.case.environment: wanted.python} if wanted.python else {},
         ),
     )
-    return Bench(setup)
+    return Bench(setup, detail)
 
 
 def _attempt(bench: Bench, wanted: Wanted, case: Case, text: str = "") -> TrialEnded:

@@ -1,4 +1,4 @@
-"""From what was asked on the command line to a run that can start, or go on."""
+"""From the words of a command line to a run that can start, or go on."""
 
 from __future__ import annotations
 

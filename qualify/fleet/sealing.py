@@ -1,7 +1,7 @@
 """What a run writes into the store, summed on the way: its seal is of what was measured, not of what is read back.
 
-Without a signing key nothing is summed. With one, a run takes nothing over that the same key has not sealed: a forged
-outcome in the store would be sealed otherwise, as if it had been measured here.
+Without a signing key nothing is summed. With one, a run takes over only what the same key has
+sealed. Otherwise it would seal a forged outcome in the store as if it had been measured here.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class SharedDrive(Drive):
         """Store what became of a node's cards, and give it nothing more.
 
         Args:
-            whole: the state is that of all its cards; else of those of which nothing is known.
+            whole: the state is that of all its cards; else of those that have no result.
         """
         cards = self._cards.pop(name)
         told = [

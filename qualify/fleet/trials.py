@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from qualify.errors import DeviceError
 from qualify.facts.case import Case
+from qualify.facts.stages import doing
 from qualify.run.process.child import JUDGE_S, Child, Gone
 from qualify.run.process.messages import StageBegun, TrialEnded, TrialRequest, TrialSetup
 from qualify.run.process.setup import make_ready
+from qualify.text import unsaid
 
 
 class Bench:
     """One worker at a time, replaced whenever a trial has ended it or may have broken it."""
 
-    def __init__(self, setup: TrialSetup) -> None:
+    def __init__(self, setup: TrialSetup, detail: Callable[[str], None] = unsaid) -> None:
         """Nothing is started yet.
 
         Args:
             setup: first message to each worker.
+            detail: takes a line for every stage that a worker begins.
         """
         self.setup = setup
+        self.detail = detail
         self.timeout_s = setup.hosts.timeout_s + setup.hosts.compile_timeout_s + JUDGE_S
         self.memory_bytes = setup.hosts.memory_bytes
         self.child: Child | None = None
@@ -41,8 +47,10 @@ class Bench:
             child.send(asked, self.timeout_s)
             while True:
                 match message := child.receive(self.timeout_s):
-                    case None | StageBegun():
+                    case None:
                         pass
+                    case StageBegun():
+                        self.detail(doing(message.stage))
                     case TrialEnded():
                         return message
                     case _:
@@ -55,7 +63,7 @@ class Bench:
     def _start(self) -> Child:
         self.child = child = Child(self.memory_bytes)
         try:
-            make_ready(child, self.setup)
+            make_ready(child, self.setup, self.detail)
         except Gone as gone:
             raise DeviceError(
                 f"the worker process could not start (at {child.stage or 'its start'}: {gone.error}). "

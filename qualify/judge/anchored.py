@@ -43,9 +43,9 @@ def case_times(records: Iterable[Record]) -> dict[str, CaseTime]:
 
 
 class Anchors:
-    """The day's temper of a card: by which factor the other cases differ from their usual times, as their median.
+    """How fast a card is today: the median of the factors between the times of the other cases and their usual times.
 
-    One case that became slower moves no median. What slows all of them alike does: the anchor hides it.
+    One case that became slower does not move the median. What slows all cases alike does, so the anchor hides it.
     """
 
     def __init__(self, timed: Mapping[str, Mapping[str, float]]) -> None:
@@ -97,7 +97,7 @@ def _common(timed: Mapping[str, Mapping[str, float]], runs: Sequence[str]) -> _C
 
 
 def _median_without(ordered: Sequence[float], value: float | None) -> float:
-    """The median of sorted numbers, one of which is left out where it is given."""
+    """The median of sorted numbers, without one of them where it is given."""
     left_out = len(ordered) if value is None else bisect_left(ordered, value)
     count = len(ordered) - (value is not None)
 

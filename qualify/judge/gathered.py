@@ -1,9 +1,10 @@
 """The verdict on a matrix from whatever fresh evidence is stored, without running anything.
 
-A stored outcome counts for a case of today's plan where everything that can change it is the same: the workload and the
-kernel card (the case's content hash), the policy that evidence is made under, the checks, the stack, and at least
-the level. The newest outcome counts, whatever it says; one of a lower level counts where it speaks against the case,
-because a higher level asks the same and more. A case without one is not run, and no verdict comes of it.
+A stored outcome counts for a case of today's plan where everything that can change it is the same. That is the workload
+and the kernel card (the case's content hash), the policy that evidence is made under, the checks and the stack. Its
+level is the same or higher. The newest outcome counts, whatever it says. One of a lower level counts where it speaks
+against the case, because a higher level checks the same and more. A case without an outcome is not run, and gives no
+verdict.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class CheckAnswer:
     """its attention in words, one for each kind of layer"""
     lines: tuple[PhaseLine, ...]
     unused: Mapping[str, str]
-    """kernels of which nothing ran, each with the reason"""
+    """kernels that ran nothing, each with the reason"""
     demonstration: bool
     """it ran on a CPU"""
     todo: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ def lines_of(records: Sequence[Record], conclusion: Conclusion) -> tuple[PhaseLi
 
 
 def unused_of(records: Sequence[Record]) -> dict[str, str]:
-    """The kernels of which every case was refused, each with its most frequent reason."""
+    """The kernels whose every case was refused, each with its most frequent reason."""
     ran = {record.case.kernel for record in records if not isinstance(record.outcome, Refused)}
     reasons: dict[str, Counter[str]] = {}
     for record in records:

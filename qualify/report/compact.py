@@ -32,7 +32,7 @@ class CompactRow:
 
 
 def compact_rows(views: Sequence[CaseView]) -> tuple[CompactRow, ...]:
-    """The rows in the order of the cases; a kernel of which nothing ran on a model has none."""
+    """The rows in the order of the cases; a kernel that ran nothing on a model has none."""
     found: dict[tuple[str, str], list[CaseView]] = {}
     for view in views:
         found.setdefault((view.case.model, view.case.kernel), []).append(view)

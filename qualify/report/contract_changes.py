@@ -41,7 +41,7 @@ class ForbiddenJson(ContractPart):
 
 
 class LessJson(ContractPart):
-    """One thing of which the run asks less than the accepted baseline."""
+    """One thing that the run requires less strictly than the accepted baseline."""
 
     kind: LessKind
     """what it is about"""

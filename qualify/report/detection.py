@@ -1,7 +1,7 @@
 """How well the checks detect, as every report says it: one sentence, and the same for machines.
 
-It comes from the newest selftest in the store. Where there is none, it is the one that was measured for the release,
-which is shipped: the same checks find the same faults in the same simulated kernels on every machine.
+The figures come from the newest selftest in the store. Where there is none, they are those that were measured for the
+release and shipped with it. The same checks find the same faults in the same simulated kernels on every machine.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def render_page(template: str, page: object, styles: tuple[str, ...] = (STYLE,),
 
 
 def header_policy() -> str:
-    """The policy of every page over HTTP: what each one's own policy allows, and no frame around it."""
+    """The policy of every page over HTTP: what its own policy allows; no other site may show it in a frame."""
     policy = _policy(_asset(STYLE), _asset("report.js"), _style(SITE_STYLES), forms=True)
     return f"{policy}; frame-ancestors 'none'"
 

@@ -104,7 +104,7 @@ class ModelPictures:
 
 
 def pictures(models: Sequence[ModelView], ceilings: Ceilings | None) -> tuple[ModelPictures, ...]:
-    """The drawings of every model of which something was measured, that with the most failures first."""
+    """The drawings of every model that has measurements; the model with the most failures comes first."""
     found = [_pictures(model, ceilings) for model in models]
     return tuple(sorted((one for one in found if one.drawings), key=lambda one: -one.failed))
 

@@ -1,9 +1,11 @@
 """What the traffic makes of the evidence: which kernels serve it, how long attention takes, and what is unserved.
 
 A bucket of the traffic is one production shape for each group of layers. It is served by the kernel that the matrix
-expects, if that proved the shape, else by the fastest that did. A **fallback** is a shape that another kernel serves
-than the expected one; where the matrix expects none, than the kernel that serves most calls of the model and that
-refused this shape; and any case in which another kernel was launched than the card names.
+expects, if that proved the shape, else by the fastest that did. A **fallback** is one of these:
+
+* another kernel serves a shape than the one that the matrix expects
+* the matrix expects none, and the kernel that serves most calls of the model refused this shape
+* another kernel was launched than the card names
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Digests of the bits of a call: of what it returned, and of what it read.
 
 Two cards that ran the same call of a deterministic kernel on the same inputs returned the same bits, or one of them is
-at fault. Outputs are hashed by the host's SHA-256. Inputs may be gigabytes, so the device sums them: every word times
-a factor of its place, modulo 2**64, which gives the same sum in whatever order a device adds.
+at fault. Outputs are hashed by the host's SHA-256. Inputs may be gigabytes, so the device sums them. Each word is
+multiplied by a factor of its place, and the sum is taken modulo 2**64. So the order of the additions does not matter.
 """
 
 from __future__ import annotations

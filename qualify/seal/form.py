@@ -1,7 +1,7 @@
 """The canonical form of a run's evidence: the lines that a seal signs and an exported file holds.
 
-There is one line of JSON for every case in the order of the plan, then one for every outcome in the order in which it
-was stored, then one for the run. Equal evidence gives equal lines, whichever database it comes from:
+First comes a line of JSON for every case, in the order of the plan. Then comes one for every outcome, in the order in
+which they were stored. The last line is the run. Equal evidence gives equal lines, whichever database it comes from:
 
 * Fields stand in the order in which their record declares them. Other keys are sorted, except the values of a finding,
   which stand as its check gave them. There is no space between them, and all is ASCII.

@@ -5,8 +5,8 @@ timing and the peak of memory of the traced calls are left out, because those of
 any kernel. No check looks at that peak, and the findings of the timing (a result that is faster than the card allows)
 have tests of their own.
 
-The witness stays in although it costs a third of a case at smoke: without it a fault of class L, which computes the
-right thing by another path, would pass. The watchdog and the worker process around the session are left out too;
+The witness stays in although it costs a third of a case at smoke. Faults of class L compute the right thing by another
+path, and would pass without it. The watchdog and the worker process around the session are left out too;
 tests/run try them for real.
 """
 

@@ -1,7 +1,7 @@
 """Change points of a series: where a level moved and stayed there. For slow drift, not for a gate.
 
-The series is split where a two-sample t-test on the logarithms is most significant, and each part again. Of these
-places those stay that hold between their neighbours: the p-value after a correction for the places that were tried, a
+The series is split where a two-sample t-test on the logarithms is most significant, and each part again. A place stays
+where it holds between its neighbours. That needs a p-value after a correction for the places that were tried, a
 difference of the medians that counts, and enough points on each side. A single outlier is no change.
 """
 

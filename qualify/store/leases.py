@@ -45,8 +45,8 @@ def acquire(
     """Takes the lease with a new epoch where it is free, or the caller's own; None where somebody else has it.
 
     Args:
-        dead: the lease as the caller has seen it without a change for its whole time, by a clock that cannot jump: it
-            is free although the database's clock, which may have been set back, does not say so.
+        dead: the lease as the caller has seen it without a change for its whole time, by a clock that cannot jump. It
+            is free, although the database's clock does not say so: that clock may have been set back.
         node: the machine, for its own lease. Its looks count from now on, where nobody looked before.
     """
     now = now_of(connection)

@@ -1,8 +1,8 @@
 """Which of several changed components is to blame: the fewest stacks to test, and what stored runs tell already.
 
-Components that cannot be changed apart are one: torch brings its CUDA libraries and Triton. It is taken that one
-component is to blame. Each tested stack has some components of the later stack and the rest of the earlier one;
-component number i is in test j where bit j of i is set. So the outcomes of ceil(log2(n)) tests spell the number of the
+Components that cannot be changed apart are one: torch brings its CUDA libraries and Triton. The plan assumes that one
+component is to blame. Each tested stack has some components of the later stack and the rest of the earlier one.
+Component number i is in test j where bit j of i is set. So the outcomes of ceil(log2(n)) tests spell the number of the
 one to blame, and no smaller set of tests can tell n components apart.
 """
 

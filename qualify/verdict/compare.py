@@ -8,7 +8,7 @@ What may be called what:
 * Another measured accuracy class is a regression where it is looser. Error statistics that came nearer to their limit
   by a quarter of it are suspicious.
 * Two runs one after the other cannot prove that a kernel became slower: the card drifts between them. A longer time is
-  suspicious, at most, and only on one card, beyond the minimum effect, against the ceilings measured in the same
+  suspicious at most. It is so only on one card, beyond the minimum effect, against the ceilings measured in the same
   session, and where the middle halves of the samples do not overlap.
 * Other bits for equal inputs are no reason to worry where the stack, the code or the kernel changed: the numbers say
   how far they lie apart. On the same stack they are suspicious, unless the kernel's card claims no determinism.

@@ -23,9 +23,9 @@ EXIT_CODES: dict[Verdict, int] = {"PASS": QUALIFIED, "FAIL": NOT_QUALIFIED, "INC
 def conclude(records: Sequence[Record], rules: Rules) -> Conclusion:
     """Judge every case and every production shape.
 
-    One FAIL, of a case or of a shape without a proven path, is not qualified, and neither is an expired waiver,
-    whatever it covers: its owner said that the failure would be gone by then. Otherwise anything inconclusive,
-    or nothing that passed or is waived, is no verdict. Only then it is qualified. A demonstration on a CPU never
+    One FAIL, of a case or of a shape without a proven path, is not qualified. Neither is an expired waiver, whatever
+    it covers: its owner said that the failure would be gone by then. Otherwise anything inconclusive, or nothing that
+    passed or is waived, is no verdict. The rest is qualified. A demonstration on a CPU never
     qualifies a matrix that names kernels for GPUs.
     """
     strict = [judge_case(record, rules) for record in records]

@@ -3,7 +3,7 @@
 Cards that made the same call on the same inputs vote with the digest of what they got. Within one stack more than half
 of the cards, and two at least, decide what is right:
 
-* A card that others outvote is an outlier card, unless so many cards are outvoted on the kernel that the kernel is the
+* A card that others outvote is an outlier card. Where too many cards are outvoted on a kernel, the kernel is the
   likelier cause.
 * Where no majority is found among three cards or more, the kernel does not repeat itself.
 * Two cards that disagree cannot outvote each other. If checks found fault with one of them only, it is that one; if
@@ -42,7 +42,7 @@ class _Tally:
 
 
 def unsteady_kernels(runs: Iterable[Run]) -> set[str]:
-    """The kernels of which a run's cards claim no determinism."""
+    """The kernels whose card in a run claims no determinism."""
     claims = [(name, terms.get("claims.deterministic")) for run in runs for name, terms in (run.terms or {}).items()]
     return {name for name, deterministic in claims if deterministic == "false"}
 

@@ -69,7 +69,7 @@ class _Known:
 
 
 class Verdicts:
-    """Judges, and remembers summaries; safe for several threads, of which one judges at a time."""
+    """Judges, and remembers summaries. It is safe for several threads; one judges at a time."""
 
     def __init__(self, store: Store, kernels: Mapping[str, LoadedKernel]) -> None:
         self._store = store

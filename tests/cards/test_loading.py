@@ -116,7 +116,7 @@ def test_what_is_read_as_no_card_is_told(write: Any, kernel: Any, model: Any, tm
     write({"models": 1}, "matrices/models/m.json")
     models = f"{tmp_path}/matrices/models"
     assert [
-        f"{tmp_path}/kernels/elsewhere.yaml is left out: {HOME.format('kernel')} the keys matrix",
+        f"{tmp_path}/kernels/elsewhere.yaml is left out: it is a matrix, and its place is the folder matrices",
         f"{tmp_path}/kernels/mine.yml is left out: the name of a card ends in .yaml, so call it mine.yaml",
         f"{tmp_path}/{IN}: {HOME.format('kernel')} the keys kernle; perhaps you meant kernel",
         f"{models}/m.json is left out: {HOME.format('model')} the keys models; perhaps you meant model",

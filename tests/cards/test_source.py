@@ -200,6 +200,8 @@ def test_duplicate_keys_are_collected(write: Any) -> None:
 def test_files_that_are_none(tmp_path: Path) -> None:
     """A missing file, a folder, a device and an impossible name are told apart."""
     assert "no such file; check the path" in message(tmp_path / "missing.yaml")
+    (tmp_path / "nightly.yaml").touch()
+    assert "perhaps you meant nightly.yaml; check the path" in message(tmp_path / "nigthly.yaml")
     assert "is a folder; give a file" in message(tmp_path)
     assert "is not a regular file" in message(Path("/dev/null"))
     assert "File name too long" in message(tmp_path / ("x" * 300))

@@ -87,16 +87,29 @@ def test_json_has_every_kernel_of_every_phase(checked: tuple[Path, Ended, Ended]
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["qwen3-9b"], 2, "qwen3-9b: is no file or folder, no model card; perhaps you meant qwen3-8b"),
+        (["qwen3-9b"], 2, "no model card and no repository; perhaps you meant qwen3-8b. Give one of"),
+        ([""], 2, "MODEL is empty: the variable that it comes from is probably not set"),
+        (["."], 2, ".: the folder has no config.json. Give the folder of a model"),
         (["qwen3-8b", "--backend", "sdpa"], 2, "--backend sdpa needs --engine: transformers, vllm or sglang"),
         (
             ["qwen3-8b", "--engine", "vllm", "--backend", "FLASH_ATN"],
             2,
-            "is not in the table of vLLM 0.33.0. It has FLASH_ATTN, ",
+            "is not in the table of vLLM 0.33.0; perhaps you meant FLASH_ATTN. It has FLASH_ATTN, ",
         ),
         (["phi-2", "--engine", "vllm", "--backend", "FLASHINFER"], 2, "head_size not supported (head_dim 80)"),
         (["gemma-2-9b", *SDPA], 2, "scaled_dot_product_attention yet (model_type gemma2)"),
         (["qwen3-8b", "--engine", "vllm"], 4, "vLLM: no backend can be checked on cpu"),
+        (
+            ["qwen3-8b", "--engine", "vllm", "--backend", "FLASH_ATTN", "--dtype", "fp16"],
+            2,
+            "On the GPU host: qualify check qwen3-8b --engine vllm --backend FLASH_ATTN --dtype fp16",
+        ),
+        (
+            ["qwen3-8b", "--engine", "vllm", "--backend", "CPU_ATTN"],
+            2,
+            "Without --backend qualify compares all that vLLM",
+        ),
+        (["Qwen/Qwen3-8B"], 4, "qualify has a model card of that name: qualify check qwen3-8b"),
         (["organisation/Some-Model"], 4, "neither in the cache nor available from the cache (HF_HUB_OFFLINE is set)"),
     ],
 )

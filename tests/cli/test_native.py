@@ -56,9 +56,9 @@ def program_context() -> Any:
 
 PROGRESS = {
     "check": {"-q", "-v"}, "run": {"-q", "-v"}, "duel": {"-q", "-v"}, "selftest": {"-q", "-v"}, "ingest": {"-q", "-v"},
-    "plan": {"-q"}, "repro": {"-q"}, "node": {"-q"}, "fleet": {"-q"},
+    "plan": {"-q", "-v"}, "repro": {"-q", "-v"}, "node": {"-q", "-v"}, "fleet": {"-q", "-v"},
 }  # fmt: skip
-"""what of -q and -v a command takes, because it writes a log while it works; -v only where it has more to tell"""
+"""what of -q and -v a command takes, because it writes a log while it works"""
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
@@ -80,6 +80,58 @@ def test_quiet_leaves_the_result(tmp_path: Path) -> None:
     plans = [call("plan", "smoke", "--select", "decode", *more, cwd=tmp_path) for more in ((), ("-q",))]
     assert [True, False] == [bool(ended.err) for ended in plans]
     assert plans[0].out == plans[1].out
+
+
+def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
+    """On stderr: its cases, and the reasons of its refusals; the ids on stdout stay the same."""
+    words = ("plan", "smoke", "--kernel", "torch-sdpa-*", "--select", "decode")
+    usual, verbose = (call(*words, *more, cwd=tmp_path) for more in ((), ("-v",)))
+    assert usual.out == verbose.out
+    told = [line for line in verbose.err.splitlines() if line not in usual.err.splitlines()]
+    assert ["torch-sdpa-cudnn", "torch-sdpa-efficient", "torch-sdpa-flash"] == [line.split(":")[0] for line in told][:3]
+    refused = usual.out.count("/torch-sdpa-efficient  refused: ")
+    assert told[1].startswith(
+        f"torch-sdpa-efficient: 0 cases, {refused} refused: layout=paged (torch-sdpa-efficient claims packed); "
+    )
+    both = call(*words, "-q", "-v", cwd=tmp_path)
+    assert (2, True) == (both.code, "--quiet and --verbose: give one of them" in both.err)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("web", "--port", "abc"), "unable to parse string as an integer: 'abc'. Try: qualify web --help"),
+        (("canary", "serve", "--db"), "Option '--db' requires an argument. Try: qualify canary serve --help"),
+        (("canary", "serv"), "No such command 'serv'. Did you mean 'serve'? Try: qualify canary --help"),
+        (("plan", "smoke", "--sel"), "Try: qualify plan --help"),
+    ],
+)
+def test_a_mistyped_command_line_names_the_value_and_the_help(
+    words: tuple[str, ...], expected: str, tmp_path: Path
+) -> None:
+    """Whichever way the parser refuses it, the command that is printed is the one that was meant."""
+    ended = call(*words, cwd=tmp_path)
+    assert (2, "") == (ended.code, ended.out)
+    assert expected in ended.err
+
+
+INTERRUPTED_AT = """\
+import os, signal, sys
+sys.addaudithook(lambda event, given: event == "import" and given[0] == {module!r} and os.kill(0, signal.SIGINT))
+sys.argv = ["qualify", "doctor"]
+from qualify.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["qualify.cli.check", "qualify.fleet.doctor"])
+def test_ctrl_c_is_one_line_at_any_moment(module: str, tmp_path: Path) -> None:
+    """While Python imports the program, and inside a command that has no words of its own for it."""
+    program = [sys.executable, "-c", INTERRUPTED_AT.format(module=module)]
+    ended = subprocess.run(
+        program, env=environment(), cwd=tmp_path, capture_output=True, text=True, check=False, start_new_session=True
+    )
+    assert (130, "", "qualify: interrupted\n") == (ended.returncode, ended.stdout, ended.stderr)
 
 
 def test_verbose_tells_every_step(capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,6 +237,17 @@ def test_lines_are_coloured_by_how_they_begin() -> None:
         "said FAIL",
         "PASSED",
     ] == painted(text).splitlines()
+
+
+def test_a_terminal_without_utf8_gets_other_signs(capfd: pytest.CaptureFixture[str]) -> None:
+    """People read words and signs that its encoding has; data for programs stays as it is, with escapes."""
+    text = "35 µs, 1.5× as long, ≤ 3…"
+    program = "import sys; from qualify.cli.terminal import emit; emit(sys.argv[1]); emit(sys.argv[1], plain=True)"
+    env = environment(PYTHONIOENCODING="ascii", PYTHONUTF8="1")
+    subprocess.run([sys.executable, "-c", program, text], env=env, check=True)
+    people, data = capfd.readouterr().out.splitlines()
+    assert "35 us, 1.5x as long, <= 3..." == people
+    assert r"35 \xb5s, 1.5\xd7 as long, \u2264 3\u2026" == data
 
 
 def test_quiet_and_verbose_contradict_each_other(tmp_path: Path) -> None:

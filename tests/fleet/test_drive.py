@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,17 @@ def test_low_coverage_is_no_verdict_and_another_attempt_raises_it(store: Store, 
     assert [] == list((tmp_path / "spool").iterdir())
     with pytest.raises(NoVerdict, match="every card of fleet"):
         lead({"n1": runner}, store, tmp_path, again=fleet)
+
+
+def test_a_verbose_fleet_tells_what_its_nodes_send(store: Store, runner: Any, tmp_path: Path) -> None:
+    """A node that begins and a file of it have a line each, apart from the usual log."""
+    told: dict[str, list[str]] = {"log": [], "detail": []}
+    (tmp_path / "spool").mkdir()
+    run_fleet(Scripted({"n1": runner}), ORDER, store, tmp_path / "spool", told["log"].append, told["detail"].append)
+    begun, came = told["detail"]
+    assert "n1: it has begun" == begun
+    assert re.fullmatch(r"n1: run \S+ came, \d+ bytes", came)
+    assert 2 == len(told["log"])
 
 
 def test_a_card_whose_run_fails_is_covered_and_not_qualified(store: Store, runner: Any, tmp_path: Path) -> None:

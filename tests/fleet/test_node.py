@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,10 @@ def test_a_card_that_spoils_results_is_named_by_the_vote(tmp_path: Path) -> None
     plan = write_plan(tmp_path, matrix, cards=[str(cards)])
     pair = new_pair(tmp_path)
     env = environment(SPOILED_CARD="CPU-n1-1", QUALIFY_SIGNING_KEY=str(pair.private))
-    ended = call("node", plan, "--out", "runs", cwd=tmp_path, env=env)
+    ended = call("node", plan, "--out", "runs", "-v", cwd=tmp_path, env=env)
     told = ended.data
+    begun = [line for line in ended.err.splitlines() if line.endswith("/spoiling")]
+    assert {"CPU-n1-0": 2, "CPU-n1-1": 2} == Counter(line.split(":")[0] for line in begun)
     assert (1, "FAIL", "n1") == (ended.code, told["verdict"], told["node"])
     assert [("CPU-n1-0", "COVERED", "PASS"), ("CPU-n1-1", "COVERED", "FAIL")] == [
         (card["uuid"], card["state"], card["verdict"]) for card in told["cards"]

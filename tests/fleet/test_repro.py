@@ -93,6 +93,7 @@ def test_the_printed_script_shows_the_failure(folder) -> None:
     """A fresh Python that imports the entry from its folder prints both values and exits 1."""
     printed = repro(folder, "long-ones-are-wrong")
     assert 0 == printed.code, printed.err
+    assert "calling the kernel" not in printed.err
     shown = run_script(printed.out, folder)
     assert 1 == shown.returncode, shown.stdout + shown.stderr
     assert re.search(r"sequence \d+, query \d+, head \d+, element \d+: out is \S+, exact \S+", shown.stdout)
@@ -140,9 +141,10 @@ def test_a_kernel_that_hangs_is_made_smaller(folder) -> None:
 
 def test_a_case_that_passed_is_shown(folder, fresh: Nursery, tmp_path) -> None:
     """It says so, and prints a script that shows a right value and exits 0."""
-    printed = repro(folder, "correct")
+    printed = repro(folder, "correct", "-v")
     assert 0 == printed.code, printed.err
     assert "passed in run" in printed.err
+    assert "calling the kernel" in printed.err.splitlines()
     assert 0 == fresh.run(printed.out, tmp_path).returncode
 
 

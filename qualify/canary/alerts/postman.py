@@ -1,7 +1,7 @@
 """Takes alerts from the outbox and tells their targets, until each is sent or visibly given up.
 
-An attempt that ends with the process is repeated when its claim runs out: an alert is sent at least once, and keeps its
-id, by which a receiver drops repeats.
+An attempt that ends with the process is repeated when its claim runs out. So an alert is sent at least once. It keeps
+its id, so that a receiver can drop repeats.
 """
 
 from __future__ import annotations

@@ -269,8 +269,8 @@ WRAPPERS: tuple[Wrapper, ...] = (
     ),
 )
 WAY_OUT = (
-    "What can be measured of it can be written into a matrix, models: [{model: NAME, geometry: {groups: [{layers: [0, "
-    "1, …], heads_q: …, heads_kv: …, head_dim: …, mask: causal}]}}] (docs/models.md)"
+    "Describe the layers that can be measured in a matrix of your own, models: [{model: NAME, geometry: {groups: "
+    "[{layers: [0, 1, …], heads_q: …, heads_kv: …, head_dim: …, mask: causal}]}}] (docs/models.md)"
 )
 """of a config that is not read"""
 
@@ -371,13 +371,13 @@ def _unknown(keys: Keys, kind: str) -> str:
     reason = why_unexpressed(kind)
     if reason:
         return f"is {kind}, a model that {reason}. {WAY_OUT}"
-    what = f"is {shown(kind)}, a family that is not known{meant(kind, known)}" if kind else "is missing"
+    what = f"is {shown(kind)}, a family that qualify does not know{meant(kind, known)}" if kind else "is missing"
     inner = keys.inner("text_config")
     hint = inner.text("model_type") if inner else ""
     found = [f"{name} = {shown(keys.data[name])}" for name in LOOKED_FOR if keys.has(name)]
     return (
-        f"{what}. Looked for model_type, then for the keys of its family ({', '.join(LOOKED_FOR)}); found "
-        f"{', '.join(found) or 'none of them'}"
-        + (f"; text_config is {shown(hint)}" if hint else "")
-        + f". It is not guessed what they mean. {WAY_OUT}. Known families: {', '.join(known)}"
+        f"{what}. Of the keys that most families have ({', '.join(LOOKED_FOR)}) the file has "
+        f"{', '.join(found) or 'none'}{', and qualify does not guess what they mean' if found else ''}"
+        + (f"; its text_config is {shown(hint)}" if hint else "")
+        + f". docs/models.md lists the {len(known)} families. {WAY_OUT}"
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from qualify.cards.config.hub import SCHEME, is_hub, is_repository, latest
+from qualify.cards.config.hub import FILE, SCHEME, is_hub, is_repository, latest
 from qualify.cards.config.keys import ConfigNote
 from qualify.cards.config.reading import read_model
 from qualify.cards.load import load_model, model_names
 from qualify.cards.model import ModelCard
 from qualify.cards.problems import meant
-from qualify.errors import UsageError
+from qualify.errors import InfrastructureError, UsageError
 from qualify.files import exists
 
 
@@ -40,6 +40,10 @@ def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
     """
     names = model_names(extra)
     if not is_hub(typed) and exists(Path(typed)):
+        if Path(typed).is_dir() and not exists(Path(typed, FILE)):
+            raise UsageError(
+                f"{typed}: the folder has no {FILE}. Give the folder of a model, or the path of its {FILE}."
+            )
         read = read_model(typed, taken=names)
         return FoundModel(card=read.card, origin=f"config.json of {typed}", shipped=False, findings=read.findings)
     card = next((name for name in names if name.lower() == typed.lower()), None)
@@ -49,14 +53,20 @@ def find_model(typed: str, extra: tuple[Path, ...] = ()) -> FoundModel:
     if is_repository(typed):
         return _on_hub(typed, names)
     raise UsageError(
-        f"{typed}: is no file or folder, no model card{meant(typed.lower(), names)} and no repository. Give one of: "
+        f"{typed}: is no file, no folder, no model card and no repository{meant(typed.lower(), names)}. Give one of: "
         "organisation/name on the Hugging Face hub, a folder with a config.json, a config.json, or a model card "
-        f"({', '.join(names[:4])}, …)"
+        f"({', '.join(names[:4])}, …; docs/models.md has all)"
     )
 
 
 def _on_hub(typed: str, names: list[str]) -> FoundModel:
-    config, asked = latest(typed)
+    try:
+        config, asked = latest(typed)
+    except InfrastructureError as error:
+        own = typed.partition("@")[0].rpartition("/")[2].lower()
+        if own not in names:
+            raise
+        raise type(error)(f"{error}. qualify has a model card of that name: qualify check {own}") from None
     pinned = f"{config.repository}@{config.revision}"
     read = read_model(f"{SCHEME}{pinned}", taken=names)
     said = "" if asked else ", as the local cache has it: the hub gave no answer"

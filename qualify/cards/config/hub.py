@@ -134,7 +134,7 @@ def _refused(reference: str, where: str, error: Exception) -> InfrastructureErro
     if where == OFFLINE:
         cause = "; unset HF_HUB_OFFLINE to download it"
     elif isinstance(error, LocalEntryNotFoundError) or error.__cause__:
-        cause = f": {_first(error.__cause__)}. Is this machine online? A path of a config.json needs no hub"
+        cause = f": {_first(error.__cause__)}. This machine is probably offline; the path of a {FILE} needs no hub"
     else:
         return _Unreachable(f"{reference}: cannot be downloaded from {where}: {_first(error)}")
     return _Unreachable(f"{reference}: {FILE} is neither in the cache nor available from {where}{cause}")

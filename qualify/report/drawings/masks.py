@@ -1,8 +1,8 @@
 """The mask that was expected beside the mask that was seen, around the first query that a census found wrong.
 
-The census stores the first wrong query, the keys that it must see, one group of keys that it sees too often or too
-rarely, and the wrong mask that explains every row, where one does. Where none does, only what the first wrong query
-gave away is drawn: of its group of keys it is known how many it sees, not which.
+The census stores the first wrong query, the keys that it must see, and one group of keys that it sees too often or too
+rarely. Where one wrong mask explains every row, it stores that mask too. Where none does, only the first wrong query is
+drawn. How many keys of its group it sees is known, and which ones is not.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _panel(
 ) -> list[str]:
     """One mask: full squares are keys that a query sees.
 
-    Outlined are those that differ from the expected mask, or of which only the number seen is known.
+    Outlined are keys that differ from the expected mask, and groups where only the number of seen keys is known.
     """
     on, off, maybe = _squares(sees, expected, labelled, query, queries, keys, start)
     rows = f"rows: queries {queries.start:,} to {queries[-1]:,}"

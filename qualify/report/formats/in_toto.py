@@ -1,8 +1,8 @@
 """The verdict as an in-toto statement with the predicate test-result/v0.1: what a promotion can ask for and verify.
 
-The subjects are what was tested: the artifacts that ``--subject`` names, otherwise the image that the run was in,
-otherwise the files that its hosts had mapped, each with its sha256. An artifact that the evidence knows with another
-digest is refused. ``qualify gate --sign`` signs the statement.
+The subjects are what was tested, each with its sha256. They are the artifacts that ``--subject`` names. Without it they
+are the image that the run was in, or else the files that its hosts had mapped. An artifact that the evidence knows with
+another digest is refused. ``qualify gate --sign`` signs the statement.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def to_statement(judged: Judged, given: Sequence[Artifact] = ()) -> dict[str, An
     """The statement. A verdict that is not given is FAILED: in-toto knows no third state, and it never passes.
 
     Raises:
-        NoVerdict: the run was narrowed, or is a demonstration on a CPU; or nothing was named, and no file of the stack
-            has a digest; or what was named had another digest when it was tested.
+        NoVerdict: the run was narrowed, or is a demonstration on a CPU. Nothing was named, and no file of the stack has
+            a digest. Or what was named had another digest when it was tested.
     """
     run, conclusion = judged.run, judged.conclusion
     if run.narrowed:

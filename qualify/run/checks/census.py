@@ -6,8 +6,8 @@ This gives every run of keys a fingerprint of its own, so one key more or less, 
 lost split shows. At most ``DENSITY`` keys share a label: then one key counts more than the roundings of the weights,
 of split partials (FlashInfer keeps them in bf16) and of the output.
 
-At full the first labelling runs again with every score at one number far below zero: below the -1e4 that some kernels
-give hidden keys, or begin the row maximum with, in place of -inf.
+At full the first labelling runs again with every score at one number far below zero. In place of -inf, some kernels
+give hidden keys -1e4, or begin the row maximum with it. The number lies below that.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ queries than keys, or equal totals with unequal lengths. Under a mask with image
 sequences.
 
 Rows that see no key give what the card's ``empty_row`` says. All others are compared with the golden result. The check
-leaves out calls that the card does not claim (ragged batches, empty sequences), and calls that passed in another case
-with the same heads, mask and pages in this process.
+leaves out calls that the card does not claim: ragged batches, empty sequences. It also leaves out calls that passed in
+another case with the same heads, mask and pages in this process.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ IMAGES = (
     *((3, start, start + 5) for start in range(0, 36, 6)),
     *((4, edge - 3, edge + 4) for edge in (16, 32, 48, 64, 80, 96, 128, 144, 176, 192)),
 )
-"""(sequence, start, end): one in a history, one that leaves it, one right behind that, none in the next sequence, one
-of over 128 tokens, so many of a few tokens that there are more than eight in all, and short ones over edges of tiles"""
+"""(sequence, start, end) of images: one in a history, one that leaves it, and one right behind that. The next sequence
+has none. Then come one of over 128 tokens, several of a few tokens (more than eight in all), and short ones over edges
+of tiles."""
 
 Lengths = tuple[tuple[int, ...], tuple[int, ...]]
 

@@ -1,9 +1,9 @@
 """layout: how tensors lie in memory must not matter.
 
-The call contract gives shapes, not strides: only the last dimension is contiguous. The check passes the same numbers
-as slices of a packed QKV buffer, as interleaved keys and values, with heads before rows, with padded rows, and with
-keys laid out otherwise than values. A dimension of one element gets any stride, and one KV head is expanded over all
-by stride 0.
+The call contract gives shapes, not strides: only the last dimension is contiguous. The check passes the same numbers as
+slices of a packed QKV buffer and as interleaved keys and values. It passes them with heads before rows, with padded
+rows, and with keys laid out otherwise than values. A dimension of one element gets any stride, and one KV head is
+expanded over all by stride 0.
 
 Small tensors change too. The rows of a block table stand further apart, as in the slice that an engine hands over.
 One sequence's fp8 factors serve all sequences. All small tensors lie behind other numbers in their memory.

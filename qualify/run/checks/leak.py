@@ -1,8 +1,8 @@
 """leak: a call gives back the memory that it takes.
 
 After some calls to warm up, the check makes a few more, each with tensors of its own. Bytes in use must not grow by
-half of the keys' bytes with each call: a kernel that keeps a copy of them, or the tensor itself, ends an engine after
-hours. Growth counts when it shows in three measurements, without garbage: caches fill up, a leak goes on.
+half of the keys' bytes with each call. A kernel that keeps a copy of the keys, or the tensor itself, ends an engine
+after hours. Growth counts when it shows in three measurements, without garbage: caches fill up, a leak goes on.
 
 On a GPU the bytes in PyTorch's allocator count and, for libraries that allocate by themselves, those on the device
 outside of it. On a CPU the C library tells how many bytes are in use. The size of the process would not tell, because

@@ -5,8 +5,8 @@ One element of a query, of a key and of a value becomes NaN, in one call each. E
 a value: only that element), and no row of another sequence or KV head. A NaN in a query belongs to that query and
 head: all others give the result without it, within rounding.
 
-Keys and values get the NaN at the first, the middle and the last position that a row sees, because kernels treat tiles
-that a mask cuts, the last tile and all others differently. The head is one in the middle, because a padded one may
+Keys and values get the NaN at the first, the middle and the last position that a row sees. Kernels treat tiles that a
+mask cuts, the last tile and all others differently. The head is one in the middle, because a padded one may
 read its neighbour.
 
 The check applies where the card claims that NaN propagates. It leaves out rows of the same sequence and head that do

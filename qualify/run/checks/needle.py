@@ -125,8 +125,8 @@ def in_two_parts(values: Tensor) -> Tensor:
 def amplitudes(workload: Workload) -> Amplitudes | None:
     """Powers of two that open the gap; None where the softcap closes it.
 
-    With d - 1 code elements of magnitude a, the target scores t = (d - 1)·a²·scale, any other key at most a
-    share r of it, r = sqrt(2 ln(pairs) / (d - 1)) for random codes. The constant moves the middle between
+    With d - 1 code elements of magnitude a, the target scores t = (d - 1)·a²·scale. Any other key scores at most a
+    share r of that: r = sqrt(2 ln(pairs) / (d - 1)) for random codes. The constant moves the middle between
     the two to zero.
     """
     d = len(range(workload.head_dim)[workload.rope]) - 1
@@ -160,8 +160,8 @@ def _capped(score: float, softcap: float) -> float:
 def choose_targets(workload: Workload, device: torch.device, number: int) -> tuple[Tensor, Tensor]:
     """A visible target key for every query row and head, (total_q, heads_q) packed indices, and which rows see any.
 
-    Candidates are the first and last visible keys, their neighbours, the edges of 64- and 128-key tiles and of
-    pages, and everything else by a fixed stride; rows and heads walk through them.
+    Candidates are the first and last visible keys, their neighbours, and the edges of 64- and 128-key tiles and of
+    pages. All other keys follow by a fixed stride. Rows and heads walk through the candidates.
     """
     rows = rows_of(workload, device)
     visible = rows.visible()

@@ -1,9 +1,9 @@
 """powers of two: scaling that no correct kernel may notice.
 
-(2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V exactly 2^c times the output: bit for bit, because a
-power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q takes |q·k|
-beyond 65504). So does one that accumulates the output in fp16. 2^-6 q comes with a scale above 1. bf16 and float32
-have the exponents for 2^40: with those, and with (2^40 q, 2^-40 k), data that pass through fp16 are lost.
+(2^a q, k, 2^-a scale) has exactly the same scores, and 2^c V exactly 2^c times the output. They agree bit for bit,
+because a power of two changes exponents only. A kernel that rounds q·k to 16 bits before the scale overflows (2^12 q
+takes |q·k| beyond 65504). So does one that accumulates the output in fp16. 2^-6 q comes with a scale above 1. bf16 and
+float32 have the exponents for 2^40: with those, and with (2^40 q, 2^-40 k), data that pass through fp16 are lost.
 
 The inputs are small multiples of 1/8 and 1/4, so nothing leaves the formats' normal range. Where the values are part
 of the keys, the queries' elements are 0 there in the test of V, so the values have no weight in the scores.

@@ -46,7 +46,7 @@ class DuelService:
         self.described = False
 
     def run(self, asked: DuelRound, announce: Callable[[str, str], None]) -> Iterator[Answer]:
-        """One fresh pair of processes; its answers, the last of which is ChunkDone."""
+        """One fresh pair of processes; its answers; ChunkDone is the last one."""
         reasons = patient(self.fitness, own=1)
         if reasons:
             yield CardUnfit(reasons=reasons)

@@ -151,7 +151,7 @@ def judge(golden: Golden, out: Tensor, kind: AccuracyClass, *, underflow: bool =
     """Measure an output against the golden result in one accuracy class.
 
     Args:
-        golden: result for n rows, all of which see at least one key; with ``S`` and ``T`` if the class rounds scores.
+        golden: result for n rows that all see at least one key; with ``S`` and ``T`` if the class rounds scores.
         out: (n, heads_q, head_dim_v) the kernel's output for those rows, in its own dtype.
         underflow: whether the class's underflow term counts; False shows what it is worth.
     """

@@ -20,7 +20,7 @@ from qualify.run.host.local import MOST_AHEAD_US, host_us
 from qualify.run.machine.device import Processor
 
 UNIT = 64
-"""launches of a graph, of which it has a multiple where they are short"""
+"""launches of a graph; a multiple of that where they are short"""
 UNIT_US = 3_000.0
 """longest that a unit should take"""
 ISSUED = 20

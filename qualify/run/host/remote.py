@@ -248,7 +248,7 @@ class RemoteHost:
         return events
 
     def _timed(self, told: says.Events) -> list[dict[str, Any]]:
-        """The events, each of which has a time and a duration if any."""
+        """The events. Each has a time, and a duration if any."""
         if not all(_is_finite(event.get(key, 0)) for event in told.events for key in ("ts", "dur")):
             raise self._distrust("events without a time")
         return list(told.events)

@@ -1,8 +1,8 @@
 """Input tensors: seeded, surrounded by guard bands, and laid out as the workload asks.
 
-Every tensor is a view into a larger allocation. What lies around it (the guard bands), and in a paged
-cache also the free pages, the null page 0 and the tail of each last page, is outside the valid region: a
-correct kernel's result does not depend on it. :func:`poison_outside` rewrites exactly those bytes.
+Every tensor is a view into a larger allocation. The guard bands around it are outside the valid region. In a paged
+cache the free pages, the null page 0 and the tail of each last page are outside of it, too. A correct kernel's result
+does not depend on what lies there. :func:`poison_outside` rewrites exactly those bytes.
 
 Where a workload is latent, the values are a view of the keys, and stay a view whatever is replaced. A probe writes its
 values into the first elements of the keys (:func:`latent_keys`). If it has to know the scores, it leaves those
@@ -203,9 +203,8 @@ def _quantise(
     """Factors by which the rows of each sequence and KV head (or all rows) are divided, in place.
 
     The largest value of a head in its sequence (or in the batch, or of the tensor) lands between half of ``range_``
-    and all of it, at another place for each. So no two factors are equal, and a kernel that takes one for another
-    fails. Where a
-    tensor has one factor, its place among q, k and v takes the part of the head.
+    and all of it. It lands at another place for each, so no two factors are equal, and a kernel that takes one for
+    another fails. Where a tensor has one factor, its place among q, k and v takes the part of the head.
     """
     batch, heads_kv = len(lengths), workload.heads_kv
     grouped = rows[slots].view(len(slots), heads_kv, rows.shape[1] // heads_kv * rows.shape[2])

@@ -1,9 +1,9 @@
 """Time of one call, simply and honestly: median of event-timed blocks after warm-up, on cold inputs.
 
-A block is many launches over rotating copies of the inputs, whose footprint is at least five times the
-last-level cache where memory allows, so that no launch finds its inputs warm. On a GPU a spin kernel runs
-ahead of each block while the host issues it: the events then see the device work back to back, and not the
-host's launch overhead, which is reported apart. All samples are kept.
+A block is many launches over rotating copies of the inputs. Where memory allows, the copies take at least five times
+the last-level cache, so no launch finds its inputs warm. On a GPU a spin kernel runs ahead of each block while the host
+issues it. So the events see the device work back to back, without the host's launch overhead, which is reported apart.
+All samples are kept.
 """
 
 from __future__ import annotations

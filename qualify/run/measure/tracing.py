@@ -154,8 +154,8 @@ def read_trace(events: list[dict[str, Any]], *, count: int, cuda: bool, calls: i
     """Assign the events of a session to its ranges.
 
     A range is defective if a launch has no device record, a record has no time, nothing was launched, or a kernel
-    opened a range of the same name; every range is, if a sentinel is missing (the profiler lost the beginning or the
-    end of the session).
+    opened a range of the same name. Every range is defective if a sentinel is missing: then the profiler lost the
+    beginning or the end of the session.
     """
     session = _Session(events)
     read = _cuda_calls if cuda else _cpu_calls
@@ -205,7 +205,7 @@ class _Session:
         self.times = [float(event["ts"]) for event in self.events]
         self.ranges: dict[str, dict[str, Any]] = {}
         self.doubled: set[str] = set()
-        """ranges of which there are several of one name"""
+        """names that several ranges have"""
         self.records: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for event in self.events:
             cat = event.get("cat")

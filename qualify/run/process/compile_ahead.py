@@ -1,7 +1,7 @@
 """Compiles the kernels of just-in-time libraries before a run, in several processes at once.
 
-FlashInfer takes 8 to 80 s for a kernel and FlashAttention-4 3 to 5 s for a specialisation, one core each. Whatever a
-library compiles it keeps in a cache of its own on disk, so it is enough that some process made the call once:
+FlashInfer takes 8 to 80 s for a kernel and FlashAttention-4 3 to 5 s for a specialisation, one core each. A
+library keeps what it compiles in a cache of its own on disk. So it is enough that some process makes the call once:
 the run's worker then loads what is there. What every call cost here is its first-call cost.
 
 A remembered list of what was compiled with which library versions saves the processes when the caches are warm. If

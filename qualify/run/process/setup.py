@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from qualify.errors import DeviceError
 from qualify.facts.case import Level
 from qualify.facts.devices import DeviceKind, chosen_by
 from qualify.facts.stack import Ceilings
+from qualify.facts.stages import doing
 from qualify.run.process.child import START_TIMEOUT_S, Child
 from qualify.run.process.messages import (
     CompileSetup,
@@ -23,6 +24,7 @@ from qualify.run.process.messages import (
     TrialSetup,
     Unusable,
 )
+from qualify.text import unsaid
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +96,11 @@ class Settings:
         )
 
 
-def make_ready(child: Child, setup: DuelSetup | TrialSetup) -> None:
+def make_ready(child: Child, setup: DuelSetup | TrialSetup, detail: Callable[[str], None] = unsaid) -> None:
     """Tell a new worker what it is for, and wait until it is ready for work.
+
+    Args:
+        detail: takes a line for every stage that the worker begins.
 
     Raises:
         DeviceError: it cannot use its device, or load its kernel.
@@ -104,8 +109,10 @@ def make_ready(child: Child, setup: DuelSetup | TrialSetup) -> None:
     child.send(setup, START_TIMEOUT_S)
     while True:
         match message := child.receive(START_TIMEOUT_S):
-            case None | StageBegun():
+            case None:
                 pass
+            case StageBegun():
+                detail(doing(message.stage))
             case Unusable():
                 raise DeviceError(message.message)
             case Ready():

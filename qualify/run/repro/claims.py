@@ -1,10 +1,10 @@
 """From a failed finding and the recorded launches to one claim that a script can assert.
 
 A claim is found in the results themselves. Where a finding compares two results (``before`` and ``after``), the
-launches that gave these values are looked up; otherwise every result, the last first, is compared with the golden
-result of its call, and the first element that no rounding explains is the claim. The table of checks
-(qualify.facts.checks) says which launches before it belong to it, what of a result shows each finding, and with which
-bound: the LSE, an empty row, the error budget, or one element.
+launches that gave these values are looked up. Otherwise every result is compared with the golden result of its call,
+the last one first. The first element that no rounding explains is the claim. The table of checks (qualify.facts.checks)
+says which launches before it belong to it, what of a result shows each finding, and with which bound: the LSE, an empty
+row, the error budget, or one element.
 """
 
 from __future__ import annotations
