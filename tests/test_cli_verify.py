@@ -96,6 +96,8 @@ def test_the_accepted_baseline_must_be_sealed(folder: Path, pair: KeyPair) -> No
     edit(folder, "UPDATE outcomes SET wall_s = 0.5 WHERE id = 1")
     told = ask(folder, *required)
     assert (5, True) == (told.code, f"the accepted baseline, run {before}, does not count: it is not what" in told.out)
+    assert "do: nothing failed: a note below says why there is no verdict" in told.out
+    assert "If that is no surprise, accept a run that one of the keys sealed: qualify baseline accept" in told.out
 
 
 def test_a_file_is_verified_without_a_store(folder: Path, pair: KeyPair) -> None:

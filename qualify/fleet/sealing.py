@@ -80,7 +80,10 @@ class Ledger:
         if self._key is None:
             return
         self._take(run_data(_as_read(Run, ended)))
-        seal = make_seal(ended.id, ended.state, self._digest.hexdigest(), self._parts, self._key)
+        try:
+            seal = make_seal(ended.id, ended.state, self._digest.hexdigest(), self._parts, self._key)
+        except SigningFailed as error:
+            raise SigningFailed(f"run {ended.id} is stored without a seal. {error} Then run again.") from error
         found = self._store.evidence(ended.id)
         checked = check_seal(seal, found.lines, ended.id, [self._key.public])
         if checked.why_not:

@@ -47,7 +47,11 @@ def beside_baseline(store: Store, judged: Judged, name: str = "", keys: Sequence
     if baseline:
         before, records, why = _evidence_of(store, judged, baseline, keys)
         if why:
-            told = f"the accepted baseline, run {before.id}, does not count: {why}"
+            other = judged.typed.accept(judged.run.id, "sealed by another key", baseline.name)
+            told = (
+                f"the accepted baseline, run {before.id}, does not count: {why}. If that is no surprise, accept a run "
+                f"that one of the keys sealed: {other}"
+            )
             return replace(judged, notes=(*judged.notes, told), conclusion=without_verdict(judged.conclusion))
         judged = with_weaker(store, judged, baseline, before, records)
         judged = judged if judged.against else _with_slower(store, judged, baseline, before, records)

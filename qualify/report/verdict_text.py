@@ -178,6 +178,8 @@ def actions(judged: Judged, found: list[Trouble]) -> list[str]:
     elif judged.part == "PASS":
         whole = typed.command("gate", "--matrix", run.matrix_path, *level_words(run.level))
         todo.append(f"promote nothing on a part of the matrix; judge all of it: {whole}")
+    elif not found:
+        todo.append("nothing failed: a note below says why there is no verdict")
     else:
         todo.append("nothing failed, but not everything was decided: see what the inconclusive checks say below")
         todo.append("see what disturbs the machine: qualify doctor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from qualify.facts.environment import Environment
 from qualify.facts.outcome import NotRun, TimedOut
 from qualify.facts.run import Run
 from qualify.fleet.sealing import Ledger
+from qualify.seal.keys import signing_key
 from qualify.seal.sealed import SealCheck, check_seal
 from qualify.store.database import parse
 from qualify.store.store import Store
@@ -60,6 +62,23 @@ def tamper(address: str, statement: str) -> None:
     with engine.begin() as connection:
         assert connection.execute(text(statement)).rowcount == 1
     engine.dispose()
+
+
+def test_a_key_service_that_is_gone_at_the_end_is_said(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run stays without a seal, and the message names it, the cause and what to do."""
+    pair = new_pair(tmp_path, "ecdsa", ecdsa=True)
+    monkeypatch.setenv("QUALIFY_SIGNING_KEY", f"command:openssl dgst -sha256 -sign {pair.private}")
+    monkeypatch.setenv("QUALIFY_SIGNING_PUBLIC_KEY", str(pair.public))
+    key = signing_key()
+    pair.private.unlink()
+    run = begun(store)
+    ledger = written(store, run, replace(pair, signing=key))
+    told = f"run {run.id} is stored without a seal. .*gives no signature .*No such file.* Then run again"
+    with pytest.raises(SigningFailed, match=told):
+        ledger.seal(ledger.finish(run, "completed"))
+    assert store.evidence(run.id).seal is None
 
 
 def test_a_run_is_sealed_when_it_ends(empty_store: str, pair: KeyPair) -> None:
