@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from qualify.cli.terminal import emit, say
 from qualify.errors import UsageError
 
 if TYPE_CHECKING:
-    from qualify.store.archive import Moved
+    from qualify.store.archive import Archive, Moved
 
 app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -72,13 +73,34 @@ def db_import(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Add what an exported file holds to the store; what is there already stays as it is."""
+    """Add what an exported file holds to the store; what is there already stays as it is.
+
+    A duel whose verdicts are not those that its times give is refused.
+    """
     with open_store(db, create=True) as store:
-        moved, where = store.import_run(file), store.where
+        moved, where = store.import_run(file, partial(_check, file)), store.where
     if as_json:
         emit_json("db-import", _moved_data(moved) | {"store": where})
     else:
         emit("\n".join(f"{where}: {text}" for text in _moved_lines(moved, imported=True)))
+
+
+def _check(file: Path, given: Archive, _: str) -> None:
+    """Raises UsageError where a duel was edited."""
+    from qualify.cli.verify import duel_checked
+    from qualify.store.archive import DuelArchive
+
+    if not isinstance(given, DuelArchive):
+        return
+    found, unchecked = duel_checked(given.duel)
+    if found:
+        more = f", and {len(found) - 1} more" if found[1:] else ""
+        raise UsageError(
+            f"{file}: duel {given.id} contradicts itself: {found[0]}{more}. Nothing was imported. It was probably "
+            f"edited: qualify verify {file}"
+        )
+    if unchecked:
+        say(f"note: duel {given.id}: {unchecked}")
 
 
 def _moved_data(moved: Moved) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from qualify.cli.terminal import emit
 from qualify.errors import NO_VERDICT, QUALIFIED
 
 if TYPE_CHECKING:
+    from qualify.facts.duel import Duel
     from qualify.seal.keys import PublicKey
     from qualify.seal.sealed import SealCheck
     from qualify.store.archive import Archive
@@ -33,13 +34,15 @@ class Verified:
     size: str
     """how much it holds, in words"""
     contradictions: tuple[str, ...] = ()
+    unchecked: str = ""
+    """why the verdicts of a duel were not computed again; empty where they were"""
     skew: str = ""
     """what the clock of its machine means for it; empty where it means nothing"""
 
     @property
     def sound(self) -> bool:
-        """Whether it is as it was sealed, and does not contradict itself."""
-        return not self.checked.why_not and not self.contradictions
+        """Whether it is as it was sealed, its verdicts were computed again, and it does not contradict itself."""
+        return not (self.checked.why_not or self.contradictions or self.unchecked)
 
 
 def verify(
@@ -80,7 +83,7 @@ def _found(what: str, db: str) -> Sequence[Archive]:
 
 
 def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
-    """What its seal says, and for a run what its numbers and its clock say."""
+    """What its seal says, what its numbers say, and for a run what its clock says."""
     from qualify.facts.clock import skew_note
     from qualify.seal.sealed import check_seal
     from qualify.store.archive import DuelArchive, RunArchive
@@ -96,7 +99,25 @@ def _verified(found: Archive, keys: Sequence[PublicKey]) -> Verified:
             skew=skew_note(found.id, found.run.clock_skew_s),
         )
     assert isinstance(found, DuelArchive)
-    return Verified(archive=found, checked=checked, size=f"{len(found.duel.cells)} cells")
+    contradictions, unchecked = duel_checked(found.duel)
+    return Verified(
+        archive=found,
+        checked=checked,
+        size=f"{len(found.duel.cells)} cells",
+        contradictions=contradictions,
+        unchecked=unchecked,
+    )
+
+
+def duel_checked(duel: Duel) -> tuple[tuple[str, ...], str]:
+    """What a duel says that its times do not give, and why that cannot be told where numpy or scipy is missing."""
+    from qualify.statistics.installed import install, missing
+
+    if names := missing():
+        return (), f"its verdicts were not computed again: {' and '.join(names)} is missing. Install it: {install()}"
+    from qualify.verdict.duelled import duel_contradictions
+
+    return tuple(duel_contradictions(duel)), ""
 
 
 def _lines(found: Verified) -> Iterable[str]:
@@ -116,6 +137,8 @@ def _lines(found: Verified) -> Iterable[str]:
     if signer and not checked.trusted:
         yield "You named no key, so anybody may have sealed it: --signed-by KEYS says whom you believe."
     yield from (f"{name} contradicts itself: {text}" for text in found.contradictions)
+    if found.unchecked:
+        yield f"{name}: {found.unchecked}"
     if found.skew:
         yield found.skew
 
@@ -139,5 +162,6 @@ def _one_data(found: Verified) -> dict[str, Any]:
         "why_not": checked.why_not,
         "differences": [{"case": it.case, "field": it.field, "what": it.what} for it in checked.differences],
         "contradictions": list(found.contradictions),
+        "unchecked": found.unchecked,
         "clock": found.skew,
     }

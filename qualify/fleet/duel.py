@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from qualify.errors import DeviceError
-from qualify.facts.duel import Duel, DuelTask, Way
+from qualify.facts.duel import Duel, DuelTask
 from qualify.facts.stack import Stack
-from qualify.fleet.open_cell import OpenCell
 from qualify.run.process.child import JUDGE_S, Child, Gone
 from qualify.run.process.messages import (
     CardUnfit,
@@ -25,7 +24,8 @@ from qualify.run.process.messages import (
     Unusable,
 )
 from qualify.run.process.setup import make_ready
-from qualify.statistics.verdicts import CellDecision, PairedCell, decide
+from qualify.verdict.duelled import DuelFamily, is_complete, unasked
+from qualify.verdict.open_cell import OpenCell
 
 LEAST_PAIRS = 5
 MOST_PAIRS = 12
@@ -74,7 +74,10 @@ class Duelling:
 
     def __init__(self, request: DuelRequest, show: Callable[[DuelProgress], None]) -> None:
         self.request, self.show = request, show
-        self.cells = {task.name: OpenCell(task=task, margin=request.margin) for task in request.tasks}
+        self.tasks = {task.name: task for task in request.tasks}
+        opened = (OpenCell(asked=unasked(task), margin=request.margin) for task in request.tasks)
+        self.family = DuelFamily(opened, request.least_pairs)
+        self.cells = self.family.cells
         self.stacks: tuple[Stack, Stack] | None = None
         self.began = time.monotonic()
         self.started_at = datetime.now(UTC)
@@ -97,22 +100,18 @@ class Duelling:
                     break
                 self._round(number, waiting)
                 if number + 1 >= self.request.least_pairs:
-                    self._decide()
+                    self.family.decide()
         except KeyboardInterrupt:
             self.interrupted = True
         finally:
             if self.child is not None:
                 self.child.stop()
-        self._decide()
+        self.family.decide()
         return self._duel()
 
     def _waiting(self) -> list[OpenCell]:
         """The cells that are not decided."""
-        return [cell for cell in self.cells.values() if not cell.error and not self._is_decided(cell)]
-
-    def _is_decided(self, cell: OpenCell) -> bool:
-        decision = cell.decision
-        return decision is not None and decision.verdict != "AMBIGUOUS"
+        return [cell for cell in self.cells.values() if not cell.error and not cell.decided]
 
     def _is_late(self) -> bool:
         """Whether the deadline is over."""
@@ -121,7 +120,7 @@ class Duelling:
 
     def _round(self, number: int, waiting: Sequence[OpenCell]) -> None:
         """One fresh pair of processes for the cells that wait."""
-        asked = DuelRound(number=number, tasks=tuple(cell.task for cell in waiting))
+        asked = DuelRound(number=number, tasks=tuple(self.tasks[cell.asked.name] for cell in waiting))
         done = 0
         for answer in self._answers(asked):
             match answer:
@@ -134,7 +133,7 @@ class Duelling:
                 case CellTimed() | CellFailed():
                     done += 1
                     self._file(answer)
-                    decided = sum(self._is_decided(cell) or bool(cell.error) for cell in self.cells.values())
+                    decided = sum(cell.decided or bool(cell.error) for cell in self.cells.values())
                     self.show(
                         DuelProgress(
                             decided=decided,
@@ -196,41 +195,12 @@ class Duelling:
         make_ready(child, self.request.setup)
         return child
 
-    def _family(self, way: Way | None) -> list[PairedCell]:
-        """The cells that were timed in one way; None = each in the way that decides it."""
-        made = []
-        for name, cell in self.cells.items():
-            chosen = way or cell.way
-            if cell.error or chosen is None or not cell.times(chosen, "A"):
-                continue
-            made.append(
-                PairedCell(
-                    name=name,
-                    margin=cell.margin_in(chosen),
-                    pairs=cell.log_ratios(chosen, confirming=False),
-                    confirming=cell.log_ratios(chosen, confirming=True),
-                )
-            )
-        return made
-
-    def _decide(self) -> None:
-        """What is known of every cell so far; those that look slower get new pairs that confirm it."""
-        for name, decision in decide(self._family(None), least_pairs=self.request.least_pairs).items():
-            cell = self.cells[name]
-            if self._is_decided(cell):
-                continue
-            cell.decision = decision
-            cell.confirming = cell.confirming or decision.confirm
-
     def _duel(self) -> Duel:
         request = self.request
         if self.stacks is None:
             reasons = "; ".join(self.unfit) or next((cell.error for cell in self.cells.values() if cell.error), "")
             raise DeviceError(f"nothing was timed: {reasons or 'the deadline was over before the first pair began'}")
-        aside: dict[Way, dict[str, CellDecision]] = {
-            way: decide(self._family(way), least_pairs=request.least_pairs) for way in ("graph_warm", "eager", "host")
-        }
-        timed = [cell.report(aside, request.least_pairs) for cell in self.cells.values()]
+        timed = self.family.reports()
         alike = [
             replace(cell, name=task.name, a=task.a.id, b=task.b.id, phase=task.a.phase)
             for cell in timed
@@ -251,7 +221,7 @@ class Duelling:
             stack_b=self.stacks[1],
             started_at=self.started_at,
             finished_at=datetime.now(UTC),
-            complete=all(cell.verdict not in {"AMBIGUOUS", "INCONCLUSIVE"} for cell in cells),
+            complete=is_complete(cells),
             least_pairs=request.least_pairs,
             cells=cells,
             samples={name: tuple(cell.pairs) for name, cell in self.cells.items()},

@@ -14,6 +14,11 @@ def missing() -> list[str]:
     return [name for name in NEEDED if find_spec(name) is None]
 
 
+def install() -> str:
+    """The command that installs them."""
+    return "pip install 'attn-qualify[run]'"
+
+
 def check_installed(what: str) -> None:
     """Raises UsageError where numpy or scipy is missing.
 
@@ -23,5 +28,5 @@ def check_installed(what: str) -> None:
     if names := missing():
         raise UsageError(
             f"{what} needs {' and '.join(names)}, and this interpreter has none: qualify was installed without its "
-            "extra `run`. Install it: pip install 'attn-qualify[run]'"
+            f"extra `run`. Install it: {install()}"
         )

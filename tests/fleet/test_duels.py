@@ -17,7 +17,7 @@ from stored_runs import make_run, make_stack
 
 from qualify.cli.duel import exit_code, seconds, words
 from qualify.errors import DeviceError, NothingSelected, UsageError
-from qualify.facts.duel import DuelPair, DuelQuad, DuelTask
+from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, DuelTask
 from qualify.fleet.duel import Duelling, DuelProgress, DuelRequest
 from qualify.fleet.sides import DuelAsked, make_duel
 from qualify.fleet.stored_stacks import at_stored_stacks
@@ -32,6 +32,7 @@ from qualify.run.process.messages import (
     SidesDescribed,
 )
 from qualify.store import Store
+from qualify.verdict.duelled import duel_contradictions
 
 EFFORT = DuelEffort(quads=2, block_us=1000, aside=0.25, stage_s=5, compile_s=5)
 SETUP = DuelSetup(
@@ -70,6 +71,12 @@ class Simulated(Duelling):
         self.answer = answer
         super().__init__(asked, self.steps.append)
 
+    def fight(self) -> Duel:
+        """Whatever happens in it, the stored times of a duel give all that it says."""
+        duel = super().fight()
+        assert [] == duel_contradictions(duel)
+        return duel
+
     def _answers(self, asked: DuelRound) -> Iterator[Any]:
         self.rounds.append(tuple(task.name for task in asked.tasks))
         yield SIDES
@@ -101,6 +108,71 @@ def test_what_is_decided_is_not_timed_again() -> None:
     assert slower.ratio is not None
     assert abs(slower.ratio.change - 0.05) < 0.003
     assert [False] * 5 + [True] * 5 == [pair.confirming for pair in duel.samples["slower"]]
+
+
+def _said(cell: DuelCell, **changes: Any) -> DuelCell:
+    """The cell with other numbers of the way that decided."""
+    assert cell.way is not None
+    return replace(cell, ratios={**cell.ratios, cell.way: replace(cell.ratios[cell.way], **changes)})
+
+
+@pytest.fixture(scope="module")
+def fought() -> Duel:
+    """A duel of forty cells: one is slower, one faster, one too noisy, one fails in its third round."""
+    changes = {"slower": 0.05, "faster": -0.05}
+
+    def answer(name: str, number: int) -> Any:
+        if name == "broken" and number == 2:
+            return CellFailed(cell=name, error="A (x): it crashed")
+        return timed(name, number, changes.get(name, 0.0), spread=0.05 if name == "noisy" else 0.001)
+
+    names = ("slower", "faster", "noisy", "broken", *(f"same-{number}" for number in range(36)))
+    return Simulated(request(*names, most_pairs=12), answer).fight()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda cell: replace(cell, verdict="SAME"), "slower: verdict is SAME, and its times give SLOWER"),
+        (lambda cell: _said(cell, low=-0.01), "slower: eager low is -0.01, and its times give 0.0"),
+        (lambda cell: _said(cell, verdict="SAME"), "slower: eager verdict is SAME, and its times give SLOWER"),
+        (lambda cell: _said(cell, b_us=99.0), "slower: eager b_us is 99, and its times give 10"),
+        (lambda cell: _said(cell, margin=0.2), "slower: eager margin is 0.2, and its times give 0.01"),
+        (lambda cell: _said(cell, pairs=9), "slower: eager pairs is 9, and its times give 5"),
+        (lambda cell: replace(cell, ratios={}), "slower: eager is missing, and its times give it"),
+        (lambda cell: replace(cell, thrown_away=1), "slower: thrown_away is 1, and its times give 0"),
+        (
+            lambda cell: replace(cell, name="like it", verdict="SAME"),
+            "like it says SAME, and no stored times give that",
+        ),
+    ],
+)
+def test_an_edited_cell_is_not_what_its_times_give(
+    fought: Duel, change: Callable[[DuelCell], DuelCell], told: str
+) -> None:
+    """Verdict, interval, time, margin, count: each is computed again, and told with both values."""
+    edited = replace(fought, cells=(change(fought.cells[0]), *fought.cells[1:]))
+    assert any(text.startswith(told) for text in duel_contradictions(edited))
+
+
+def test_edited_times_are_not_those_of_the_verdict(fought: Duel) -> None:
+    """Faster blocks of B, a confirmation that was none, and times of a cell that is not there."""
+    pairs = fought.samples["slower"]
+    quads = tuple(replace(quad, b_us=quad.a_us) for quad in pairs[0].quads)
+    quick = replace(fought, samples={**fought.samples, "slower": (replace(pairs[0], quads=quads), *pairs[1:])})
+    assert any("slower: eager" in text for text in duel_contradictions(quick))
+    first = (replace(pairs[0], confirming=True), *pairs[1:])
+    assert any("confirm" in text for text in duel_contradictions(replace(fought, samples={"slower": first})))
+    unknown = duel_contradictions(replace(fought, samples={**fought.samples, "x": pairs}))
+    assert ["x has times, and the duel has no such cell"] == unknown
+    assert duel_contradictions(replace(fought, complete=True))
+    stopped = tuple(replace(quad, b_us=(0.0, math.nan)) for quad in pairs[0].quads)
+    still = replace(fought, samples={"slower": (replace(pairs[0], quads=stopped), *pairs[1:])})
+    assert ["slower has a time of 0 µs, which no launch takes"] == duel_contradictions(still)
+    endless = tuple(replace(pairs[0], pair=number) for number in range(201))
+    told = duel_contradictions(replace(fought, samples={"slower": endless}))
+    assert ["slower has 201 pairs of processes or quads in one, and no duel has more than 200"] == told
+    assert [] == duel_contradictions(replace(fought, samples={}))
 
 
 def test_a_slowdown_that_nobody_confirms_is_none() -> None:

@@ -97,7 +97,7 @@ TOTALS = Totals()
 
 def get_ready(patch: pytest.MonkeyPatch, warming: list[list[str]], folder: Path) -> None:
     """Imports what commands import, and runs some here, so that no forked process has to build what they build once."""
-    for name in (*LATER, "qualify.cards.config.reading", "qualify.report.formats.junit"):
+    for name in (*LATER, "qualify.cards.config.reading", "qualify.report.formats.junit", "qualify.verdict.duelled"):
         importlib.import_module(name)
     command = get_command(entry._parser())  # takes as long as most commands
     patch.setattr(entry, "_parser", lambda _="": command)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from stored_runs import CELL, MATRIX, PASSED, WRONG, store_run, write_waivers
 
 from qualify import assets
 from qualify.facts.baseline import Baseline
-from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad, Ratio
+from qualify.facts.duel import Duel, DuelCell, DuelPair, DuelQuad
 from qualify.store.store import Store
+from qualify.verdict.duelled import decided_again
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ("tiled-torch", "torch-cpu-math", "flash-attn-3")
@@ -178,23 +180,21 @@ def stored(folder: Path) -> Path:
 
 
 def duel() -> Duel:
-    """One cell, timed in one way by one pair of processes."""
+    """One cell, timed in one way by two pairs of processes, with what its times say."""
     name, moment = "toy.tp1/decode/b1.q1.k64/bf16/causal/tiled-torch", datetime(2026, 11, 20, tzinfo=UTC)
-    ratio = Ratio(
-        verdict="SAME", change=0.0, low=-0.01, high=0.01, a_us=2.0, b_us=2.0, pairs=5, quads=10, detectable=0.02,
-        margin=0.02,
-    )  # fmt: skip
     cell = DuelCell(
-        name=name, a=name, b=f"{name}@next", phase="decode", verdict="SAME", reason="", way="eager",
-        ratios={"eager": ratio}, thrown_away=0,
+        name=name, a=name, b=f"{name}@next", phase="decode", verdict="AMBIGUOUS", reason="", way="eager", ratios={},
+        thrown_away=0,
     )  # fmt: skip
     stack = stored_runs.make_stack()
-    pair = DuelPair(way="eager", pair=0, quads=(DuelQuad(a_us=(1.5, 2.0), b_us=(2.0, 2.5)),), thrown_away=0)
-    return Duel(
+    quads = (DuelQuad(a_us=(1.5, 2.0), b_us=(2.0, 2.5)), DuelQuad(a_us=(1.5, 2.0), b_us=(2.0, 2.1)))
+    pairs = tuple(DuelPair(way="eager", pair=at, quads=quads[at:], thrown_away=0) for at in (0, 1))
+    bare = Duel(
         id="duel-20261120T000000Z-000001", matrix="serving", matrix_hash="ab" * 32, select="", a="here", b="next",
-        null=False, device="Test CPU", device_uuid="", stack_a=stack, stack_b=stack,
-        started_at=moment, finished_at=moment, complete=True, least_pairs=5, cells=(cell,), samples={name: (pair,)},
+        null=False, device="Test CPU", device_uuid="", stack_a=stack, stack_b=stack, started_at=moment,
+        finished_at=moment, complete=False, least_pairs=5, cells=(cell,), samples={name: pairs},
     )  # fmt: skip
+    return replace(bare, cells=tuple(decided_again(bare, left_early=True).reports()))
 
 
 def odd_files(folder: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,29 @@ import pytest
 import store_examples as examples
 from cli_process import call
 from sealing import KeyPair, new_pair
+from typer.testing import CliRunner
 
+from qualify.cli.entry import _parser
 from qualify.errors import UsageError
+from qualify.facts.duel import Duel
 from qualify.seal.duel_form import duel_lines, seal_duel
 from qualify.seal.sealed import check_seal
 from qualify.store import Store
 from qualify.store.transfer import read
+from qualify.verdict.duelled import decided_again
+
+
+def fought(number: int = 1, **changes: object) -> Duel:
+    """The duel of that number, with cells that say what its times give."""
+    duel = examples.duel(number, **changes, complete=False)
+    samples = {name: tuple(replace(pair, confirming=False) for pair in pairs) for name, pairs in duel.samples.items()}
+    duel = replace(duel, samples=samples, cells=tuple(replace(cell, ratios={}) for cell in duel.cells))
+    cells = {cell.name: cell for cell in decided_again(duel, left_early=True).reports()}
+    return replace(duel, cells=tuple(cells.get(cell.name, cell) for cell in duel.cells))
+
 
 RUN, DUEL = examples.run(1).id, examples.duel().id
-SECOND = examples.duel(2, stack_a=examples.stack(driver="999"))
+SECOND = fought(2, stack_a=examples.stack(driver="999"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +54,7 @@ def filled(tmp_path: Path, pair: KeyPair) -> Path:
     path = tmp_path / "filled.db"
     with Store.open(str(path)) as store:
         dumps.fill_runs(store)
-        store.add_duel(examples.duel(), seal_duel(examples.duel(), pair.signing))
+        store.add_duel(fought(), seal_duel(fought(), pair.signing))
         store.add_duel(SECOND)
     return path
 
@@ -74,10 +89,10 @@ def test_a_duel_comes_back_through_both_databases(
             ]
             assert [False, False] == [it.new for it in store.import_run(files[number]).duels]
             store.export_duels([DUEL, SECOND.id], files[number + 1])
-            assert [SECOND, examples.duel()] == store.duels()
+            assert [SECOND, fought()] == store.duels()
             assert [] == store.runs()
             seal = store.duel_seal(DUEL)
-        assert check_seal(seal, duel_lines(examples.duel()), DUEL, pair.trusted).trusted
+        assert check_seal(seal, duel_lines(fought()), DUEL, pair.trusted).trusted
     assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
 
 
@@ -112,7 +127,7 @@ def test_a_seal_reaches_a_duel_that_is_there_without_one(filled: Path, tmp_path:
     with Store.open(str(filled)) as store:
         store.export_duels([DUEL], file)
     with Store.open(str(tmp_path / "other.db")) as store:
-        store.add_duel(examples.duel())
+        store.add_duel(fought())
         assert [False] == [it.new for it in store.import_run(file).duels]
         assert store.duel_seal(DUEL) == read(file).beside.duels[0].seal
 
@@ -164,6 +179,44 @@ def test_an_edited_duel_is_refused_and_says_what_differs(filled: Path, pair: Key
     assert (5, True) == (told.code, "case.verdict changed" in told.out), told
     refused = call("db", "import", "duel.jsonl.gz", "--db", "team.db", cwd=tmp_path)
     assert (2, True) == (refused.code, "What differs: qualify verify duel.jsonl.gz" in refused.err), refused
+
+
+def test_a_duel_that_was_edited_before_it_was_sealed_is_refused(pair: KeyPair, tmp_path: Path) -> None:
+    """Its verdicts are computed again from its times: in the store, in a file, and as a store takes the file."""
+    cell = fought().cells[0]
+    edited = replace(fought(), cells=(replace(cell, verdict="SAME", reason=""), *fought().cells[1:]))
+    with Store.open(str(tmp_path / "evil.db")) as store:
+        store.add_duel(edited, seal_duel(edited, pair.signing))
+        store.export_duels([DUEL], tmp_path / "evil.jsonl.gz")
+    told = f"duel {DUEL} contradicts itself: {cell.name}: verdict is SAME, and its times give AMBIGUOUS"
+    for what in (DUEL, "evil.jsonl.gz"):
+        ended = call("verify", what, "--signed-by", pair.public, "--db", "evil.db", cwd=tmp_path)
+        assert (5, True) == (ended.code, told in ended.out), ended
+    ended = call("db", "import", "evil.jsonl.gz", "--db", "team.db", cwd=tmp_path)
+    assert (2, True) == (ended.code, told in ended.err), ended
+    with Store.open(str(tmp_path / "team.db")) as store:
+        assert [] == store.duels()
+
+
+@pytest.mark.parametrize("what", [DUEL, "duel.jsonl.gz"])
+def test_without_scipy_nothing_is_believed(
+    filled: Path, pair: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """A base install says what to install; an import says so in a note."""
+    with Store.open(str(filled)) as store:
+        store.export_duels([DUEL], tmp_path / "duel.jsonl.gz")
+    monkeypatch.setattr("qualify.statistics.installed.NEEDED", ("numpy", "scipy_is_not_here"))
+    monkeypatch.chdir(tmp_path)
+    told = (
+        "its verdicts were not computed again: scipy_is_not_here is missing. "
+        "Install it: pip install 'attn-qualify[run]'"
+    )
+    ended = CliRunner().invoke(
+        _parser("verify"), ["verify", what, "--signed-by", str(pair.public), "--db", "filled.db"]
+    )
+    assert (5, True) == (ended.exit_code, f"duel {DUEL}: {told}" in ended.output), ended
+    ended = CliRunner().invoke(_parser("db"), ["db", "import", "duel.jsonl.gz", "--db", "team.db"])
+    assert (0, True) == (ended.exit_code, f"note: duel {DUEL}: {told}" in ended.output), ended
 
 
 DAMAGES: dict[str, Callable[[list[Any]], object]] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
-from qualify.facts.duel import DECIDING, DuelCell, DuelPair, DuelTask, DuelVerdict, Ratio, Way
+from qualify.facts.duel import DECIDING, DuelCell, DuelPair, DuelVerdict, Ratio, Way
 from qualify.statistics.power import claimed, detectable
 from qualify.statistics.quads import Quad
 from qualify.statistics.verdicts import CellDecision, margin_of
@@ -16,7 +16,8 @@ from qualify.statistics.verdicts import CellDecision, margin_of
 class OpenCell:
     """One cell on its way."""
 
-    task: DuelTask
+    asked: DuelCell
+    """the cell as it is told before anything was timed"""
     margin: float | None = None
     """share below which no change counts; None = by the kernel's time"""
     pairs: list[DuelPair] = field(default_factory=list)
@@ -56,7 +57,7 @@ class OpenCell:
             aside: what is decided of the ways beside the one that decides, by way and cell.
             least_pairs: pairs of processes that a verdict needs.
         """
-        way, name = self.way, self.task.name
+        way, name = self.way, self.asked.name
         ratios: dict[Way, Ratio] = {}
         if way is not None and self.decision is not None and self.decision.estimate is not None:
             ratios[way] = self._ratio(way, self.decision)
@@ -65,19 +66,20 @@ class OpenCell:
             if other != way and found is not None and found.estimate is not None:
                 ratios[other] = self._ratio(other, found)
         verdict, reason = self._verdict(ratios, least_pairs)
-        return DuelCell(
-            name=name,
-            a=self.task.a.id,
-            b=self.task.b.id,
-            phase=self.task.a.phase,
+        return replace(
+            self.asked,
             verdict=verdict,
             reason=reason,
             way=way if way in ratios else None,
             ratios=ratios,
             thrown_away=self.thrown_away,
-            planted=self.task.plant,
             notes=tuple(self.notes),
         )
+
+    @property
+    def decided(self) -> bool:
+        """Whether its times say anything."""
+        return self.decision is not None and self.decision.verdict != "AMBIGUOUS"
 
     @property
     def thrown_away(self) -> int:
