@@ -105,6 +105,31 @@ def test_quantiles_weigh_calls(of: str, verdict: str) -> None:
     assert verdict == use(changed(0.0, 0.0), slow, of=of, k8=95.0, k9=5.0).verdict
 
 
+def test_a_quantile_adds_up_the_calls_before_it() -> None:
+    """The middle call of three shapes is one of the second shape, the only one that became slower."""
+    cells = changed(0.0, 0.0), changed(0.5, 0.5, 9, before_us=200.0), changed(0.0, 0.0, 10, before_us=900.0)
+    assert "FAIL" == use(*cells, of="p50", k8=0.3, k9=0.3, k10=0.4).verdict
+
+
+def test_a_mean_is_weighted_and_may_reach_its_limit() -> None:
+    """One call of ten takes twice as long; half as long again is within 50 %."""
+    assert 0.1 == pytest.approx(use(changed(0.0, 0.0), changed(1.0, 1.0, 9), of="mean", k8=9.0, k9=1.0).change)
+    assert "PASS" == use(changed(0.5, 0.5), of="mean", percent=50.0).verdict
+
+
+def test_a_budget_says_what_it_allows_and_shows_its_cells_where_it_does_not_hold() -> None:
+    """The traffic's as well."""
+    held, broken = use(changed(0.0, 0.0), of="mean", phase="decode"), use(changed(0.5, 0.5), of="mean")
+    assert ("decode", 0.05, ()) == (held.phase, held.allowed, held.cells)
+    assert ("", 0.05, (changed(0.5, 0.5),)) == (broken.phase, broken.allowed, broken.cells)
+
+
+def test_of_equally_fast_kernels_the_first_one_serves() -> None:
+    """In plan order."""
+    steady, slower = changed(0.0, 0.0, kernel="a"), changed(0.5, 0.6, kernel="b")
+    assert ["PASS", "FAIL"] == [use(*cells, of="p50").verdict for cells in ((steady, slower), (slower, steady))]
+
+
 def test_the_fastest_kernel_before_serves_a_shape() -> None:
     """Another kernel's slowdown is not the traffic's; a kernel without a time serves none."""
     fast, slow = changed(0.0, 0.0, kernel="fast", before_us=10.0), changed(0.5, 0.6, kernel="slow")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from builders import make_evidence, make_finding, make_witness
+from stored_runs import make_run
 
 from qualify.facts.outcome import Crashed, Measured, Outcome, Substituted
-from qualify.verdict.origin import is_settled, weaker
+from qualify.verdict.origin import is_settled, newest, weaker
 
 PASSED = make_evidence()
 
@@ -36,3 +38,10 @@ def test_smoke_asks_less_than_full() -> None:
     assert [True, False, False, False] == [
         weaker(level, wanted) for level in ("smoke", "full") for wanted in ("full", "smoke")
     ]
+
+
+def test_the_latest_date_of_a_run_is_its_end() -> None:
+    """A clock that is ahead at the end shows; a run without an end has its start."""
+    run = make_run()
+    late = run.started_at + timedelta(hours=3)
+    assert [late, run.started_at] == [newest(replace(run, finished_at=end), ()) for end in (late, None)]

@@ -118,6 +118,17 @@ def test_more_queries_than_keys_are_asked_where_the_card_claims_them() -> None:
     assert "more queries than keys" == findings(mean, card=make_card(features=["gqa"]))[0].values["what"]
     (finding,) = findings(mean, card=make_card(features=["gqa"], longer_queries=["full"]))
     assert ("pass", False) == (finding.verdict, "more queries than keys" in finding.detail)
+    assert finding.detail.endswith(", one query, many keys"), "what follows is asked all the same"
+
+
+def test_what_another_case_asked_does_not_end_the_questions() -> None:
+    """The lengths after it are asked all the same."""
+    first = make_subject(level="full", card=make_card(features=["gqa"]))
+    (every,) = Degenerate().run(first)
+    (question, *_) = first.asked
+    finding, note = Degenerate().run(replace(first, asked={question: "right"}))
+    assert ("pass", "passed before, in another case: length 1") == (finding.verdict, note.detail)
+    assert every.detail == finding.detail.replace("right with", "right with length 1,")
 
 
 def test_the_sink_alone_is_an_lse() -> None:

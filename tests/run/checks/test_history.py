@@ -370,6 +370,16 @@ def test_what_is_lost_under_a_window_only_is_caught(name: str, fields: dict[str,
     assert ("fail", f"window and {name}") == (finding.verdict, finding.values["differs_in"])
 
 
+def test_sinks_that_are_lost_under_a_pattern_only_are_caught() -> None:
+    """Chunks alone are right, and so are sinks."""
+
+    def edit(call: AttentionCall) -> AttentionCall:
+        return replace(call, sinks=None) if call.chunk else call
+
+    (finding,) = history(Edited(call=edit))
+    assert ("fail", "chunked mask and sinks") == (finding.verdict, finding.values["differs_in"])
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("workload", [{}, {"causal": False}, {"seqlens_q": (1,), "seqlens_k": (70,)}], ids=str)
 def test_a_side_of_0_that_is_taken_for_an_open_one_is_caught(side: str, workload: dict[str, Any]) -> None:

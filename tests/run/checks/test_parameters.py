@@ -13,7 +13,7 @@ from subjects import make_subject
 
 from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall, Prepared
-from qualify.run.checks.parameters import Parameters
+from qualify.run.checks.parameters import STEP, Parameters, make_probe
 from qualify.selftest.planning import Tile
 from qualify.selftest.simulator import Simulator
 
@@ -67,6 +67,16 @@ def test_another_scale_is_recovered() -> None:
     """A wrong scale that nobody knows is read back from the share."""
     finding = parameters(changed(scale=0.11), scale=0.1, lse=False)
     assert 0.11 == pytest.approx(float(finding.values["scale"] or 0), rel=0.02)
+
+
+@pytest.mark.parametrize("base", [0.0, 30.0])
+@pytest.mark.parametrize("scale", [1 / 8, 0.3])
+def test_scores_of_a_probe_are_what_they_are_meant_to_be(base: float, scale: float) -> None:
+    """Whatever the scale: the low one is the base, the high one lies one to nearly two steps above it."""
+    probe = make_probe(make_subject(dtype="fp32", scale=scale), base)
+    low, high = probe.low * scale, probe.high * scale
+    assert torch.allclose(torch.full_like(low, base), low)
+    assert torch.allclose(STEP * (1 + torch.arange(len(low)) % 4 / 4).double(), high - low)
 
 
 def no_scale_given(call: AttentionCall) -> AttentionCall:
