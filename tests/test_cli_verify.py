@@ -76,6 +76,13 @@ def test_the_gate_takes_only_what_a_key_has_sealed(folder: Path, pair: KeyPair) 
         assert (5, True) == (told.code, "it is not sealed" in told.out), told.out
 
 
+def test_a_run_without_a_seal_is_told_how_runs_get_one(folder: Path) -> None:
+    """No verdict, and the variable that names the key."""
+    told = ask(folder, "verify", stored(folder, None))
+    assert (5, True) == (told.code, "it is not sealed" in told.out)
+    assert "by the key that QUALIFY_SIGNING_KEY names (docs/signing.md)" in told.out
+
+
 def test_a_comparison_needs_two_sealed_runs(folder: Path, pair: KeyPair) -> None:
     """A baseline that anybody wrote would hide what changed."""
     before = stored(folder, None, hours=3)

@@ -32,6 +32,9 @@ def shared_by_cards(asked: Asked, begun: Run | None) -> Asked:
         device = f"{HOST}:{count}" if begun.device == HOST else f"{begun.device}:all"
     if device in {"auto", *KINDS}:
         return asked
+    if ":" not in device:
+        known = ["auto", *KINDS, *(f"{kind}:all" for kind in KINDS if kind != HOST), f"{HOST}:N"]
+        raise UsageError(f"--device {device}: must be one of {', '.join(known)}")
     cards = list_cards(device)
     uuids = tuple(card.uuid for card in _equal_ones(cards))
     place = Placement(node=node_name(), spread="shard", cards=uuids)

@@ -130,6 +130,8 @@ def _lines(found: Verified) -> Iterable[str]:
         yield from (f"  {difference.words(found.archive.what)}" for difference in checked.differences)
     elif checked.why_not:
         yield f"{name}: {checked.why_not}"
+        if found.archive.seal is None:
+            yield "A run is sealed while it runs, by the key that QUALIFY_SIGNING_KEY names (docs/signing.md)."
     else:
         assert signer
         yield f"{name} is as it was sealed at {checked.at}: {found.size}, sha256 {found.archive.sha256}"

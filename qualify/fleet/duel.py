@@ -92,6 +92,7 @@ class Duelling:
 
         Raises:
             DeviceError: no judge can be started, or the card is not fit to be timed.
+            KeyboardInterrupt: Ctrl-C came before anything was timed.
         """
         try:
             for number in range(self.request.most_pairs):
@@ -197,6 +198,8 @@ class Duelling:
 
     def _duel(self) -> Duel:
         request = self.request
+        if self.stacks is None and self.interrupted:
+            raise KeyboardInterrupt
         if self.stacks is None:
             reasons = "; ".join(self.unfit) or next((cell.error for cell in self.cells.values() if cell.error), "")
             raise DeviceError(f"nothing was timed: {reasons or 'the deadline was over before the first pair began'}")

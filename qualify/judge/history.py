@@ -47,7 +47,8 @@ def histories(
         if timed[run.id]:
             by_card[_card(run)].append(run)
     if not by_card:
-        raise NoVerdict(f"no run in {store.where} has timed anything yet: `qualify run` with a matrix does")
+        of = f" of matrix {matrix}" if matrix else ""
+        raise NoVerdict(f"no run{of} in {store.where} has timed anything yet: qualify run {matrix or 'MATRIX'}")
     known = list(dict.fromkeys(case for run in runs for case in timed[run.id]))
     wanted = [case for case in known if not select or fnmatch.fnmatchcase(case, select)]
     if not wanted:

@@ -489,10 +489,10 @@ def _several(what: str, typed: str, matches: list[str]) -> str:
 
 
 def _unknown(what: str, value: str, known: Sequence[str], where: str) -> str:
-    near = get_close_matches(value, known, n=_NAMED, cutoff=0.5) or known[:_NAMED]
-    hint = (
-        f"Perhaps you meant {', '.join(near)}."
-        if near
-        else "Nothing is stored there yet; `qualify run` with a matrix stores something"
-    )
+    if near := get_close_matches(value, known, n=_NAMED, cutoff=0.5):
+        hint = f"Perhaps you meant {', '.join(near)}."
+    elif known:
+        hint = f"It has {', '.join(known[:_NAMED])}{', …' if len(known) > _NAMED else ''}."
+    else:
+        hint = "Nothing is stored there yet; `qualify run` with a matrix stores something"
     return f"no {what} {value!r} in {where}. {hint}"

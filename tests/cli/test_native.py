@@ -102,6 +102,7 @@ def test_a_verbose_plan_says_what_each_kernel_gets(tmp_path: Path) -> None:
     [
         (("web", "--port", "abc"), "unable to parse string as an integer: 'abc'. Try: qualify web --help"),
         (("canary", "serve", "--db"), "Option '--db' requires an argument. Try: qualify canary serve --help"),
+        (("run", "smoke", "--device", "gpu"), "--device gpu: must be one of auto, cpu, cuda, cuda:all, cpu:N"),
         (("canary", "serv"), "No such command 'serv'. Did you mean 'serve'? Try: qualify canary --help"),
         (("plan", "smoke", "--sel"), "Try: qualify plan --help"),
     ],

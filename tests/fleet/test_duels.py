@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -293,6 +294,16 @@ def test_a_kernel_that_spins_is_found(tmp_path: Path) -> None:
         (stored,) = store.duels("m")
     assert ended.data["id"] == stored.id
     assert 6 <= len(stored.samples[cell["name"]])
+
+
+def test_ctrl_c_before_the_first_time_is_no_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be told of such a duel, and no cause is made up."""
+    cards = write_cards(tmp_path / "cards", "correct", "slow")
+    matrix = write_matrix(tmp_path / "m.yaml", "correct", "slow")
+    asked = DuelAsked(a="correct", b="slow", matrix=str(matrix), cards=(cards,), device="cpu")
+    monkeypatch.setattr(Duelling, "_round", lambda *_: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        Duelling(make_duel(asked), lambda step: None).fight()
 
 
 @pytest.mark.parametrize(

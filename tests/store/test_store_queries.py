@@ -203,6 +203,14 @@ def test_find_case_names_near_ones(planned: Store) -> None:
     assert wanted in str(caught.value)
 
 
+def test_a_case_like_no_other_is_not_said_to_mean_one(planned: Store) -> None:
+    """It names some ids, so that their form is seen, and claims no likeness."""
+    with pytest.raises(UsageError, match=r"no case 'x/y' in .*\. It has ") as caught:
+        planned.find_case("x/y")
+    assert examples.case(0).id in str(caught.value)
+    assert "Perhaps" not in str(caught.value)
+
+
 def test_a_record_outside_the_plan_is_refused(planned: Store) -> None:
     """An outcome of a case that was never planned stores nothing, not even its neighbours."""
     records = [examples.simple(examples.case(0)), examples.simple(examples.case(99))]
