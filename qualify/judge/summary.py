@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from qualify.facts.case import INCIDENTS, Phase
-from qualify.facts.outcome import findings_of
 from qualify.facts.run import VERDICTS, Conclusion, Judgement, Record, Verdict
 from qualify.facts.waiver import WaiverUse
+from qualify.judge.causes import cause_of
 from qualify.judge.judged import Judged
 
 SHOWN: tuple[Verdict, ...] = ("FAIL", "INCONCLUSIVE", "WAIVED")
 """verdicts whose cases are grouped by what went wrong, worst first"""
-OF_OUTCOME = {"crashed": "crash", "timed_out": "hang", "refused": "refusal", "substituted": "substitution"}
-"""what went wrong where no check did"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +50,7 @@ class TroubleGroup:
     kernel: str
     phase: Phase
     check: str
-    """the check that failed; where no check ran: crash, hang, refusal or substitution"""
+    """the check that failed, or how the cases ended, as `judge.causes` names it"""
     verdict: Verdict
     reason: str
     """of the first case"""
@@ -128,7 +126,12 @@ def _troubles(found: Iterable[tuple[Record, Judgement]]) -> tuple[TroubleGroup, 
     groups: dict[tuple[Verdict, str, Phase, str], list[tuple[Record, Judgement]]] = {}
     for record, judgement in found:
         if judgement.verdict in SHOWN:
-            key = (judgement.verdict, record.case.kernel, record.case.phase, _what(record))
+            key = (
+                judgement.verdict,
+                record.case.kernel,
+                record.case.phase,
+                cause_of(record.outcome, judgement.verdict, judgement.reasons),
+            )
             groups.setdefault(key, []).append((record, judgement))
     troubles = [
         TroubleGroup(
@@ -143,12 +146,6 @@ def _troubles(found: Iterable[tuple[Record, Judgement]]) -> tuple[TroubleGroup, 
         for (verdict, kernel, phase, check), same in groups.items()
     ]
     return tuple(sorted(troubles, key=lambda it: (SHOWN.index(it.verdict), -len(it.cases))))
-
-
-def _what(record: Record) -> str:
-    """The first check that a case did not pass; what happened to it where no check says so."""
-    bad = [it.check for it in findings_of(record.outcome) if it.verdict in ("fail", "inconclusive")]
-    return bad[0] if bad else OF_OUTCOME.get(record.outcome.outcome, "not run")
 
 
 def _shapes(conclusion: Conclusion) -> dict[str, tuple[int, int]]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from qualify.facts.accuracy import E_LIMIT, R_LIMIT
 from qualify.facts.checks import check_of
-from qualify.facts.outcome import Crashed, Finding, NotRun, Refused, Substituted, TimedOut, Value
+from qualify.facts.outcome import Finding, Value
+from qualify.judge.causes import cause_of as judged_cause
 from qualify.report import figures
 from qualify.report.views import CaseView
 
@@ -22,6 +23,7 @@ ENDINGS: dict[str, tuple[str, str]] = {
     "refusal": ("The card claims the case and it is refused", "the library takes fewer calls than its card says"),
     "substitution": ("Another kernel did the work", "the library chose a fallback for this call"),
     "witness": ("The trace could not tell which kernel ran", "a kernel name that no pattern of the card matches"),
+    "evidence": ("The stored evidence contradicts itself", "a row that was changed by hand, or a damaged store"),
     "timing": ("The time cannot be believed", "work that was skipped or cached, or a disturbed machine"),
     "lse": (
         "The LSE is not that of the keys that the query sees",
@@ -61,20 +63,7 @@ class Diagnosis:
 
 def cause_of(view: CaseView) -> str:
     """The one cause under which a case that failed or stayed open is counted: a check, or how it ended."""
-    wanted = "inconclusive" if view.verdict == "INCONCLUSIVE" else "fail"
-    match view.outcome:
-        case Crashed():
-            return "crash"
-        case TimedOut():
-            return "hang"
-        case Refused():
-            return "refusal"
-        case NotRun():
-            return "not run"
-    found = next((finding.check for finding in view.findings if finding.verdict == wanted), "")
-    if found:
-        return found
-    return "substitution" if isinstance(view.outcome, Substituted) else "witness"
+    return judged_cause(view.outcome, view.verdict, view.reasons)
 
 
 def finding_of(view: CaseView, cause: str) -> Finding | None:

@@ -14,6 +14,10 @@ Row = TypeVar("Row")
 Value = str | int | float | bool | None
 
 
+SHORT = 24
+"""characters of a code that is never broken into lines, as the id of a run"""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limited:
     """A number and the limit that it has to keep."""
@@ -84,6 +88,7 @@ class Column(Generic[Row]):
         if not isinstance(value, Limited):
             classes = f"{self.classes} tone {self.tone(row)}".lstrip() if self.tone else self.classes
             shown = figures.text(value, self.unit)
+            classes += " id" if self.code and len(shown) <= SHORT else ""
             return Cell(shown, classes, self.page(row) if self.page and value not in ("", None) else href, None)
         text = figures.text(value.value, self.unit)
         if self.show_limit:

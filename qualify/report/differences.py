@@ -78,7 +78,7 @@ def summary_line(comparison: Comparison) -> str:
     return (
         f"{run_name(comparison.after)} against {run_name(comparison.before)}: "
         f"{figures.counted(cases['regression'], 'regression')}, {cases['suspicious']:,} suspicious, "
-        f"{cases['insufficient data']:,} with insufficient data, {cases['none']:,} without"
+        f"{cases['insufficient data']:,} with insufficient data, {cases['none']:,} without a change to worry about"
     )
 
 

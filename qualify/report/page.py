@@ -37,10 +37,10 @@ STATES = {
 """glyph and word for the state of an answer"""
 FEW_MODELS = 2
 """models whose answers stand whole in the first table; of more it has the headlines"""
-
-
 ROWS_SHOWN = 50
 """rows of a table of evidence; the JSON twin has all"""
+STACKED_ROWS = 60
+"""rows of the longest table that a narrow screen shows as a list of its rows; in the page each cell has a label then"""
 
 
 def render_html(context: ReportContext, frame: SiteFrame | None = None) -> str:
@@ -124,6 +124,7 @@ def _environment() -> Environment:
         markers=markers,
         values_text=values_text,
         navigation=NAVIGATION,
+        stacked_rows=STACKED_ROWS,
     )
     return environment
 

@@ -75,7 +75,13 @@ def _ended(signed: SignedOff) -> str:
 
 
 COLUMNS: tuple[Column[SignedOff], ...] = (
-    Column(key="state", title="State", cell=lambda it: " ".join(WORDS[it.state]), tone=lambda it: TONES[it.state]),
+    Column(
+        key="state",
+        title="State",
+        sentence=True,
+        cell=lambda it: " ".join(WORDS[it.state]),
+        tone=lambda it: TONES[it.state],
+    ),
     Column(key="by", title="By", cell=lambda it: it.signoff.by),
     Column(key="role", title="Role", cell=lambda it: it.signoff.role),
     Column(key="how", title="Known by", cell=lambda it: it.signoff.how),

@@ -23,6 +23,8 @@ from qualify.plan.selectors import selects
 from qualify.verdict.consistency import contradictions
 from qualify.verdict.waivers import Waivers
 
+CONTRADICTS = "its evidence contradicts itself"
+"""how the reason of a case begins whose evidence is not believed"""
 Pairs = list[tuple[Record, Judgement]]
 """the cases of a production shape, each with its verdict"""
 
@@ -80,7 +82,7 @@ def judge_case(record: Record, rules: Rules) -> Judgement:
             verdict, reasons = _judge_findings(outcome)
     wrong = contradictions(outcome) if verdict in {"PASS", "INCONCLUSIVE"} else []
     if wrong:
-        verdict, reasons = "INCONCLUSIVE", [f"its evidence contradicts itself: {text}" for text in wrong]
+        verdict, reasons = "INCONCLUSIVE", [f"{CONTRADICTS}: {text}" for text in wrong]
     return Judgement(case_id=case.id, verdict=verdict, reasons=tuple(reasons))
 
 

@@ -29,4 +29,4 @@ def _words(value: object) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {_words(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(_words, value))
-    return str(value)
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

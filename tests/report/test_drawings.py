@@ -148,7 +148,7 @@ def test_intervals_stand_beside_nothing_and_the_budget() -> None:
     (budget,) = (float(x) for x in re.findall(r'class="limit" d="M([\d.]+)', drawn.svg))
     (zero,) = (float(x) for x in re.findall(r'class="axis" d="M([\d.]+) 8V', drawn.svg))
     assert reaches[1][0] < reaches[1][1] < zero < budget < reaches[0][0] < reaches[0][1]
-    assert f">…{'x' * 69}</text>" in drawn.svg
+    assert f">…{'x' * 65}</text>" in drawn.svg
     assert "no number" not in drawn.svg
     assert "Drawn are the 2 cells" in drawn.note
     assert intervals("nothing", cells[2:], [0.05]) is None

@@ -13,7 +13,7 @@ WIDTH, ROW = 900, 22
 LEFT, RIGHT, TOP, BOTTOM = 430, 16, 8, 42
 SHOWN = 24
 """cells that are drawn, those that grew most; the table beneath has all"""
-LONGEST = 70
+LONGEST = 66
 """characters of a cell's name; hover and the table have all"""
 FARTHEST = 0.5
 """share beyond which an interval is cut: a noisy cell must not hide what the others say"""

@@ -17,6 +17,8 @@ COLOURS = 8
 DASHES = 4
 """patterns of lines, d0 to d3"""
 SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"))
+LETTER = 6.2
+"""width of a letter of a tick, about"""
 MOST_TICKS = 7
 MARKERS = (
     "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
@@ -160,12 +162,15 @@ class Frame:
 
     def axes(self) -> str:
         """Grid, ticks and labels."""
-        lines, texts = [], []
-        for tick in self.x.ticks():
+        lines, texts, free = [], [], -math.inf
+        for tick in sorted(self.x.ticks()):
             place = self.x.at(tick)
             lines.append(f"M{place} {self.y.end}V{self.y.start}")
             text = length_text(tick) if self.x_text == "length" else shown(tick)
-            texts.append(f'<text x="{place}" y="{self.y.start + 15}" text-anchor="middle">{text}</text>')
+            half = LETTER * len(text) / 2
+            if place - half >= free:  # two lengths beside one another have one label, the first
+                texts.append(f'<text x="{place}" y="{self.y.start + 15}" text-anchor="middle">{text}</text>')
+                free = place + half + LETTER
         for tick in self.y.ticks():
             place = self.y.at(tick)
             lines.append(f"M{self.x.start} {place}H{self.x.end}")

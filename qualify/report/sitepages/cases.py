@@ -54,6 +54,12 @@ class CaseRow:
         return ", ".join(dict.fromkeys(map(short_name, evidence.witness.attention_names))) if evidence else ""
 
 
+def _why(reasons: Sequence[str]) -> str:
+    """The weightiest reason, and how many more the report has."""
+    more = f" (and {len(reasons) - 1} more in the report)" if reasons[1:] else ""
+    return f"{reasons[0]}{more}" if reasons else ""
+
+
 def _report(row: CaseRow) -> str:
     return f"{run_address(row.found.head.id)}#{anchor('case', row.found.record.case.id)}"
 
@@ -73,8 +79,16 @@ COLUMNS: tuple[Column[CaseRow], ...] = (
         tone=lambda row: tone_of(row.summary.shown if row.summary else None),
     ),
     Column(key="began", title="Began (UTC)", cell=lambda row: f"{row.found.head.started_at:%Y-%m-%d %H:%M}"),
+    Column(key="latency_us", title="Time", unit="us", cell=lambda row: row.latency_us),
+    Column(
+        key="why",
+        title="Why",
+        sentence=True,
+        cell=lambda row: _why(row.judgement.reasons) if row.judgement else "",
+    ),
+    Column(key="launched", title="Kernel that ran", cell=lambda row: row.launched, sentence=True),
+    Column(key="outcome", title="Outcome", cell=lambda row: row.found.record.outcome.outcome.replace("_", " ")),
     Column(key="matrix", title="Matrix", cell=lambda row: row.found.head.matrix),
-    Column(key="device", title="Device", cell=lambda row: row.found.head.variant),
     Column(
         key="stack",
         title="Stack",
@@ -82,15 +96,7 @@ COLUMNS: tuple[Column[CaseRow], ...] = (
         code=True,
         page=lambda row: address("stacks", row.found.head.stack) if row.found.head.stack else "",
     ),
-    Column(key="outcome", title="Outcome", cell=lambda row: row.found.record.outcome.outcome.replace("_", " ")),
-    Column(key="latency_us", title="Time", unit="us", cell=lambda row: row.latency_us),
-    Column(key="launched", title="Kernel that ran", cell=lambda row: row.launched, sentence=True),
-    Column(
-        key="why",
-        title="Why",
-        sentence=True,
-        cell=lambda row: "; ".join(row.judgement.reasons) if row.judgement else "",
-    ),
+    Column(key="device", title="Device", cell=lambda row: row.found.head.variant),
 )
 
 

@@ -26,7 +26,7 @@ from qualify.report.sitepages.parts import (
 from qualify.report.views import SEVERITY
 from qualify.report.waivers import WORDS as WAIVER_WORDS
 
-CASES = 100
+CASES = 6
 """case ids that a page of a kernel or a model lists"""
 WAIVER_TONES = {"used": "WAIVED", "passing": "INCONCLUSIVE", "unused": "INCONCLUSIVE", "expired": "FAIL"}
 
@@ -322,14 +322,16 @@ def _measured(shares: Sequence[ShareRow], caption: str) -> PagePart:
 
 
 def _wrong(rows: Sequence[TroubleRow], mine: Any) -> PagePart:
-    ids = dict.fromkeys(case for row in rows for case in row.trouble.cases if mine(case))
+    ids = list(dict.fromkeys(case for row in rows for case in row.trouble.cases if mine(case)))
+    shown, rest = ids[:CASES], len(ids) - CASES
+    more = [PageLink(text=f"{rest} more, in the report", href=run_address(rows[0].head.id))] if rest > 0 else []
     return PagePart(
         key="findings",
         heading="Findings",
         count=counted(len(rows), "group"),
         table=troubles_table(rows, "What went wrong in the newest runs"),
         empty="Nothing went wrong in the newest runs.",
-        links=tuple(PageLink(text=case, href=case_address(case)) for case in list(ids)[:CASES]),
+        links=(*(PageLink(text=case, href=case_address(case)) for case in shown), *more),
     )
 
 

@@ -91,8 +91,8 @@ COLUMNS: tuple[Column[RunRow], ...] = (
     ),
     Column(
         key="changed",
-        title="What changed",
-        cell=lambda row: "since the run before" if row.before else "",
+        title="Run before",
+        cell=lambda row: "compare" if row.before else "",
         page=lambda row: linked(lambda name: f"{run_address(row.head.id)}/against/{name}", row.before),
     ),
 )

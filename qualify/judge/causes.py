@@ -1,0 +1,34 @@
+"""The one cause under which a case that failed or stayed open is counted, on the site and in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qualify.facts.outcome import Crashed, NotRun, Outcome, Refused, Substituted, TimedOut, findings_of
+from qualify.facts.run import Verdict
+from qualify.verdict.policy import CONTRADICTS
+
+
+def cause_of(outcome: Outcome, verdict: Verdict, reasons: Sequence[str]) -> str:
+    """A check, or how the case ended.
+
+    Args:
+        verdict: on the case, which is no PASS.
+        reasons: of that verdict.
+    """
+    match outcome:
+        case Crashed():
+            return "crash"
+        case TimedOut():
+            return "hang"
+        case Refused():
+            return "refusal"
+        case NotRun():
+            return "not run"
+    wanted = "inconclusive" if verdict == "INCONCLUSIVE" else "fail"
+    found = next((finding.check for finding in findings_of(outcome) if finding.verdict == wanted), "")
+    if found:
+        return found
+    if any(reason.startswith(CONTRADICTS) for reason in reasons):
+        return "evidence"
+    return "substitution" if isinstance(outcome, Substituted) else "witness"
