@@ -47,11 +47,15 @@ def make_subject(
     )
 
 
-def verdicts(**subject: Any) -> list[tuple[str, str, str]]:
-    """(check, verdict, detail) of every finding of every check that applies."""
-    made = make_subject(**subject)
-    asked = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
-    found = [finding for check in asked for finding in check.run(made)]
+def verdicts(*, asked: dict[str, str] | None = None, **subject: Any) -> list[tuple[str, str, str]]:
+    """(check, verdict, detail) of every finding of every check that applies.
+
+    Args:
+        asked: what other subjects of the same process have answered (``Subject.asked``).
+    """
+    made = replace(make_subject(**subject), asked={} if asked is None else asked)
+    applying = [check for check in CHECKS if made.level in check.levels and not check.skips(made)]
+    found = [finding for check in applying for finding in check.run(made)]
     return [(finding.check, finding.verdict, finding.detail) for finding in found]
 
 

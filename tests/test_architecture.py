@@ -170,6 +170,57 @@ def test_the_longest_files_of_tests_are_there():
     assert [] == [path for path in LONGEST if not (ROOT / path).is_file()]
 
 
+def test_tests_share_by_helper_modules_alone():
+    """No file imports from a test module, and each name that it imports from a helper module is there."""
+    assert [] == [found for path in (ROOT / "tests").rglob("*.py") for found in wrong_imports(path)]
+
+
+def test_a_wrong_import_is_seen(tmp_path):
+    """From a test module, and of a name that has moved."""
+    (tmp_path / "test_one.py").write_text("from test_two import a\nfrom builders import CAUSAL, no_such_name\n")
+    expected = ["test_one.py: test_two", "test_one.py: builders.no_such_name"]
+    assert expected == wrong_imports(tmp_path / "test_one.py")
+
+
+def wrong_imports(path: Path) -> list[str]:
+    """What a file of the tests may not import: all of a test module, and what a helper module does not define."""
+    found = []
+    for node in ast.walk(parsed(path)):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            modules = [node.module]
+            missing = {alias.name for alias in node.names} - helpers().get(
+                node.module, {alias.name for alias in node.names}
+            )
+            found += [f"{path.name}: {node.module}.{name}" for name in sorted(missing)]
+        found += [f"{path.name}: {name}" for name in modules if name.startswith("test_")]
+    return found
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file of the tests."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def helpers() -> dict[str, set[str]]:
+    """Names at the top of each helper module of the tests; those of files that share a name together."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in parsed(path).body:
+            found[path.stem] |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            found[path.stem] |= {alias.asname or alias.name for alias in getattr(node, "names", ())}
+            found[path.stem].add(getattr(node, "name", ""))
+    return dict(found)
+
+
+def test_the_statistics_do_without_what_imports_slowly():
+    """Importing scipy.stats takes a processor half a second, and scipy.special has the same distributions."""
+    sources = {path: path.read_text() for path in (ROOT / "qualify").rglob("*.py")}
+    assert [] == [path for path, text in sources.items() if re.search(r"scipy import stats|scipy\.stats", text)]
+
+
 def test_every_folder_of_cards_exists():
     """What the package looks for is there."""
     assert list(assets.FOLDERS) == [folder for folder in assets.FOLDERS if (ROOT / folder).is_dir()]

@@ -10,7 +10,9 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -204,13 +206,19 @@ def shown_commands() -> list[str]:
     return sorted(dict.fromkeys(found))
 
 
+@cache
+def parser() -> Any:
+    """The command line: to make it takes longer than to parse one command."""
+    return typer.main.get_command(entry._parser())
+
+
 @pytest.mark.parametrize("command", shown_commands())
 def test_commands_that_are_not_run_are_understood(command, tmp_path, monkeypatch):
     """Subcommand, options and arguments of each exist, so that nobody pastes what the command line refuses."""
     for folder in re.findall(r"--cards (\S+)", command):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path)
-    group, words = typer.main.get_command(entry._parser()), shlex.split(command)[1:]
+    group, words = parser(), shlex.split(command)[1:]
     context = group.make_context("qualify", words)
     while hasattr(group, "resolve_command"):
         name, group, words = group.resolve_command(context, [*context._protected_args, *context.args])

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtr, stdtr, stdtrit
 
 from qualify.statistics.quads import Pair, log_of, pair_values, share
 
@@ -64,11 +64,9 @@ def tests_of(pairs: Sequence[Pair], margin: float) -> Tests | None:
     mean, error, freedom = fmean(values), spread_of(values) / math.sqrt(len(values)), len(values) - 1
     above, below = log_of(margin), log_of(-margin)
     return Tests(
-        slower=float(stats.t.sf(mean / error, freedom)),
-        faster=float(stats.t.cdf(mean / error, freedom)),
-        same=max(
-            float(stats.t.cdf((mean - above) / error, freedom)), float(stats.t.sf((mean - below) / error, freedom))
-        ),
+        slower=float(stdtr(freedom, -mean / error)),
+        faster=float(stdtr(freedom, mean / error)),
+        same=float(max(stdtr(freedom, (mean - above) / error), stdtr(freedom, (below - mean) / error))),
     )
 
 
@@ -114,7 +112,7 @@ def interval(pairs: Sequence[Pair], *, seed: int) -> tuple[float, float]:
     total: NDArray[np.float64] = np.zeros(RESAMPLES)
     for number, quads in enumerate(kept):
         total += _drawn(quads, (drawn == number).sum(axis=1), random)
-    tail = float(stats.norm.sf(math.sqrt(count / (count - 1)) * stats.t.isf((1 - CONFIDENCE) / 2, count - 1)))
+    tail = float(ndtr(math.sqrt(count / (count - 1)) * stdtrit(count - 1, (1 - CONFIDENCE) / 2)))
     low, high = np.quantile(total / count, [tail, 1 - tail])
     return float(low), float(high)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from scipy import stats
+from scipy.special import stdtr
 
 from qualify.statistics.quads import share
 
@@ -89,7 +89,7 @@ def _p(before: Sequence[float], after: Sequence[float]) -> float:
     squares = sum((value - mean) ** 2 for side, mean in zip((before, after), means, strict=True) for value in side)
     spread = max(math.sqrt(squares / freedom), LEAST_SPREAD)
     t = abs(means[1] - means[0]) / (spread * math.sqrt(1 / len(before) + 1 / len(after)))
-    return float(2 * stats.t.sf(t, freedom))
+    return float(2 * stdtr(freedom, -t))
 
 
 def _calmed(logs: Sequence[float]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from qualify.statistics.quads import log_of, share
 
@@ -34,7 +34,6 @@ def detectable(spread: float, pairs: int, margin: float) -> float:
     """
     freedom = pairs - 1
     error = spread / math.sqrt(pairs)
-    power = stats.t.isf(1 - POWER, freedom)
-    significant = (stats.t.isf(ALARM, freedom) + power) * error
-    beyond = log_of(margin) + (stats.t.isf(0.025, freedom) + power) * error
-    return share(min(float(max(significant, beyond)), log_of(LARGEST)))
+    alarm, edge, power = (float(stdtrit(freedom, 1 - tail)) for tail in (ALARM, 0.025, 1 - POWER))
+    significant, beyond = (alarm + power) * error, log_of(margin) + (edge + power) * error
+    return share(min(max(significant, beyond), log_of(LARGEST)))

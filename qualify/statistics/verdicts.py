@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
-
 from qualify.statistics.estimate import Estimate, Tests, change_of, estimate, tests_of
 from qualify.statistics.quads import Pair
 
@@ -77,10 +75,10 @@ def decide(cells: Sequence[PairedCell], *, least_pairs: int) -> dict[str, CellDe
 
 def significant(p_values: Mapping[str, float]) -> set[str]:
     """Those that stay significant among all (Benjamini-Hochberg)."""
-    if not p_values:
-        return set()
-    adjusted = stats.false_discovery_control(list(p_values.values()), method="bh")
-    return {name for name, p in zip(p_values, adjusted, strict=True) if p <= FALSE_DISCOVERY}
+    ordered = sorted(p_values, key=lambda name: p_values[name])
+    adjusted = [p_values[name] * (len(ordered) / rank) for rank, name in enumerate(ordered, 1)]
+    last = max((rank for rank, p in enumerate(adjusted, 1) if p <= FALSE_DISCOVERY), default=0)
+    return set(ordered[:last])
 
 
 def _decide(cell: PairedCell, tests: Tests | None, slower: bool, faster: bool, least_pairs: int) -> CellDecision:

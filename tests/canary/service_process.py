@@ -16,6 +16,10 @@ from qualify.facts.canary import Fire
 from qualify.store import Store
 
 LEASE_S = 2
+SLOW = (8, 9, 10)
+"""seconds of measuring"""
+SPARE_S = 5
+"""after a lease, until another one leads"""
 
 
 class Replica:
@@ -145,3 +149,33 @@ class OwnPostgres:
     def remove(self) -> None:
         """With its data."""
         self._server.cleanup()
+
+
+class Site:
+    """A folder of packages of one machine, with an attention distribution that can be replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._info = folder / "flash_attn-0.dist-info"
+        self._info.mkdir(parents=True)
+
+    def write(self, version: str) -> None:
+        """That version, as pip leaves it."""
+        (self._info / "RECORD").write_text(f"flash_attn_2_cuda.so,sha256={version},\n")
+        (self.folder / "flash_attn_2_cuda.so").write_bytes(version.encode())
+        (self._info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {version}\n")
+
+    def half_written(self) -> None:
+        """As pip may be met: metadata that cannot be read, and a file that went away."""
+        (self._info / "METADATA").write_bytes(b"\xff\xfe\x00")
+        (self.folder / "flash_attn_2_cuda.so").unlink()
+
+
+def on(place: Place, node: str, site: Site, *options: str) -> Replica:
+    """A replica on the machine that has these packages."""
+    return place.start(node, "--poll", "1s", *options, packages=site.folder)
+
+
+def stack_fires(place: Place) -> list[Fire]:
+    """Those of changed stacks, oldest first."""
+    return [fire for fire in place.fires() if fire.trigger == "stack"]

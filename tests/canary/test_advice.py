@@ -6,26 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fire_examples import GOOD, NONE, TORCH
 
 from qualify.canary.advice import advise
-from qualify.canary.messages import DuelSeen, Seen
-from qualify.facts.comparison import StackChange
-
-TORCH = StackChange(component="torch", kind="distribution", before="2.11.0", after="2.13.0")
-NONE = {"verdicts": 0, "kernels": 0, "numbers": 0, "times": 0}
-GOOD = Seen(
-    run_id="run-2",
-    matrix="smoke",
-    variant="Test CPU",
-    verdict="PASS",
-    failing=(),
-    baseline="run-1",
-    stack=(),
-    regressions=NONE,
-    suspicious={"verdicts": 0, "kernels": 0, "numbers": 0},
-    slower=0,
-    examples=(),
-)
+from qualify.canary.messages import DuelSeen
 
 
 @pytest.mark.parametrize(

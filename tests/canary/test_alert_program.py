@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from alert_examples import BODY, make_alert
+from cli_process import alive
 from service_process import wait_for
-from test_service import alive
 
 from qualify.canary.alerts.program import run
 from qualify.canary.alerts.undelivered import Undelivered

@@ -12,9 +12,9 @@ import pytest
 from canary_examples import lead
 from cli_process import call, write_card, write_matrix
 from environments import make_environment, share_torch
+from fire_examples import ORDER
 from service_process import Place
 from stored_runs import NOW, make_stack, shipped_kernels, store_run
-from test_firing import ORDER
 
 from qualify.canary.duels import make_request, seen_of_duel, settle
 from qualify.canary.messages import DuelOrder

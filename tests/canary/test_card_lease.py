@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from test_firing import ORDER
+from fire_examples import ORDER
 
 from qualify.canary import card_lease
 from qualify.canary.card_lease import CardLease

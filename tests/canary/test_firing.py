@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from test_advice import GOOD, TORCH
+from fire_examples import GOOD, ORDER, TORCH
 
 from qualify.canary.firing import Ended, Firing
 from qualify.canary.log import plain_log
-from qualify.canary.messages import DuelSeen, Failed, FromChild, Order, RunBegun, decode, encode
+from qualify.canary.messages import DuelSeen, Failed, FromChild, RunBegun, decode, encode
 from qualify.errors import INFRASTRUCTURE
 from qualify.facts.canary import Fire
 from qualify.facts.lines import WrongMessage
@@ -41,22 +41,6 @@ FIRE = Fire(
     advice=None,
     reasons=(),
     numerics_only=(),
-)
-ORDER = Order(
-    matrix="smoke",
-    cards=(),
-    select=None,
-    kernel=None,
-    level="smoke",
-    device="cpu",
-    resume=None,
-    out="out",
-    slower=0.1,
-    lease="canary",
-    epoch=1,
-    lease_s=30.0,
-    node="n",
-    fire=1,
 )
 
 

@@ -6,43 +6,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from cli_process import descendants
-from service_process import LEASE_S, Place, Replica, wait_for
-from test_service import SLOW, SPARE_S, alive
+from cli_process import alive, descendants
+from service_process import LEASE_S, SLOW, SPARE_S, Place, Site, on, stack_fires, wait_for
 
 from qualify.facts.baseline import Baseline
-from qualify.facts.canary import Fire, own_lease
+from qualify.facts.canary import own_lease
 from qualify.store import Store
-
-
-class Site:
-    """A folder of packages of one machine, with an attention distribution that can be replaced."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._info = folder / "flash_attn-0.dist-info"
-        self._info.mkdir(parents=True)
-
-    def write(self, version: str) -> None:
-        """That version, as pip leaves it."""
-        (self._info / "RECORD").write_text(f"flash_attn_2_cuda.so,sha256={version},\n")
-        (self.folder / "flash_attn_2_cuda.so").write_bytes(version.encode())
-        (self._info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {version}\n")
-
-    def half_written(self) -> None:
-        """As pip may be met: metadata that cannot be read, and a file that went away."""
-        (self._info / "METADATA").write_bytes(b"\xff\xfe\x00")
-        (self.folder / "flash_attn_2_cuda.so").unlink()
-
-
-def on(place: Place, node: str, site: Site, *options: str) -> Replica:
-    """A replica on the machine that has these packages."""
-    return place.start(node, "--poll", "1s", *options, packages=site.folder)
-
-
-def stack_fires(place: Place) -> list[Fire]:
-    """Those of changed stacks, oldest first."""
-    return [fire for fire in place.fires() if fire.trigger == "stack"]
 
 
 def watched(place: Place, node: str, lease: str = "canary") -> bool:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from canary_examples import result
 from cli_process import call
-from service_process import Place, wait_for
-from test_queues import Site, on, stack_fires
+from service_process import Place, Site, on, stack_fires, wait_for
 
 from qualify.canary.deck import Deck
 from qualify.canary.log import plain_log

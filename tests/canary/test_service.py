@@ -9,26 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_process import call, descendants, environment
-from service_process import LEASE_S, OwnPostgres, Place, wait_for
+from cli_process import alive, call, descendants, environment
+from service_process import LEASE_S, SLOW, SPARE_S, OwnPostgres, Place, wait_for
 from sqlalchemy import create_engine, text
 
 from qualify.store import Store
 
-SLOW = (8, 9, 10)
-"""seconds of measuring"""
-SPARE_S = 5
 JUMPED = "SELECT pg_catalog.clock_timestamp() + (SELECT hours FROM jump.by) * interval '1 hour'"
 AWAY_S = 20
 """seconds without the database: ten leases"""
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs, and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_the_leader_is_killed_in_mid_fire(sqlite_place: Place) -> None:

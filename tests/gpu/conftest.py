@@ -12,11 +12,13 @@ from qualify.cards.kernel import KernelCard
 from qualify.run.adapters.interface import Adapter
 from qualify.run.adapters.registry import create_adapter
 
+HERE = Path(__file__).parent
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What libraries warn of is theirs to mend: flash-attn-4 alone would fail most of these tests."""
     for item in items:
-        if item.path.parent == Path(__file__).parent:
+        if item.path.parent == HERE:
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 

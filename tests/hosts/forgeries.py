@@ -386,7 +386,7 @@ def scribbles_on_siblings(call):
     def scribble():
         reached = []
         while True:
-            for pid in siblings():
+            for pid in filter(has_begun, siblings()):
                 for entry in range(3, 32):
                     path = Path(f"/proc/{pid}/fd/{entry}")
                     try:
@@ -415,6 +415,14 @@ def siblings():
         if parent == judge and int(folder.name) != own:
             found.append(int(folder.name))
     return found
+
+
+def has_begun(pid):
+    """Whether a host is beyond its first milliseconds: it hides what it maps, or has torch there, which comes later."""
+    try:
+        return "libtorch_cpu" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return True
 
 
 def kills_siblings(call):

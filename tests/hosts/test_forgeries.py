@@ -175,7 +175,7 @@ def test_a_right_kernel_passes_among_them(cases: dict[tuple[str, bool], Any], ke
 
 
 def test_nobody_looks_into_the_judge(folder: Path, ended: dict[bool, Ended]) -> None:
-    """Neither its memory nor its descriptors, nor those of who started it, nor the other hosts'.
+    """Neither its memory nor its descriptors, nor those of who started it, nor those of hosts that have begun.
 
     Root may see where memory is and how a process was started.
     """

@@ -14,7 +14,6 @@ from builders import make_evidence, make_timing
 from duels import make_cell, make_duel
 from sealing import new_pair
 from stored_runs import IDS, MATRIX, NOW, make_stack, shipped_kernels, store_run
-from test_performance import OPTIONS
 
 from qualify.cards.load import parse_matrix
 from qualify.errors import CardError
@@ -26,6 +25,7 @@ from qualify.judge.history import histories
 from qualify.judge.judged import Judged, judge
 from qualify.judge.timed import with_performance
 from qualify.report.formats import junit, sarif
+from qualify.report.formats.interface import OutputOptions
 from qualify.report.verdict_json import to_data
 from qualify.report.verdict_text import to_text
 from qualify.seal.duel_form import seal_duel
@@ -39,6 +39,7 @@ policy:
     budgets:
       - {{of: cell, percent: 5}}
 """
+OPTIONS = OutputOptions(now=NOW)
 OLD, NEW = make_stack(torch="2.10.0"), make_stack()
 Factor = Callable[[Case, bool], float]
 """by which a case takes longer, on the new stack or the old one"""

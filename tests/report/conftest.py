@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from chromium import launched
 from report_examples import Facts, everything, facts_of
 
 from qualify.facts.run import Record
@@ -13,6 +15,13 @@ from qualify.facts.run import Record
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the marker of the tests that need a browser."""
     config.addinivalue_line("markers", "browser: opens the page in a real Chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One browser for all tests of a module."""
+    with launched() as browser:
+        yield browser
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from builders import make_launch, make_statistics, make_timing
+from stored_runs import NOW
 
 from qualify.facts.case import Case, Phase, Workload
 from qualify.facts.outcome import (
@@ -28,6 +29,7 @@ from qualify.facts.outcome import (
     Timing,
     Witness,
 )
+from qualify.facts.people import Revocation, SignedOff, SignOff, SignOffState
 from qualify.facts.run import VERDICTS, CellJudgement, Conclusion, Judgement, Record, Run, Verdict
 from qualify.facts.stack import Ceilings, Component, Device, Stack
 from qualify.masks import Mask
@@ -373,3 +375,24 @@ def many(cases: int) -> Facts:
             outcome = Refused(by="plan", reasons=(f"head_dim=320 > 256 ({kernel} claims ≤ 256)",))
         records.append(Record(case=case, outcome=outcome))
     return facts_of(records)
+
+
+def signed(state: SignOffState, by: str = "jane", number: int = 7) -> SignedOff:
+    """Somebody signed sealed evidence."""
+    ended = Revocation(by="joe", reason="wrong artifact", at=NOW + timedelta(hours=1)) if state == "revoked" else None
+    return SignedOff(
+        signoff=SignOff(
+            id=number,
+            run_id="20261120T234500Z-1f3a9c",
+            sha256="ab12" * 16,
+            sealed=True,
+            verdict="PASS",
+            by=by,
+            role="release",
+            reason="read the report",
+            at=NOW,
+            revoked=ended,
+            how="command of jane" if state == "unproven" else "token a55b",
+        ),
+        state=state,
+    )

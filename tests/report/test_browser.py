@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import IN_CHROMIUM
 from report_examples import RAW_NAMES, everything, facts_of, grid, make_evidence
 
 from qualify.facts.outcome import Finding, Measured
@@ -18,29 +18,11 @@ from qualify.report.views import anchor
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 CRASHED = "llama-3.1-8b.tp1/decode/b32.q1.k8192.p16/bf16/causal/flashinfer-fa3"
 WRONG = "llama-3.1-8b.tp1/prefill/b1.q1024.k1024/bf16/causal/flash-attn-2"
 PASSED = "gemma-2-9b.tp1/prefill/b1.q4096.k4096/bf16/causal/torch-sdpa"
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """One browser for all tests of the module."""
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
-        yield browser
-        browser.close()
+pytestmark = list(IN_CHROMIUM)
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import CHROMIUM
 from cli_process import call
 from stored_runs import MATRIX, store_run
-from test_browser import CHROMIUM, browser  # noqa: F401 - a fixture
 
 from qualify.errors import InfrastructureError, UsageError
 from qualify.facts.cliffs import KernelMaps, Map, Segment
@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_is_told(tmp_path: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 @pytest.mark.parametrize("width", [1280, 420])
-def test_chromium_draws_it(browser: Any, tmp_path: Path, width: int) -> None:  # noqa: F811
+def test_chromium_draws_it(browser: Any, tmp_path: Path, width: int) -> None:
     """Bars have their colours under the page's own policy, nothing complains, and nothing hangs over the edge."""
     page = browser.new_page(viewport={"width": width, "height": 900})
     trouble: list[str] = []

@@ -8,11 +8,11 @@ from dataclasses import replace
 from html import unescape
 from typing import Any, get_args
 
+from any_runs import KERNELS, MODELS, PHASES, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from report_examples import signed
 from stored_runs import NOW
-from test_no_contradiction import KERNELS, MODELS, PHASES, runs
-from test_signoff_block import signed
 
 from qualify.cards.policy import TimeBudget
 from qualify.facts.duel import DUEL_VERDICTS

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from datetime import timedelta
 from html import unescape
 from pathlib import Path
 
 from cli_process import call
-from report_examples import HOSTILE, Facts, everything, facts_of, grid
-from stored_runs import MATRIX, NOW, store_run
+from report_examples import HOSTILE, Facts, everything, facts_of, grid, signed
+from stored_runs import MATRIX, store_run
 
 from qualify.cards.tokens import make_token
-from qualify.facts.people import Revocation, SignedOff, SignOff, SignOffState
+from qualify.facts.people import SignedOff
 from qualify.facts.typed import Typed
 from qualify.report.beside import Beside
 from qualify.report.context import report_context
@@ -23,27 +22,6 @@ from qualify.store.store import Store
 
 SIGN = """qualify signoff 20261120T234500Z-1f3a9c --cards 'my cards' --role ROLE --reason REASON --access FILE"""
 BUDGETS = "policy: {performance: {budgets: [{of: cell, percent: 5}]}}\n"
-
-
-def signed(state: SignOffState, by: str = "jane", number: int = 7) -> SignedOff:
-    """Somebody signed sealed evidence."""
-    ended = Revocation(by="joe", reason="wrong artifact", at=NOW + timedelta(hours=1)) if state == "revoked" else None
-    return SignedOff(
-        signoff=SignOff(
-            id=number,
-            run_id="20261120T234500Z-1f3a9c",
-            sha256="ab12" * 16,
-            sealed=True,
-            verdict="PASS",
-            by=by,
-            role="release",
-            reason="read the report",
-            at=NOW,
-            revoked=ended,
-            how="command of jane" if state == "unproven" else "token a55b",
-        ),
-        state=state,
-    )
 
 
 def good() -> Facts:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +13,7 @@ import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
+from exported import changed
 from sealing import KeyPair, new_pair
 from typer.testing import CliRunner
 
@@ -57,21 +55,6 @@ def filled(tmp_path: Path, pair: KeyPair) -> Path:
         store.add_duel(fought(), seal_duel(fought(), pair.signing))
         store.add_duel(SECOND)
     return path
-
-
-def lines_of(file: Path) -> list[Any]:
-    """All lines of a file."""
-    return [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
-
-
-def changed(file: Path, change: Callable[[list[Any]], object]) -> Path:
-    """Writes the file again with other lines, and with a digest that fits them."""
-    lines = lines_of(file)[:-1]
-    change(lines)
-    body = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
-    trailer = {"sha256": hashlib.sha256(body).hexdigest()}
-    file.write_bytes(gzip.compress(body + json.dumps(trailer).encode() + b"\n"))
-    return file
 
 
 def test_a_duel_comes_back_through_both_databases(

@@ -9,7 +9,7 @@ import dumps
 import pytest
 import store_examples as examples
 from cli_process import call
-from test_store_duel_files import changed, lines_of
+from exported import changed, lines_of
 
 from qualify.errors import UsageError
 from qualify.facts.people import AuditEntry, Comment, Revocation, SignOff

@@ -7,11 +7,12 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import socket
 import tracemalloc
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -75,11 +76,19 @@ def _lines(file: Path) -> list[bytes]:
     return gzip.decompress(file.read_bytes()).splitlines(keepends=True)
 
 
-@pytest.fixture
-def filled(tmp_path: Path) -> Store:
-    """An SQLite store with a run of every kind of outcome, and another run."""
-    with Store.open(str(tmp_path / "filled.db")) as store:
+@pytest.fixture(scope="module")
+def filled_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of an SQLite store with a run of every kind of outcome, and another run; to be copied."""
+    path = tmp_path_factory.mktemp("filled") / "filled.db"
+    with Store.open(str(path)) as store:
         dumps.fill(store)
+    return path
+
+
+@pytest.fixture
+def filled(filled_once: Path, tmp_path: Path) -> Iterator[Store]:
+    """That store."""
+    with Store.open(str(shutil.copy(filled_once, tmp_path / "filled.db"))) as store:
         yield store
 
 
@@ -273,11 +282,11 @@ def _flipped(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_adds_nothing(file: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_adds_nothing(file: Path, empty_sqlite: str, damage: str) -> None:
     """It is a usage error that says what is wrong with which file."""
     make, message = DAMAGES[damage]
     make(file)
-    with Store.open(str(tmp_path / "target.db")) as store:
+    with Store.open(empty_sqlite) as store:
         with pytest.raises(UsageError, match=message) as caught:
             store.import_run(file)
         assert [] == store.runs()

@@ -6,14 +6,15 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from test_web_browser import ARGUMENTS, CHROMIUM, sync_api
+from chromium import IN_CHROMIUM, launched
 from web_examples import DUEL, HOSTILE, Served, fill, serving
 
 from qualify.store import Store
 
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")]
+pytestmark = list(IN_CHROMIUM)
 CASE = "toy.tp1/prefill/b1.q8.k8/fp32/causal/tiled-torch"
 PATHS = (
     "",
@@ -64,8 +65,7 @@ def local(tmp_path_factory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def page(local) -> Iterator:
     """A page of the browser, and whatever it complained about."""
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+    with launched() as browser:
         opened, trouble = browser.new_page(), []
         opened.on("console", lambda message: trouble.append(message.text))
         opened.on("pageerror", lambda error: trouble.append(str(error)))

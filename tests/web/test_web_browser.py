@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 import pytest
+from chromium import IN_CHROMIUM, launched
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
-
-pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")]
+pytestmark = list(IN_CHROMIUM)
 
 
 def test_walk_through_the_site(served, tmp_path):
     """Runs, a report whose filter works under the policy, the comparison, the canaries; nothing is complained about."""
     trouble: list[str] = []
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+    with launched() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.on("console", lambda message: trouble.append(message.text))
         page.on("pageerror", lambda error: trouble.append(str(error)))
@@ -43,5 +39,4 @@ def test_walk_through_the_site(served, tmp_path):
         page.screenshot(path=tmp_path / "canaries.png", full_page=True)
         page.set_viewport_size({"width": 360, "height": 700})
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        browser.close()
     assert [] == trouble

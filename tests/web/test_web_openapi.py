@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from web_examples import Served, fill, serving
 
 from qualify.store import Store
-
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-hypothesis = pytest.importorskip("hypothesis")
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +36,7 @@ def test_every_twin_is_described(local):
 
 def test_no_answer_is_undescribed(local):
     """A few made-up requests of every operation: no 500, no status and no type that the description does not know."""
+    schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     schema = schemathesis.openapi.from_url(f"{local.url}openapi.json")
     checks = [
         schemathesis.checks.not_a_server_error,

@@ -1,0 +1,32 @@
+"""The Chromium of this machine, for tests that look at pages in it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+IN_CHROMIUM = (pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"))
+"""marks of a test"""
+
+
+@contextmanager
+def launched() -> Iterator[Any]:
+    """A browser; without playwright the test is skipped."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        yield browser
+        browser.close()
