@@ -93,7 +93,7 @@ def test_each_card_has_its_own_series(store: Store, path: Path) -> None:
 
 def test_what_was_never_timed_is_told(store: Store, path: Path) -> None:
     """Nothing stored, no such case, no such anchor."""
-    with pytest.raises(NoVerdict, match="no run of matrix serving in .* has timed anything yet: qualify run serving"):
+    with pytest.raises(NoVerdict, match=r"no run of matrix serving in .* has timed anything yet: qualify run serving"):
         histories(store, "serving")
     nights(store, path, 1)
     with pytest.raises(UsageError, match="no case that was timed matches 'x'"):
