@@ -311,7 +311,7 @@ def test_an_unknown_run_is_exit_2(tmp_path: Path) -> None:
     for arguments in (["gate", "--run", "20200101"], ["report", "20200101"], ["run", "smoke", "--resume", "20200101"]):
         ended = call(*arguments, "--db", "evidence.db", cwd=tmp_path)
         assert (2, "") == (ended.code, ended.out)
-        assert f"no run '20200101' in evidence.db. Perhaps you meant {run_id}." in ended.err
+        assert f"no run '20200101' in evidence.db. It has {run_id}." in ended.err
 
 
 def test_an_unfinished_run_never_qualifies(tmp_path: Path) -> None:

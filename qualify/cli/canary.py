@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Matrices that run on a schedule or after an upgrade, and their alerts.",
+    help="Matrices that run on a schedule or after an upgrade, and their alerts. A fire is one such run; the holder "
+    "of a lease leads the service.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
