@@ -18,6 +18,7 @@ from qualify.errors import UsageError
 
 if TYPE_CHECKING:
     from qualify.store.archive import Archive, Moved
+    from qualify.store.store import Store
 
 app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -77,21 +78,24 @@ def db_import(
 ) -> None:
     """Add what an exported file holds to the store; what is there already stays as it is.
 
-    A duel whose verdicts are not those that its times give is refused.
+    A duel whose verdicts are not those that its times give is refused. A run that was deleted here comes back, and a
+    note says who deleted it.
     """
     with open_store(db, create=True) as store:
-        moved, where = store.import_run(file, partial(_check, file)), store.where
+        moved, where = store.import_run(file, partial(_check, store, file)), store.where
     if as_json:
         emit_json("db-import", _moved_data(moved) | {"store": where})
     else:
         emit("\n".join(f"{where}: {text}" for text in _moved_lines(moved, imported=True)))
 
 
-def _check(file: Path, given: Archive, _: str) -> None:
-    """Raises UsageError where a duel was edited."""
+def _check(store: Store, file: Path, given: Archive, _: str) -> None:
+    """Tells what is known of a run or a duel before it is added. Raises UsageError where a duel was edited."""
     from qualify.cli.verify import duel_checked
     from qualify.store.archive import DuelArchive
 
+    if told := store.deleted(given.id):
+        say(f"note: {told}. It comes back with this import.")
     if not isinstance(given, DuelArchive):
         return
     found, unchecked = duel_checked(given.duel)

@@ -55,6 +55,11 @@ def duel_ids(connection: Connection) -> list[str]:
     return list(connection.execute(wanted).scalars())
 
 
+def has_duel(connection: Connection, duel_id: str) -> bool:
+    """Whether there is a duel of that full id."""
+    return connection.execute(select(duels.c.id).where(duels.c.id == duel_id)).first() is not None
+
+
 def load_duels(connection: Connection, *where: ColumnElement[bool], limit: int | None = None) -> list[Duel]:
     """The duels that meet all conditions, newest first; those that are dated in the future last."""
     future = duels.c.started_at > believed_until(connection)

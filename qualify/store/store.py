@@ -16,7 +16,7 @@ from qualify.errors import NoVerdict, StoreError, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.canary import Lease
 from qualify.facts.case import Case
-from qualify.facts.deletion import Deletion
+from qualify.facts.deletion import Deletion, deletion_words
 from qualify.facts.duel import Duel
 from qualify.facts.run import Record, Run, RunState, Writer
 from qualify.facts.seal import Seal
@@ -441,6 +441,14 @@ class Store:
         """The newest deletions of runs and duels, newest first."""
         with self._database.reading() as connection:
             return load_deletions(connection, limit=limit)
+
+    def deleted(self, name: str) -> str:
+        """Who deleted a run or a duel of that full id, when and why; empty where it is stored, or nobody did."""
+        with self._database.reading() as connection:
+            if reading.has_run(connection, name) or duels.has_duel(connection, name):
+                return ""
+            found = [it for it in load_deletions(connection, beginning=name) if it.name == name]
+            return deletion_words(found[0]) if found else ""
 
     def newer_deletion(self, run_id: str) -> Deletion | None:
         """The newest run of the same matrix that began after this one and was deleted; None where there is none."""
