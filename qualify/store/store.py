@@ -340,16 +340,15 @@ class Store:
         with self._database.writing() as connection:
             duels.insert_duel(connection, duel, seal)
 
-    def duels(self, matrix: str | None = None, limit: int | None = None) -> list[Duel]:
-        """The newest duels, of one matrix or of all, newest first; those that are dated in the future last."""
+    def duels(self, matrix: str | None = None, limit: int | None = None, *, times: bool = True) -> list[Duel]:
+        """The newest duels, of one matrix or of all, newest first; those that are dated in the future last.
+
+        Args:
+            times: whether each comes with all its samples, which are far more than everything else.
+        """
         where = [] if matrix is None else [tables.duels.c.matrix == matrix]
         with self._database.reading() as connection:
-            return duels.load_duels(connection, *where, limit=limit)
-
-    def duel_seal(self, duel_id: str) -> Seal | None:
-        """The seal of a duel; None where it has none."""
-        with self._database.reading() as connection:
-            return duels.load_duel_seal(connection, duel_id)
+            return duels.load_duels(connection, *where, limit=limit, times=times)
 
     def add_selftest(self, result: SelfTest) -> None:
         """Adds a result of the selftest."""

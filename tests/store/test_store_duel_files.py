@@ -91,7 +91,7 @@ def test_a_duel_comes_back_through_both_databases(
             store.export_duels([DUEL, SECOND.id], files[number + 1])
             assert [SECOND, fought()] == store.duels()
             assert [] == store.runs()
-            seal = store.duel_seal(DUEL)
+            seal = store.duel(DUEL).seal
         assert check_seal(seal, duel_lines(fought()), DUEL, pair.trusted).trusted
     assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
 
@@ -129,7 +129,7 @@ def test_a_seal_reaches_a_duel_that_is_there_without_one(filled: Path, tmp_path:
     with Store.open(str(tmp_path / "other.db")) as store:
         store.add_duel(fought())
         assert [False] == [it.new for it in store.import_run(file).duels]
-        assert store.duel_seal(DUEL) == read(file).beside.duels[0].seal
+        assert store.duel(DUEL).seal == read(file).beside.duels[0].seal
 
 
 def test_the_commands(filled: Path, pair: KeyPair, tmp_path: Path) -> None:
