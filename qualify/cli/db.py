@@ -145,7 +145,7 @@ def db_prune(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old runs with all their evidence; what a baseline or a sign-off holds stays.
+    """Remove old runs and duels with all their evidence; what a baseline, a sign-off or a hold needs stays.
 
     Who removed which run, when and why stays in the store: `qualify db deletions`.
     """
@@ -154,20 +154,26 @@ def db_prune(
     with open_store(db, create=False) as store:
         where, before = store.where, datetime.now(UTC) - timedelta(days=keep_days)
         old, held = store.old_runs(before, keep_last)
-        for what, some in (("would go" if dry_run else "goes", old), ("held", held)):
-            for run in some:
+        duels, needed = store.old_duels(before, keep_last)
+        goes = "would go" if dry_run else "goes"
+        for what, runs, fought in ((goes, old, duels), ("held", held, needed)):
+            for run in runs:
                 say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
-        if old and not (dry_run or yes) and not _confirmed(len(old), where):
-            old = []
+            for duel in fought:
+                say(f"{what:9}{duel.id}  {duel.matrix}  {duel.started_at:%Y-%m-%d}")
+        if (old or duels) and not (dry_run or yes) and not _confirmed(len(old) + len(duels), where):
+            old, duels = [], []
         note = {"by": by.strip() or _login(), "how": _policy(keep_days, keep_last)}
         why = reason.strip() or f"it ended more than {keep_days} days before"
         removed = [run.id for run in old if dry_run or store.remove_run(run.id, **note, reason=why)]
+        gone = [duel.id for duel in duels if dry_run or store.remove_duel(duel.id, **note, reason=why)]
     if as_json:
-        kept = [run.id for run in held]
-        emit_json("db-prune", {"store": where, "dry_run": dry_run, "removed": removed, "held": kept})
+        kept = {"held": [run.id for run in held], "duels_held": [duel.id for duel in needed]}
+        emit_json("db-prune", {"store": where, "dry_run": dry_run, "removed": removed, "duels_removed": gone, **kept})
     else:
         would = "would be removed" if dry_run else "removed"
-        emit(f"{where}: {len(removed)} {'run' if len(removed) == 1 else 'runs'} {would}, {len(held)} held")
+        of_duels = f"; {len(gone)} of duels {would}, {len(needed)} held" if duels or needed else ""
+        emit(f"{where}: {len(removed)} {'run' if len(removed) == 1 else 'runs'} {would}, {len(held)} held{of_duels}")
 
 
 def _policy(keep_days: int, keep_last: int) -> str:

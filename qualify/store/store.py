@@ -436,6 +436,16 @@ class Store:
         with self._database.writing() as connection:
             return retention.remove(connection, run_id, by=by, how=how, reason=reason)
 
+    def old_duels(self, before: datetime, keep_last: int) -> tuple[list[Duel], list[Duel]]:
+        """The same of duels, which come without their times."""
+        with self._database.reading() as connection:
+            return retention.old_duels(connection, before, keep_last)
+
+    def remove_duel(self, duel_id: str, *, by: str, how: str, reason: str) -> bool:
+        """Removes a duel with its times; False where something needs it, or it has gone already."""
+        with self._database.writing() as connection:
+            return retention.remove_duel(connection, duel_id, by=by, how=how, reason=reason)
+
     def deletions(self, limit: int | None = None) -> list[Deletion]:
         """The newest deletions of runs and duels, newest first."""
         with self._database.reading() as connection:

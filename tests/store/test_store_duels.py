@@ -12,6 +12,7 @@ from sealing import KeyPair, new_pair
 from sqlalchemy import Table, create_engine, event, text
 
 from qualify.errors import QualifyError, StoreError
+from qualify.facts.baseline import Baseline
 from qualify.seal.duel_form import duel_lines, seal_duel
 from qualify.seal.sealed import check_seal
 from qualify.store import Store, tables
@@ -127,3 +128,23 @@ def test_a_list_of_duels_can_leave_their_times_where_they_are(store: Store) -> N
     assert [replace(examples.duel(), samples={})] == store.duels(times=False)
     assert not any("duel_blocks" in text for text in asked)
     assert [examples.duel()] == store.duels()
+
+
+def test_old_duels_go_with_a_note_and_needed_ones_stay(store: Store) -> None:
+    """A baseline needs the duels of its run's matrix and stack; what goes leaves who, how and why."""
+    kept = examples.run(1)
+    store.begin(kept)
+    store.set_stack(kept.id, examples.stack(), None)
+    store.add_duel(examples.duel(1, matrix_hash=kept.matrix_hash, stack_b=examples.stack()))
+    store.add_duel(examples.duel(2))
+    needed, other = examples.duel(1).id, examples.duel(2).id
+    now, note = datetime.now(UTC) + timedelta(days=1), {"by": "jane", "how": "prune", "reason": "old"}
+    assert ([needed, other], []) == tuple([it.id for it in some] for some in store.old_duels(now, 0))
+    assert ([needed], []) == tuple([it.id for it in some] for some in store.old_duels(now, 1))
+    store.accept(
+        Baseline(matrix="m", variant="v", run_id=kept.id, accepted_by="jo", reason="", accepted_at=examples.STARTED)
+    )
+    assert ([other], [needed]) == tuple([it.id for it in some] for some in store.old_duels(now, 0))
+    assert [False, True, False] == [store.remove_duel(name, **note) for name in (needed, other, other)]
+    assert [needed] == [it.id for it in store.duels()]
+    assert [("duel", other, "jane", "old")] == [(it.what, it.name, it.by, it.reason) for it in store.deletions()]
