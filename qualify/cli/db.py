@@ -16,6 +16,7 @@ from qualify.errors import UsageError
 
 if TYPE_CHECKING:
     from qualify.store.archive import Archive, Moved
+    from qualify.store.store import Store
 
 app = typer.Typer(help="The evidence store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -75,21 +76,24 @@ def db_import(
 ) -> None:
     """Add what an exported file holds to the store; what is there already stays as it is.
 
-    A duel whose verdicts are not those that its times give is refused.
+    A duel whose verdicts are not those that its times give is refused. A run that was deleted here comes back, and a
+    note says who deleted it.
     """
     with open_store(db, create=True) as store:
-        moved, where = store.import_run(file, partial(_check, file)), store.where
+        moved, where = store.import_run(file, partial(_check, store, file)), store.where
     if as_json:
         emit_json("db-import", _moved_data(moved) | {"store": where})
     else:
         emit("\n".join(f"{where}: {text}" for text in _moved_lines(moved, imported=True)))
 
 
-def _check(file: Path, given: Archive, _: str) -> None:
-    """Raises UsageError where a duel was edited."""
+def _check(store: Store, file: Path, given: Archive, _: str) -> None:
+    """Tells what is known of a run or a duel before it is added. Raises UsageError where a duel was edited."""
     from qualify.cli.verify import duel_checked
     from qualify.store.archive import DuelArchive
 
+    if told := store.deleted(given.id):
+        say(f"note: {told}. It comes back with this import.")
     if not isinstance(given, DuelArchive):
         return
     found, unchecked = duel_checked(given.duel)
@@ -139,7 +143,7 @@ def db_prune(
     db: DbOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old runs with all their evidence; what a baseline or a sign-off holds stays.
+    """Remove old runs and duels with all their evidence; what a baseline, a sign-off or a hold needs stays.
 
     Who removed which run, when and why stays in the store: `qualify db deletions`.
     """
@@ -148,20 +152,26 @@ def db_prune(
     with open_store(db, create=False) as store:
         where, before = store.where, datetime.now(UTC) - timedelta(days=keep_days)
         old, held = store.old_runs(before, keep_last)
-        for what, some in (("would go" if dry_run else "goes", old), ("held", held)):
-            for run in some:
+        duels, needed = store.old_duels(before, keep_last)
+        goes = "would go" if dry_run else "goes"
+        for what, runs, fought in ((goes, old, duels), ("held", held, needed)):
+            for run in runs:
                 say(f"{what:9}{run.id}  {run.matrix}  {run.started_at:%Y-%m-%d}  {run.state}")
-        if old and not (dry_run or yes) and not _confirmed(len(old), where):
-            old = []
+            for duel in fought:
+                say(f"{what:9}{duel.id}  {duel.matrix}  {duel.started_at:%Y-%m-%d}")
+        if (old or duels) and not (dry_run or yes) and not _confirmed(len(old) + len(duels), where):
+            old, duels = [], []
         note = {"by": by.strip() or login_name(), "how": _policy(keep_days, keep_last)}
         why = reason.strip() or f"it ended more than {keep_days} days before"
         removed = [run.id for run in old if dry_run or store.remove_run(run.id, **note, reason=why)]
+        gone = [duel.id for duel in duels if dry_run or store.remove_duel(duel.id, **note, reason=why)]
     if as_json:
-        kept = [run.id for run in held]
-        emit_json("db-prune", {"store": where, "dry_run": dry_run, "removed": removed, "held": kept})
+        kept = {"held": [run.id for run in held], "duels_held": [duel.id for duel in needed]}
+        emit_json("db-prune", {"store": where, "dry_run": dry_run, "removed": removed, "duels_removed": gone, **kept})
     else:
         would = "would be removed" if dry_run else "removed"
-        emit(f"{where}: {len(removed)} {'run' if len(removed) == 1 else 'runs'} {would}, {len(held)} held")
+        of_duels = f"; {len(gone)} of duels {would}, {len(needed)} held" if duels or needed else ""
+        emit(f"{where}: {len(removed)} {'run' if len(removed) == 1 else 'runs'} {would}, {len(held)} held{of_duels}")
 
 
 def _policy(keep_days: int, keep_last: int) -> str:

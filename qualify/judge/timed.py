@@ -107,12 +107,13 @@ def _no_evidence(cells: Sequence[CellChange], no_duel: str, *, required: bool) -
 def _newest_duel(
     store: Store, run: Run, now: datetime, max_age: timedelta | None, keys: Sequence[PublicKey]
 ) -> tuple[Duel | None, str]:
-    """The newest duel that says something about the run's stack; or None, and why the newest of all does not."""
+    """The newest duel that says something about the run's stack, without its samples; or None, and why not."""
     reasons: list[str] = []
-    for duel in store.duels(run.matrix, limit=LOOKED_AT):
+    for duel in store.duels(run.matrix, limit=LOOKED_AT, times=False):
         why = _why_not(duel, run, now, max_age)
         if not why and keys:
-            why = check_seal(store.duel_seal(duel.id), duel_lines(duel), duel.id, keys, what="duel").why_not
+            whole = store.duel(duel.id)
+            why = check_seal(whole.seal, duel_lines(whole.duel), duel.id, keys, what="duel").why_not
         if why:
             reasons.append(f"{duel.id} does not count: {why}")
         else:

@@ -55,13 +55,24 @@ def duel_ids(connection: Connection) -> list[str]:
     return list(connection.execute(wanted).scalars())
 
 
-def load_duels(connection: Connection, *where: ColumnElement[bool], limit: int | None = None) -> list[Duel]:
-    """The duels that meet all conditions, newest first; those that are dated in the future last."""
+def has_duel(connection: Connection, duel_id: str) -> bool:
+    """Whether there is a duel of that full id."""
+    return connection.execute(select(duels.c.id).where(duels.c.id == duel_id)).first() is not None
+
+
+def load_duels(
+    connection: Connection, *where: ColumnElement[bool], limit: int | None = None, times: bool = True
+) -> list[Duel]:
+    """The duels that meet all conditions, newest first; those that are dated in the future last.
+
+    Args:
+        times: whether each comes with all its samples, which are far more than everything else.
+    """
     future = duels.c.started_at > believed_until(connection)
     wanted = select(duels).where(*where).order_by(future, duels.c.started_at.desc(), duels.c.id.desc()).limit(limit)
     rows = connection.execute(wanted).mappings().all()
     stacks = Stacks(connection, {row[key] for row in rows for key in ("stack_a_id", "stack_b_id")})
-    return [_load(connection, row, stacks) for row in rows]
+    return [_load(connection, row, stacks, times=times) for row in rows]
 
 
 def load_duel_seal(connection: Connection, duel_id: str) -> Seal | None:
@@ -71,7 +82,7 @@ def load_duel_seal(connection: Connection, duel_id: str) -> Seal | None:
     return Seal(envelope=row.envelope, parts=row.parts) if row else None
 
 
-def _load(connection: Connection, row: RowMapping, stacks: Stacks) -> Duel:
+def _load(connection: Connection, row: RowMapping, stacks: Stacks, *, times: bool) -> Duel:
     uuid, keys = row["device_uuid"], (row["stack_a_id"], row["stack_b_id"])
     a, b = (stacks.of({"stack_id": key, "device_uuid": uuid}) for key in keys)
     if a is None or b is None:
@@ -81,7 +92,7 @@ def _load(connection: Connection, row: RowMapping, stacks: Stacks) -> Duel:
         ratios[part["position"]][part["way"]] = Ratio(**{name: part[name] for name in _OF_RATIO})
     cells = [_cell(part, ratios[part["position"]]) for part in _parts(connection, duel_cells, row["id"])]
     samples: dict[str, list[DuelPair]] = defaultdict(list)
-    for part in _parts(connection, duel_blocks, row["id"]):
+    for part in _parts(connection, duel_blocks, row["id"]) if times else ():
         samples[part["cell"]] += [_pair(part["way"], data) for data in part["pairs"]]
     return Duel(
         **{name: row[name] for name in _OWN},

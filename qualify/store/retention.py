@@ -14,11 +14,13 @@ from datetime import datetime
 from sqlalchemy import Column, Connection, delete, select, union
 
 from qualify.facts.deletion import Deletion
+from qualify.facts.duel import Duel
 from qualify.facts.run import Run
 from qualify.seal.sealed import own_digest
 from qualify.store import reading, tables, writers
 from qualify.store.clock import now_of
 from qualify.store.deletions import insert_deletion
+from qualify.store.duels import load_duel_seal, load_duels
 from qualify.store.tables import cases, metadata, outcomes, runs
 
 _OF_OUTCOMES = (tables.findings, tables.statistics, tables.launches, tables.samples)
@@ -53,6 +55,59 @@ def old_runs(connection: Connection, before: datetime, keep_last: int) -> list[R
         if seen[run.matrix] > keep_last and (run.finished_at or run.started_at) < before:
             old.append(run)
     return old[::-1]
+
+
+def old_duels(connection: Connection, before: datetime, keep_last: int) -> tuple[list[Duel], list[Duel]]:
+    """The duels that ended before that moment, oldest first: those that may go, and those that something needs.
+
+    The newest ``keep_last`` of each matrix are in neither. A hold needs the duel of its fire. A run that a row holds
+    needs each duel of its matrix whose B is its stack.
+    """
+    seen: Counter[str] = Counter()
+    old = []
+    for duel in load_duels(connection, times=False):
+        seen[duel.matrix] += 1
+        if seen[duel.matrix] > keep_last and duel.finished_at < before:
+            old.append(duel)
+    needed = _needed_duels(connection)
+    return [it for it in old[::-1] if it.id not in needed], [it for it in old[::-1] if it.id in needed]
+
+
+def _needed_duels(connection: Connection) -> set[str]:
+    fires, duels, kept = tables.fires.c, tables.duels.c, held(connection)
+    of_holds = select(fires.duel_id).join(tables.holds, tables.holds.c.fire_id == fires.id)
+    found = {name for name in connection.execute(of_holds).scalars() if name}
+    part, same = tables.run_environments.c, runs.c.matrix_hash == duels.matrix_hash
+    own = select(duels.id, runs.c.id).join(runs, same & (runs.c.stack_id == duels.stack_b_id))
+    other = select(duels.id, part.run_id).join(tables.run_environments, part.stack_id == duels.stack_b_id)
+    other = other.join(runs, same & (runs.c.id == part.run_id))
+    pairs = [*connection.execute(own), *connection.execute(other)]
+    return found | {duel for duel, run in pairs if run in kept}
+
+
+def remove_duel(connection: Connection, duel_id: str, *, by: str, how: str, reason: str) -> bool:
+    """Removes the duel with its times and its seal, and notes who did so; False where it is needed, or gone already."""
+    which = tables.duels.c.id == duel_id
+    row = connection.execute(select(tables.duels).where(which).with_for_update()).mappings().first()
+    if row is None or duel_id in _needed_duels(connection):
+        return False
+    seal = load_duel_seal(connection, duel_id)
+    for table in (tables.duel_blocks, tables.duel_ratios, tables.duel_cells, tables.duel_seals):
+        connection.execute(delete(table).where(table.c.duel_id == duel_id))
+    noted = Deletion(
+        what="duel",
+        name=duel_id,
+        matrix=row["matrix"],
+        started_at=row["started_at"],
+        sha256=own_digest(seal) if seal else "",
+        by=by,
+        how=how,
+        reason=reason,
+        at=now_of(connection),
+    )
+    insert_deletion(connection, noted)
+    connection.execute(delete(tables.duels).where(which))
+    return True
 
 
 def lock(connection: Connection, run_id: str) -> bool:

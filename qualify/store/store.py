@@ -16,7 +16,7 @@ from qualify.errors import NoVerdict, StoreError, UsageError
 from qualify.facts.baseline import Baseline
 from qualify.facts.canary import Lease
 from qualify.facts.case import Case
-from qualify.facts.deletion import Deletion
+from qualify.facts.deletion import Deletion, deletion_words
 from qualify.facts.duel import Duel
 from qualify.facts.run import Record, Run, RunState, Writer
 from qualify.facts.seal import Seal
@@ -345,16 +345,15 @@ class Store:
         with self._database.writing() as connection:
             duels.insert_duel(connection, duel, seal)
 
-    def duels(self, matrix: str | None = None, limit: int | None = None) -> list[Duel]:
-        """The newest duels, of one matrix or of all, newest first; those that are dated in the future last."""
+    def duels(self, matrix: str | None = None, limit: int | None = None, *, times: bool = True) -> list[Duel]:
+        """The newest duels, of one matrix or of all, newest first; those that are dated in the future last.
+
+        Args:
+            times: whether each comes with all its samples, which are far more than everything else.
+        """
         where = [] if matrix is None else [tables.duels.c.matrix == matrix]
         with self._database.reading() as connection:
-            return duels.load_duels(connection, *where, limit=limit)
-
-    def duel_seal(self, duel_id: str) -> Seal | None:
-        """The seal of a duel; None where it has none."""
-        with self._database.reading() as connection:
-            return duels.load_duel_seal(connection, duel_id)
+            return duels.load_duels(connection, *where, limit=limit, times=times)
 
     def add_selftest(self, result: SelfTest) -> None:
         """Adds a result of the selftest."""
@@ -442,10 +441,28 @@ class Store:
         with self._database.writing() as connection:
             return retention.remove(connection, run_id, by=by, how=how, reason=reason)
 
+    def old_duels(self, before: datetime, keep_last: int) -> tuple[list[Duel], list[Duel]]:
+        """The same of duels, which come without their times."""
+        with self._database.reading() as connection:
+            return retention.old_duels(connection, before, keep_last)
+
+    def remove_duel(self, duel_id: str, *, by: str, how: str, reason: str) -> bool:
+        """Removes a duel with its times; False where something needs it, or it has gone already."""
+        with self._database.writing() as connection:
+            return retention.remove_duel(connection, duel_id, by=by, how=how, reason=reason)
+
     def deletions(self, limit: int | None = None) -> list[Deletion]:
         """The newest deletions of runs and duels, newest first."""
         with self._database.reading() as connection:
             return load_deletions(connection, limit=limit)
+
+    def deleted(self, name: str) -> str:
+        """Who deleted a run or a duel of that full id, when and why; empty where it is stored, or nobody did."""
+        with self._database.reading() as connection:
+            if reading.has_run(connection, name) or duels.has_duel(connection, name):
+                return ""
+            found = [it for it in load_deletions(connection, beginning=name) if it.name == name]
+            return deletion_words(found[0]) if found else ""
 
     def newer_deletion(self, run_id: str) -> Deletion | None:
         """The newest run of the same matrix that began after this one and was deleted; None where there is none."""

@@ -74,7 +74,7 @@ def test_a_duel_comes_back_through_both_databases(
             store.export_duels([DUEL, SECOND.id], files[number + 1])
             assert [SECOND, fought()] == store.duels()
             assert [] == store.runs()
-            seal = store.duel_seal(DUEL)
+            seal = store.duel(DUEL).seal
         assert check_seal(seal, duel_lines(fought()), DUEL, pair.trusted).trusted
     assert files[0].read_bytes() == files[1].read_bytes() == files[2].read_bytes()
 
@@ -112,7 +112,7 @@ def test_a_seal_reaches_a_duel_that_is_there_without_one(filled: Path, tmp_path:
     with Store.open(str(tmp_path / "other.db")) as store:
         store.add_duel(fought())
         assert [False] == [it.new for it in store.import_run(file).duels]
-        assert store.duel_seal(DUEL) == read(file).beside.duels[0].seal
+        assert store.duel(DUEL).seal == read(file).beside.duels[0].seal
 
 
 def test_the_commands(filled: Path, pair: KeyPair, tmp_path: Path) -> None:
@@ -179,6 +179,20 @@ def test_a_duel_that_was_edited_before_it_was_sealed_is_refused(pair: KeyPair, t
     assert (2, True) == (ended.code, told in ended.err), ended
     with Store.open(str(tmp_path / "team.db")) as store:
         assert [] == store.duels()
+
+
+def test_what_was_deleted_here_comes_back_with_a_note(filled: Path, tmp_path: Path) -> None:
+    """An import adds the run, and says who deleted it; where the run is stored, it says nothing."""
+    with Store.open(str(filled)) as store:
+        store.export_run(RUN, tmp_path / "run.jsonl.gz")
+        assert store.remove_run(RUN, by="jane", how="qualify db prune", reason="it was wrong")
+    back = call("db", "import", "run.jsonl.gz", "--db", "filled.db", cwd=tmp_path)
+    assert (0, True) == (back.code, f"run {RUN} added" in back.out), back
+    assert f"note: run {RUN} of " in back.err
+    assert "by jane with `qualify db prune`: it was wrong" in back.err
+    assert "It comes back with this import." in back.err
+    again = call("db", "import", "run.jsonl.gz", "--db", "filled.db", cwd=tmp_path)
+    assert (0, "") == (again.code, again.err), again
 
 
 @pytest.mark.parametrize("what", [DUEL, "duel.jsonl.gz"])

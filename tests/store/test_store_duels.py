@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import store_examples as examples
 from sealing import KeyPair, new_pair
-from sqlalchemy import Table, create_engine, text
+from sqlalchemy import Table, create_engine, event, text
 
 from qualify.errors import QualifyError, StoreError
+from qualify.facts.baseline import Baseline
 from qualify.seal.duel_form import duel_lines, seal_duel
 from qualify.seal.sealed import check_seal
 from qualify.store import Store, tables
@@ -28,7 +29,7 @@ def test_a_duel_comes_back_as_it_was(empty_store: str) -> None:
     with Store.open(empty_store) as store:
         store.add_duel(examples.duel())
         assert [examples.duel()] == store.duels()
-        assert store.duel_seal(examples.duel().id) is None
+        assert store.duel(examples.duel().id).seal is None
         with pytest.raises(StoreError):
             store.add_duel(examples.duel())
 
@@ -64,7 +65,7 @@ def why_not(address: str, pair: KeyPair) -> str:
     try:
         with Store.open(address) as store:
             found = next(duel for duel in store.duels() if duel.id == examples.duel().id)
-            seal = store.duel_seal(found.id)
+            seal = store.duel(found.id).seal
     except (QualifyError, StopIteration) as error:
         return f"unreadable: {error!r}"
     return check_seal(seal, duel_lines(found), found.id, pair.trusted).why_not
@@ -117,3 +118,33 @@ def test_what_is_sealed_is_what_was_fought(pair: KeyPair, tmp_path: Path) -> Non
     """A seal of another duel is none of this one."""
     seal = seal_duel(replace(examples.duel(), b="other"), pair.signing)
     assert check_seal(seal, duel_lines(examples.duel()), examples.duel().id, pair.trusted).why_not
+
+
+def test_a_list_of_duels_can_leave_their_times_where_they_are(store: Store) -> None:
+    """A gate looks at fifty duels, and at the times of none."""
+    store.add_duel(examples.duel())
+    asked: list[str] = []
+    event.listen(store._database.engine, "before_cursor_execute", lambda *it: asked.append(it[2]))
+    assert [replace(examples.duel(), samples={})] == store.duels(times=False)
+    assert not any("duel_blocks" in text for text in asked)
+    assert [examples.duel()] == store.duels()
+
+
+def test_old_duels_go_with_a_note_and_needed_ones_stay(store: Store) -> None:
+    """A baseline needs the duels of its run's matrix and stack; what goes leaves who, how and why."""
+    kept = examples.run(1)
+    store.begin(kept)
+    store.set_stack(kept.id, examples.stack(), None)
+    store.add_duel(examples.duel(1, matrix_hash=kept.matrix_hash, stack_b=examples.stack()))
+    store.add_duel(examples.duel(2))
+    needed, other = examples.duel(1).id, examples.duel(2).id
+    now, note = datetime.now(UTC) + timedelta(days=1), {"by": "jane", "how": "prune", "reason": "old"}
+    assert ([needed, other], []) == tuple([it.id for it in some] for some in store.old_duels(now, 0))
+    assert ([needed], []) == tuple([it.id for it in some] for some in store.old_duels(now, 1))
+    store.accept(
+        Baseline(matrix="m", variant="v", run_id=kept.id, accepted_by="jo", reason="", accepted_at=examples.STARTED)
+    )
+    assert ([other], [needed]) == tuple([it.id for it in some] for some in store.old_duels(now, 0))
+    assert [False, True, False] == [store.remove_duel(name, **note) for name in (needed, other, other)]
+    assert [needed] == [it.id for it in store.duels()]
+    assert [("duel", other, "jane", "old")] == [(it.what, it.name, it.by, it.reason) for it in store.deletions()]
