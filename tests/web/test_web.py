@@ -75,7 +75,8 @@ def test_report_is_that_of_the_command(served, tmp_path):
     run = served.runs[1]
     call("report", run, "--db", served.address, "--out", tmp_path, cwd=tmp_path)
     page = served.get(f"/runs/{run}").text
-    beside = r'<nav class="site".*?</nav>\n|<section id="signoffs".*?</section>\n|<footer>.*?</footer>'
+    twin = r'<a href="/runs/[^"]*\.json">the JSON of this page</a>|report\.json beside this file'
+    beside = rf'<nav class="site".*?</nav>\n|<section id="signoffs".*?</section>\n|<footer>.*?</footer>|{twin}'
     alone = (tmp_path / run / "report.html").read_text()
     assert f'href="/runs/{run}/decision"' in page
     assert re.sub(beside, "", alone, flags=re.DOTALL) == re.sub(beside, "", page, flags=re.DOTALL)
