@@ -10,7 +10,7 @@ import pytest
 
 from qualify.cards.load import load_matrix
 from qualify.cards.policy import LONGEST_DAYS, WaiverPolicy
-from qualify.cards.waivers import holds_waivers, load_waivers
+from qualify.cards.waivers import holds_waivers, load_waivers, refuse_broad
 from qualify.errors import CardError
 from qualify.facts.waiver import bare_stars
 
@@ -176,3 +176,13 @@ def test_the_policy_of_the_matrix_counts(write: Any, matrix: Any) -> None:
     path = write(matrix({"waivers": "waivers.yaml", "policy": {"waivers": {"max_days": 30}}}), "m.yaml")
     with pytest.raises(CardError, match=f"{waivers}:10:14: "):
         load_matrix(str(path))
+
+
+def test_a_waiver_may_cover_as_many_cases_as_the_policy_allows(write: Any) -> None:
+    """Two of three; of a limit of one both numbers are told, and without a limit any number is allowed."""
+    waivers = load_waivers(write(TEXT))[:1]
+    ids = ["m/decode/a/flash-attn-3", "m/decode/b/flash-attn-3", "m/prefill/a/flash-attn-3"]
+    for limit in (2, None):
+        refuse_broad(waivers, WaiverPolicy(max_cases=limit), ids)
+    with pytest.raises(CardError, match="covers 2 of 3 cases"):
+        refuse_broad(waivers, WaiverPolicy(max_cases=1), ids)

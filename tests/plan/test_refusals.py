@@ -175,6 +175,22 @@ def test_what_is_claimed_is_not_refused(matrix: dict[str, Any], group: dict[str,
     assert [] == reasons(matrix, group, **claims)
 
 
+def test_a_kernel_of_equal_queries_takes_equal_ones() -> None:
+    """The fewest and the most queries of other batches are named."""
+    card = make_card(queries="equal")
+    assert [] == shape_refusals(card, lengths((3, 3), (5, 9)))
+    expected = ["1 to 7 queries in one batch (under-test claims as many in every sequence)"]
+    assert expected == shape_refusals(card, lengths((4, 7, 1), (9, 9, 9)))
+
+
+def test_images_are_refused_where_no_spans_are_claimed() -> None:
+    """And nowhere else."""
+    shape = replace(lengths((40,), (40,)), spans=((0, 3, 19),))
+    assert [] == shape_refusals(make_card(), shape)
+    expected = ["1 image spans (under-test does not claim spans)"]
+    assert expected == shape_refusals(make_card(masks=["full", "causal"]), shape)
+
+
 def test_more_queries_than_keys_are_refused_under_masks_that_do_not_claim_them() -> None:
     """Under the others, and where there are enough keys, they are not."""
     card = make_card(longer_queries=["full", "window"])

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qualify.cards.matrix import Phases
-from qualify.plan.shapes import LONGEST_LABEL, Shape, against, count_shapes, expand_shapes, varlen_label, with_images
+from qualify.plan.shapes import (
+    LONGEST_LABEL,
+    Shape,
+    against,
+    count_sequences,
+    count_shapes,
+    expand_shapes,
+    varlen_label,
+    with_images,
+)
 
 AXIS = st.lists(st.integers(1, 5000), min_size=1, max_size=3, unique=True)
 LENGTHS = st.lists(st.integers(0, 9000), min_size=1, max_size=12).filter(any)
@@ -125,6 +134,13 @@ def test_long_batches_are_labelled_by_a_digest() -> None:
     assert label != varlen_label(lengths[::-1])
 
 
+def test_a_label_may_be_as_long_as_the_limit() -> None:
+    """One letter more, and a digest stands for it."""
+    longest = (1000,) * 8 + (1000000,)
+    assert LONGEST_LABEL == len(varlen_label(longest))
+    assert varlen_label((*longest[:8], 10000000)).startswith("b9.")
+
+
 @given(lengths=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40))
 def test_labels_stay_short_and_can_be_typed(lengths: list[int]) -> None:
     """No slash, no space, no glob character, never longer than the limit."""
@@ -140,6 +156,7 @@ def test_counting_equals_expanding(phases: dict[str, Any]) -> None:
     made = Phases.model_validate(phases)
     shapes = list(expand_shapes(made))
     assert Counter(shape.phase for shape in shapes) == count_shapes(made)
+    assert sum(len(shape.seqlens_q) for shape in shapes) == count_sequences(made)
     assert len(shapes) == len({(shape.phase, shape.label) for shape in shapes})
     assert all(len(shape.seqlens_q) == len(shape.seqlens_k) for shape in shapes)
 
