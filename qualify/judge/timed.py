@@ -17,7 +17,7 @@ from qualify.plan.shapes import bucket_shapes
 from qualify.seal.duel_form import duel_lines
 from qualify.seal.keys import PublicKey
 from qualify.seal.sealed import check_seal
-from qualify.statistics.installed import check_installed, missing
+from qualify.statistics.installed import check_installed, install, missing
 from qualify.store.store import Store
 from qualify.verdict.gate import forbid_regression
 from qualify.verdict.performance import Weights, duel_changes, use_budgets, worst_first
@@ -50,6 +50,8 @@ def with_performance(
     duel, no_duel = (None, "") if accepted == "history" else _newest_duel(store, judged.run, now, max_age, keys)
     wanted = accepted != "duel" and bool(policy.budgets)
     old, before = _of_history(store, judged, now, keys, only=accepted == "history") if wanted else ((), "")
+    if no_duel and accepted == "either" and wanted and (names := missing()):
+        no_duel += f"; history needs {' and '.join(names)}, which this interpreter lacks: {install()}"
     cells = _together(duel, old)
     found = Performance(
         accepted=accepted,

@@ -209,6 +209,17 @@ def test_either_without_a_duel_is_history_unless_one_is_required(store: Store, t
     assert "no duel of serving is stored" in to_text(found, NOW)
 
 
+def test_either_says_that_history_could_not_be_read(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An install without scipy reads no history: nobody shall think that there was none."""
+    run = nights(store, write(tmp_path, "either"))
+    monkeypatch.setattr("qualify.judge.timed.missing", lambda: ["numpy", "scipy"])
+    found = judged(store, run)
+    assert 5 == found.conclusion.exit_code
+    assert "history needs numpy and scipy, which this interpreter lacks: pip install" in to_text(found, NOW)
+
+
 def test_a_duel_alone_judges_by_default(store: Store, tmp_path: Path) -> None:
     """A history that would hold the budget is not asked."""
     path = write(tmp_path)
