@@ -69,8 +69,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> NodeVer
     heard: set[str] = set()
     hear = node._hear
 
-    def listen(lane: node._Lane, say: Callable[[str], None]) -> bool:
-        more = hear(lane, say)
+    def listen(lane: node._Lane, say: Callable[[str], None], detail: Callable[[str], None]) -> bool:
+        more = hear(lane, say, detail)
         heard.update(["at"] * any(case for _, case in lane.cases))
         return more
 

@@ -156,7 +156,7 @@ def test_logical_devices_are_asked_for_plainly(tmp_path: Path) -> None:
     assert "cuda" == kind_of("cuda:all")
     for device in ("cpu:0", "cpu:65", "tpu", "cuda:1"):
         ended = call("run", "smoke", "--device", device, cwd=tmp_path)
-        assert (2, True) == (ended.code, "cpu:N for N logical CPU" in ended.err)
+        assert (2, True) == (ended.code, "cpu:N" in ended.err)
 
 
 def test_a_wrong_plan_is_told(tmp_path: Path) -> None:

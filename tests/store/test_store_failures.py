@@ -318,9 +318,9 @@ def test_a_database_that_lost_a_table(tmp_path: Path) -> None:
     """A schema that somebody changed by hand is named as that."""
     path = tmp_path / "evidence.db"
     with Store.open(str(path)) as store, closing(sqlite3.connect(path)) as other:
-        other.execute("DROP TABLE samples")
+        other.execute("DROP TABLE outcomes")
         store.begin(RUN)
-        with pytest.raises(StoreError, match=r"expected tables .*samples"):
+        with pytest.raises(StoreError, match=r"expected tables .*outcomes"):
             store.records(RUN.id)
 
 

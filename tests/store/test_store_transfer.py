@@ -50,7 +50,7 @@ SHAPES = {
     "qualify.export/7": "4cf78f10c610",
     "qualify.export/8": "41de83ee6b73",
     "qualify.export/9": "99363ce1fede",
-    "qualify.export/10": "cbd5c47ccd68",
+    "qualify.export/10": "c1e8b242f017",
 }
 
 
