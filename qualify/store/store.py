@@ -254,6 +254,12 @@ class Store:
             self._check_run(connection, run_id)
             return reading.load_runs(connection, runs.c.id == run_id)[0]
 
+    def runs_of(self, run_ids: Sequence[str]) -> dict[str, Run]:
+        """The runs of these full ids that are stored, by id, in a few statements for all of them."""
+        with self._database.reading() as connection:
+            found = (reading.load_runs(connection, runs.c.id.in_(some)) for some in reading.chunks(run_ids))
+            return {run.id: run for some in found for run in some}
+
     def evidence(self, run_id: str) -> RunArchive:
         """All of a run with its seal, as one transaction sees it."""
         with self._database.reading() as connection:

@@ -47,6 +47,8 @@ FIRES = 200
 FLEETS = 5
 HISTORY = 50
 """runs in the history of a case"""
+JUDGED = 3
+"""the newest of them, whose own verdict is made for the page of the case"""
 DUELS, DUELS_NOW = 200, 5
 """duels in their list, and on the first page"""
 RUNS_OF_DUEL = 5
@@ -221,13 +223,16 @@ class Site:
         comments = self.store.people.comments(case_id=case_id)
         if not found and not comments:
             raise UsageError(f"no run has a case {case_id!r}. Models and their cases: /models")
-        summaries = self.verdicts.summaries([it.head for it in found])
+        heads, around = [it.head for it in found], self.verdicts.around()
+        # To judge each of these runs only for this page would keep the site busy for minutes.
+        summaries = self.verdicts.summaries(heads[:JUDGED])
         judge = CaseJudge(self.store, self._kernels, datetime.now(UTC))
+        runs = self.store.runs_of([head.id for head in heads])
         rows = [
             case_pages.CaseRow(
                 found=it,
-                judgement=judge.judge(self.store.run(it.head.id), it.record),
-                summary=summaries.get(it.head.id),
+                judgement=judge.judge(runs[it.head.id], it.record) if it.head.id in runs else None,
+                summary=summaries.get(it.head.id) or self.verdicts.known(it.head, around),
             )
             for it in found
         ]

@@ -45,6 +45,17 @@ def test_a_large_run_is_left_to_the_thread(store, tmp_path, monkeypatch):
     assert ["PASS"] == [it.verdict for it in found.summaries(heads(store)).values()]
 
 
+def test_the_page_of_a_case_has_no_long_history_judged(store, tmp_path, monkeypatch):
+    """Large runs of the past are not judged for it: fifty of 5,000 cases kept a site busy for half a minute."""
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    for age in range(6):
+        run = store_run(store, tmp_path / "m.yaml", PASSED, age=timedelta(hours=age))
+    monkeypatch.setattr(verdicts, "SMALL", 1)
+    site = Site(store, shipped_kernels())
+    site.case(store.records(run.id)[0].case.id, may_write=False)
+    assert 3 == len(site.verdicts._queue)
+
+
 def test_a_verdict_is_worked_out_again_when_its_waivers_change(store, tmp_path):
     """The file of waivers is part of what a verdict was made from; the day is, where there are any."""
     (tmp_path / "m.yaml").write_text(MATRIX + "waivers: waivers.yaml\n")
