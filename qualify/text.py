@@ -44,6 +44,12 @@ def without_password(text: str) -> str:
     return SECRET_PARAMETER.sub(r"\1=***", MISTYPED.sub(r"\1:***@", CREDENTIALS.sub(r"\1:***@", text)))
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says; the name of its class where it says nothing, as a bare MemoryError does."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def one_line(text: str) -> str:
     """The text visibly and on one line: what a kernel's name or message holds must not look like a line of ours.
 

@@ -11,7 +11,7 @@ import pytest
 from qualify.cli.terminal import emit, say
 from qualify.report.formats.markdown import escaped
 from qualify.report.page import _environment
-from qualify.text import one_line, visible
+from qualify.text import first_line, one_line, visible
 
 TRICKS = {
     "\u202e": "\\u202e",
@@ -53,3 +53,17 @@ def test_what_people_write_stays() -> None:
     """Letters of every direction, combined ones, emoji, tabs and line feeds are no tricks."""
     text = "µs ≥ é שלום مرحبا 日本 ✅ ⚠️ a\tb\nc"
     assert text == visible(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("out of memory\nTried 1 GiB"), "out of memory"),
+        (RuntimeError("\n  late  \n"), "late"),
+        (MemoryError(), "MemoryError"),
+        (RuntimeError(" \n"), "RuntimeError"),
+    ],
+)
+def test_the_first_line_of_an_error_is_never_empty(error, told):
+    """An error that says nothing, as Python's own MemoryError does, is told by its class."""
+    assert told == first_line(error)

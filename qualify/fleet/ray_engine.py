@@ -24,16 +24,16 @@ from qualify.facts import codec
 from qualify.facts.fleet import CardState, ListedCard, NodePlan, NodeVerdict
 from qualify.fleet.engine import Heard, NodeBegun, NodeDone, NodeFile, NodeGone
 from qualify.fleet.on_node import cards_here, run_plan
+from qualify.text import first_line
 
 KNOCK_S = 10.0
 """for an address to answer; Ray itself tries for many minutes"""
 
 
 def _no_cluster(address: str, error: Exception) -> InfrastructureError:
-    first = str(error).strip().splitlines()[0]
     return InfrastructureError(
-        f"--address {address}: no Ray cluster there ({first}). `ray status` shows the cluster; start one with "
-        "`ray start --head`."
+        f"--address {address}: no Ray cluster there ({first_line(error)}). `ray status` shows the cluster; start one "
+        "with `ray start --head`."
     )
 
 
@@ -155,8 +155,8 @@ def _why(error: RayError) -> str:
         return "the node died while its task ran"
     if isinstance(error, TaskUnschedulableError):
         return "the node left the cluster between plan and placement: it was drained"
-    text = str(error.cause) if isinstance(error, RayTaskError) else str(error)
-    return f"{type(error).__name__}: {text.strip().splitlines()[0] if text.strip() else 'no more is known'}"
+    told = (error.cause or error) if isinstance(error, RayTaskError) else error
+    return f"{type(error).__name__}: {first_line(told)}"
 
 
 def _heard(name: str, said: tuple[Any, ...]) -> Heard:

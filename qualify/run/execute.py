@@ -50,6 +50,7 @@ from qualify.run.process.messages import CaseRequest
 from qualify.run.process.repeats import failed_to_load
 from qualify.run.running import Running, Settled, blame, join, no_room
 from qualify.run.timed import time_case
+from qualify.text import first_line
 
 CHUNK_BYTES: dict[Scale, int] = {"small": 256 << 20, "large": 4 << 30}
 """inputs that may be held while a profiler session is filled"""
@@ -394,7 +395,7 @@ class Session:
         try:
             healthy = self.processor.healthy()
         except Exception as error:
-            raise SickContext(str(error).splitlines()[0]) from error
+            raise SickContext(first_line(error)) from error
         if not healthy:
             raise SickContext("a tiny computation gives a wrong result")
 

@@ -12,6 +12,7 @@ from qualify.facts.outcome import Crashed, Finding, Outcome, Statistics, TimedOu
 from qualify.run.host.interface import Bound, HostLost, Kernel, KernelHost
 from qualify.run.inputs.tensors import Inputs
 from qualify.run.process.messages import CaseRequest
+from qualify.text import first_line
 
 
 @dataclass(kw_only=True, slots=True)
@@ -58,7 +59,7 @@ def blame(lost: HostLost, stage: str, attempt: int) -> Outcome:
 
 def no_room(check: str, error: torch.OutOfMemoryError) -> Finding:
     """What a check holds beside the call is its own, and no fault of the kernel."""
-    detail = f"not run: no room for it on the device ({str(error).splitlines()[0][:200]})"
+    detail = f"not run: no room for it on the device ({first_line(error)[:200]})"
     return Finding(check=check, verdict="inconclusive", detail=detail)
 
 

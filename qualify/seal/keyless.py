@@ -41,11 +41,11 @@ class CertifiedIdentity(SigstoreKey):
 
         wanted = Identity(identity=self.keyval["identity"], issuer=self.keyval["issuer"])
         root = trust_config().trusted_root
+        if "bundle" not in signature.unrecognized_fields:
+            raise UnverifiedSignatureError("the signature has no Sigstore bundle")
         try:
             bundle = Bundle.from_json(json.dumps(signature.unrecognized_fields["bundle"]))
             Verifier(trusted_root=root).verify_artifact(data, bundle, wanted)
-        except KeyError as error:
-            raise UnverifiedSignatureError("the signature has no Sigstore bundle") from error
         except Exception as error:  # what sigstore raises of a bundle that somebody made
             raise UnverifiedSignatureError(reason(error)) from error
 

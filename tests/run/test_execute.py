@@ -157,15 +157,22 @@ def test_an_exception_is_the_outcome_of_its_case(stage: str, expected: str) -> N
     assert ["measured", "measured"] == [found[name].outcome for name in ("right", "last")]
 
 
-def test_checks_without_room_are_inconclusive() -> None:
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "CUDA out of memory. Tried to allocate 10.00 GiB.\nOf the rest",
+            "CUDA out of memory. Tried to allocate 10.00 GiB.",
+        ),
+        ("", "OutOfMemoryError"),
+    ],
+)
+def test_checks_without_room_are_inconclusive(text: str, told: str) -> None:
     """They are no fault of the kernel, and no pass: what could be asked is kept, and the case is measured."""
-    full = Failing("checks", torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 10.00 GiB.\nOf the rest"))
-    found, _ = outcomes({"full": full})
+    found, _ = outcomes({"full": Failing("checks", torch.OutOfMemoryError(text))})
     findings = {finding.check: finding for finding in evidence(found["full"]).findings}
     assert {"inconclusive"} == {findings[name].verdict for name in ("census", "budget", "timing")}
-    assert "not run: no room for it on the device (CUDA out of memory. Tried to allocate 10.00 GiB.)" == (
-        findings["budget"].detail
-    )
+    assert f"not run: no room for it on the device ({told})" == findings["budget"].detail
 
 
 def test_a_library_that_refuses_is_a_refusal() -> None:

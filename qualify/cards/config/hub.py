@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qualify.errors import InfrastructureError, UsageError
-from qualify.text import one_line
+from qualify.text import first_line, one_line
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
@@ -158,8 +158,7 @@ def _parsed(reference: str) -> tuple[str, str]:
 
 def _first(error: BaseException | None) -> str:
     """The first line of what a library said."""
-    text = str(error or "no reason given").strip()
-    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+    return first_line(error).rstrip(".") if error else "no reason given"
 
 
 def _said(answer: HfHubHTTPError, status: int) -> str:

@@ -20,6 +20,7 @@ from qualify.facts.outcome import Finding
 from qualify.run.adapters.interface import AttentionCall
 from qualify.run.checks.interface import Result, Shipped, Subject, changed, difference, failing, noted, passed, unsteady
 from qualify.run.host.interface import Bound
+from qualify.text import first_line
 
 WARM_UP = 3
 
@@ -39,7 +40,7 @@ class Graph(Shipped):
         try:
             replay, native = prepared.capture(WARM_UP)
         except RuntimeError as error:
-            detail = f"cannot be captured: {str(error).splitlines()[0][:200]}"
+            detail = f"cannot be captured: {first_line(error)[:200]}"
             if "graph" in subject.card.claims.features:
                 return [failing(self.name, detail, {})]
             return [noted(self.name, detail)]

@@ -34,6 +34,7 @@ from qualify.run.checks.interface import Shipped, Subject, changed, difference, 
 from qualify.run.checks.size_limits import FEW, PAST, SEVERAL, few_kv_heads, layout_of
 from qualify.run.inputs.formats import fitted
 from qualify.run.inputs.tensors import Inputs, replace_keys, with_tensors
+from qualify.text import first_line
 
 Role = Literal["late", "early", "even"]
 Place = tuple[int, int]
@@ -84,7 +85,7 @@ class LongContext(Shipped):
             if not wrong and subject.card.claims.deterministic:
                 wrong = self._varies(replace(subject, workload=_long(subject, STEADY_KEYS)))
         except (torch.OutOfMemoryError, MemoryError) as error:
-            return [noted(self.name, f"not run: no room for it ({str(error).splitlines()[0][:120]})")]
+            return [noted(self.name, f"not run: no room for it ({first_line(error)[:120]})")]
         finally:
             subject.processor.give_back()
         if wrong:

@@ -51,6 +51,7 @@ from qualify.run.checks.interface import (
 )
 from qualify.run.checks.other_workloads import shortened
 from qualify.run.checks.repeat import differs_alone
+from qualify.text import first_line
 
 REACHES = (31, 32)
 """binary digits of the elements that 32-bit offsets reach, with a sign and without"""
@@ -129,7 +130,7 @@ class SizeLimits(Shipped):
                 notes.append(noted(self.name, f"not run: the library refuses {name} ({refusal})"))
                 continue
             except (torch.OutOfMemoryError, MemoryError) as error:
-                notes.append(noted(self.name, f"not run: no room for {name} ({str(error).splitlines()[0][:120]})"))
+                notes.append(noted(self.name, f"not run: no room for {name} ({first_line(error)[:120]})"))
                 continue
             finally:
                 subject.processor.give_back()

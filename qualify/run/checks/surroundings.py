@@ -32,6 +32,7 @@ from qualify.run.checks.interface import Result, Shipped, Subject, changed, diff
 from qualify.run.checks.other_workloads import shortened
 from qualify.run.checks.size_limits import layout_of
 from qualify.run.host.interface import CallPlace
+from qualify.text import first_line
 
 OTHERS = 66
 """other shapes: host code that keeps plans often keeps 64"""
@@ -102,7 +103,7 @@ class Surroundings(Shipped):
         except RuntimeError as error:
             if not place.turned or "inference tensor" not in str(error).lower():
                 raise
-            raise LibraryRefusal(str(error).splitlines()[0]) from error
+            raise LibraryRefusal(first_line(error)) from error
 
     def _on_another_stream(self, subject: Subject) -> Finding:
         """A prepared call behind work of a side stream that replaces its queries, keys and values."""

@@ -9,6 +9,7 @@ import torch
 from qualify.facts.stack import Component, Device
 from qualify.run.machine.settings import settings
 from qualify.run.machine.software import firmware
+from qualify.text import first_line
 
 
 def no_cuda_reason() -> str:
@@ -21,7 +22,7 @@ def no_cuda_reason() -> str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
-        text = str(error).splitlines()[0].rstrip(".")
+        text = first_line(error).rstrip(".")
         hint = "Upgrade the NVIDIA driver" if "driver" in text.lower() and "old" in text.lower() else "See `nvidia-smi`"
         return f"no CUDA device: {text}. {hint}, or run with --device cpu."
     return "no CUDA device: torch sees none (CUDA_VISIBLE_DEVICES?). See `nvidia-smi`, or run with --device cpu."
